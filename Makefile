@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: help demo test lint format requirements bench clean
+
+help:  ## show what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
+
+demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show what comes back
+	@$(BIN)/python tools/demo.py
+
+test: $(VENV)/.ready  ## run the whole suite
+	@$(BIN)/python -m pytest -q
+
+lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/pyright
+
+format: $(VENV)/.ready  ## let ruff format and mend what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
+	@$(BIN)/python tools/requirements.py
+
+bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
+	@$(BIN)/python -m bench
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

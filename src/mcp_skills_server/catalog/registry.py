@@ -1,0 +1,411 @@
+"""The one mutable cell: the current Snapshot, swapped whole.
+
+Readers take `snapshot` and keep it; a refresh builds the next one beside it, so nobody ever sees it half filled.
+A refresh scans only the skills that a change touches. Digests are computed when somebody asks and kept beside the
+file. Every read is proved: the descriptor that was checked is the one that is read, and bytes whose digest is known
+must still have it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
+from mcp_skills_server.errors import StaleFile, UsageError
+from mcp_skills_server.format import advice, frontmatter, media, rules
+from mcp_skills_server.format.codes import problem
+from mcp_skills_server.format.links import linked_files, references
+from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot, Standing
+
+logger = logging.getLogger(__name__)
+
+_BODIES_KEPT: Final = 256
+_BODIES_SIZE: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A skill's instructions, made ready.
+
+    Attributes:
+        text: UTF-8 text with LF line ends, without frontmatter (S76-7, S76-19).
+        linked: the bundled files that it refers to, in order, each with its link text or "".
+    """
+
+    text: str
+    linked: Mapping[str, str]
+
+
+class Registry:
+    """The skills of some directories, kept current.
+
+    Args:
+        roots: directories that hold skills or are one; the earlier root wins (ASG-7). A path to a SKILL.md stands
+            for its directory.
+        limits: what a skill may measure.
+
+    Raises:
+        UsageError: a root is not there, is not a directory, or cannot be read.
+    """
+
+    def __init__(self, roots: Sequence[str | os.PathLike[str]], limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.roots = _open_roots(roots)
+        self.snapshot = Snapshot({})
+        self.loaded = threading.Event()
+        self._lock = threading.RLock()
+        self._skills = [Shelf() for _ in self.roots]
+        self._loose: list[list[tuple[str, Problem]]] = [[] for _ in self.roots]
+        self._missing: dict[int, Problem] = {}
+        self._listeners: dict[object, Callable[[Changes], None]] = {}
+        self._bodies: OrderedDict[Skill, Body] = OrderedDict()
+        self._bodies_size = 0
+        self._bodies_lock = threading.Lock()
+
+    # Keeping current
+
+    def subscribe(self, listener: Callable[[Changes], None]) -> Callable[[], None]:
+        """Have `listener` called after each swap that changed something, from whatever thread made it.
+
+        It is called in the order of the swaps and must return at once. Returns what ends the subscription.
+        """
+        token = object()
+        self._listeners[token] = listener
+        return lambda: self._listeners.pop(token, None) and None
+
+    def load(self) -> None:
+        """The first scan. `loaded` is set when it is done, whatever it found."""
+        # The scan makes some hundred thousand objects that stay; looking for cycles among them costs a tenth of it.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.refresh()
+        finally:
+            if collecting:
+                gc.enable()
+            self.loaded.set()
+
+    def refresh(self, paths: Iterable[str] | None = None) -> Changes:
+        """Scan again what these absolute paths touch, or everything, and swap the snapshot if anything changed."""
+        with self._lock:
+            todo = [(root, [""]) for root in self.roots] if paths is None else self._touched(paths)
+            before: dict[str, Skill] = {}
+            after: dict[str, Skill] = {}
+            loose_before = [list(loose) for loose in self._loose], dict(self._missing)
+            same_keys = True
+            for root, parts in todo:
+                for part in parts:
+                    gone, came = self._scan_part(root, part)
+                    old = {skill.path: skill for skill in gone.values()}
+                    new = {skill.path: skill for skill in came.values()}
+                    same_keys = same_keys and old.keys() == new.keys()
+                    before |= old
+                    after |= new
+            if before or after or loose_before != (self._loose, self._missing):
+                return self._swap(before, after, same_keys=same_keys)
+            return Changes({}, {})
+
+    def _touched(self, paths: Iterable[str]) -> list[tuple[Root, list[str]]]:
+        by_root: dict[int, set[str]] = {}
+        for path in paths:
+            for root in self.roots:
+                if path == root.path or path.startswith(root.path + os.sep):
+                    location = path[len(root.path) + 1 :].replace(os.sep, "/")
+                    part = touched(location, self._skills[root.index], os.path.isdir(path))
+                    if part is not None:
+                        by_root.setdefault(root.index, set()).add(part)
+        return [(self.roots[index], outermost(parts)) for index, parts in sorted(by_root.items())]
+
+    def _scan_part(self, root: Root, part: str) -> tuple[dict[str, Skill], dict[str, Skill]]:
+        """Scan one part; returns what is gone and what came, by directory. Unchanged skills are in neither."""
+        mine = self._skills[root.index]
+        known = {directory: mine[directory] for directory in mine.below(part)}
+        namespace = mine[""].path if "" in mine else ""
+        try:
+            found = scan(root, part, known, namespace, self.limits)
+            self._missing.pop(root.index, None)
+            skills, loose = found.skills, found.problems
+        except OSError as error:
+            if not part or not os.path.isdir(root.path):
+                self._report_missing(root, error)
+                return {}, {}
+            skills, loose = {}, []
+        keep = [entry for entry in self._loose[root.index] if part and not _within(entry[0], part)]
+        self._loose[root.index] = keep + loose
+        gone = {d: skill for d, skill in known.items() if skills.get(d) is not skill}
+        came = {d: skill for d, skill in skills.items() if known.get(d) is not skill}
+        mine.replace(gone, came)
+        return gone, came
+
+    def _report_missing(self, root: Root, error: OSError) -> None:
+        if root.index not in self._missing:
+            said = error.strerror or "cannot be read"
+            logger.warning("%s: the root cannot be read (%s); serving what was read before", root.shown, said)
+        self._missing[root.index] = problem("root-missing", "the root cannot be read").at(root.shown, "")
+
+    def _swap(self, before: Mapping[str, Skill], after: Mapping[str, Skill], *, same_keys: bool) -> Changes:
+        old = self.snapshot
+        if len(self.roots) == 1 or same_keys:
+            # Who wins does not change when only the contents do.
+            loose = old.problems if same_keys and len(self.roots) > 1 else ()
+            shadowed = [found for found in loose if found.code == "shadowed"]
+            if len(self.roots) > 1:
+                after = {path: skill for path, skill in after.items() if self._wins(skill)}
+                before = {path: skill for path, skill in before.items() if old.skills.get(path) is skill}
+            gone = before.keys() - after.keys()
+            new = old.replacing(after, gone, tuple(self._loose_problems() + shadowed))
+        else:
+            skills, shadowed = self._merge()
+            new = Snapshot(skills, tuple(self._loose_problems() + shadowed))
+            before = {path: s for path, s in old.skills.items() if new.skills.get(path) is not s}
+            after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
+        self.snapshot = new
+        changes = Changes(before, after, _changed_files(before, after))
+        if changes:
+            for listener in list(self._listeners.values()):
+                listener(changes)
+        return changes
+
+    def _wins(self, skill: Skill) -> bool:
+        shown = self.snapshot.skills.get(skill.path)
+        return shown is not None and shown.root == skill.root
+
+    def _loose_problems(self) -> list[Problem]:
+        return [*self._missing.values(), *(found for loose in self._loose for _, found in loose)]
+
+    def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
+        """One namespace from all roots: the earlier root owns its skill paths, all that lies below and all above."""
+        merged: dict[str, Skill] = {}
+        above: dict[str, str] = {}
+        shadowed: list[Problem] = []
+        for root in self.roots:
+            mine: dict[str, Skill] = {}
+            for skill in self._skills[root.index].values():
+                winner = _owner(skill.path, merged, above)
+                if winner is None:
+                    mine[skill.path] = skill
+                    continue
+                place = self.roots[merged[winner].root].show(merged[winner].directory)
+                found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
+                shadowed.append(found.at(root.show(skill.directory), skill.path))
+            merged |= mine
+            for path in mine:
+                for parent in _parents(path):
+                    above.setdefault(parent, path)
+        return merged, shadowed
+
+    # Reading
+
+    def read(self, file: SkillFile) -> bytes:
+        """The file's exact bytes, proved against its digest.
+
+        Raises:
+            StaleFile: they are no longer the bytes that were scanned. `recover` looks again.
+        """
+        raw = tree.read(self.roots[file.root].path, file)
+        digest = digest_of(raw)
+        if file.digest is None:
+            file.digest = digest
+        elif file.digest != digest:
+            # Rewritten so quickly that no time stamp tells: only the bytes do.
+            file.signature = ()
+            raise StaleFile(os.path.join(self.roots[file.root].path, file.location))
+        return raw
+
+    def digest(self, file: SkillFile) -> str:
+        """The file's digest, computed once.
+
+        Raises:
+            StaleFile: as for `read`.
+        """
+        if file.digest is None:
+            self.read(file)
+        assert file.digest is not None
+        return file.digest
+
+    def body(self, skill: Skill) -> Body:
+        """The skill's instructions and the files that they refer to.
+
+        Raises:
+            StaleFile: as for `read`.
+        """
+        file = skill.files[SKILL_MD]
+        kept = self._bodies.get(skill)
+        if kept is not None and tree.is_fresh(self.roots[file.root].path, file):
+            return kept
+        document = frontmatter.parse(self.read(file))
+        body = Body(document.body, linked_files(references(document.body), skill.files, SKILL_MD))
+        with self._bodies_lock:
+            if skill not in self._bodies:
+                self._bodies[skill] = body
+                self._bodies_size += len(body.text)
+            while len(self._bodies) > _BODIES_KEPT or self._bodies_size > _BODIES_SIZE:
+                self._bodies_size -= len(self._bodies.popitem(last=False)[1].text)
+        return body
+
+    def recover(self, stale: StaleFile) -> Changes:
+        """Look again at what a stale file touches."""
+        return self.refresh([stale.path])
+
+    def prove(self, skill: Skill) -> None:
+        """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit."""
+        for file in skill.files.values():
+            try:
+                self.digest(file)
+            except StaleFile:
+                continue
+
+    # Problems
+
+    def problems(self) -> list[Problem]:
+        """Everything that is wrong, by place: skills, roots, and names that several skills share."""
+        snapshot = self.snapshot
+        found = snapshot.all_problems
+        for path in snapshot.paths(Standing.VALID):
+            others = [other for other in snapshot.named(snapshot.skills[path].name, Standing.VALID) if other != path]
+            if others:
+                skill = snapshot.skills[path]
+                said = f"the name {skill.name} is also that of {', '.join(others)}"
+                found.append(problem("name-shared", said).at(self.roots[skill.root].show(skill.directory), path))
+        return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
+
+    def inspect(self, skill: Skill) -> list[Problem]:
+        """What only a reading of every text file tells: dangling references and what should not be in a skill.
+
+        A file that cannot be read becomes a Problem.
+        """
+        root = self.roots[skill.root]
+        found: list[Problem] = []
+
+        def place(file_path: str, problems: Iterable[Problem]) -> None:
+            location = f"{skill.directory}/{file_path}" if skill.directory else file_path
+            found.extend(each.at(root.show(location), skill.path) for each in problems)
+
+        nested = tuple(
+            directory[len(skill.directory) + 1 if skill.directory else 0 :] + "/"
+            for directory in self._skills[skill.root].below(skill.directory)
+            if directory != skill.directory
+        )
+        for file_path, file in skill.files.items():
+            if file_path.startswith(nested) or file.size > self.limits.bytes:
+                continue
+            try:
+                raw = self.read(file)
+            except StaleFile as stale:
+                place(file_path, [problem("unreadable", f"the file cannot be read ({stale.reason or 'it changed'})")])
+                continue
+            if file_path == SKILL_MD and skill.standing > Standing.UNUSABLE:
+                document = frontmatter.parse(raw)
+                place(SKILL_MD, rules.check_deeply(document, skill.files))
+                place(SKILL_MD, advice.permissions(skill.frontmatter, document.lines.get("allowed-tools")))
+            text = media.as_text(raw, media.media_type(file_path))
+            if text is not None:
+                place(file_path, advice.look_over(text))
+        return found
+
+
+def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
+    out: list[Root] = []
+    seen: set[str] = set()
+    for given in roots:
+        shown = os.fspath(given)
+        if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
+            shown = os.path.dirname(shown) or "."
+        path = os.path.realpath(shown)
+        if not os.path.exists(path):
+            raise UsageError(f"{shown}: no such folder; give the path of a folder that holds skills")
+        if not os.path.isdir(path):
+            raise UsageError(f"{shown}: not a folder; give the path of a folder that holds skills")
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
+        if path not in seen:
+            seen.add(path)
+            out.append(Root(len(out), path, shown))
+    return tuple(out)
+
+
+class Shelf(dict[str, Skill]):
+    """The skills of one root by directory, with a quick way to those below a directory."""
+
+    _order: list[str] | None = None
+
+    def below(self, part: str) -> list[str]:
+        """The directories of skills at or below `part`, in code point order. Do not change the list."""
+        order = self._order
+        if order is None or len(order) != len(self):
+            order = self._order = sorted(self)
+        if not part:
+            return order
+        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
+        return [part, *order[start:end]] if part in self else order[start:end]
+
+    def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
+        """Take some skills off the shelf and put others there."""
+        if not (gone := set(gone)) == came.keys():
+            self._order = None
+        for directory in gone:
+            del self[directory]
+        self |= came
+
+
+def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
+    """The directory to scan again when something at `location` changed, or None when it touches no skill.
+
+    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
+    or a directory can make a skill appear or go.
+    """
+    segments = location.split("/") if location else []
+    for length in range(len(segments) + 1):
+        directory = "/".join(segments[:length])
+        if directory in skills:
+            return directory
+    if is_directory or not segments:
+        return location
+    if segments[-1].lower() == SKILL_MD.lower():
+        return "/".join(segments[:-1])
+    return location if skills.below(location) else None
+
+
+def outermost(parts: Collection[str]) -> list[str]:
+    """These directories without those that lie inside another."""
+    out: list[str] = []
+    for part in sorted(parts):
+        if not out or not _within(part, out[-1]):
+            out.append(part)
+    return out
+
+
+def _within(location: str, part: str) -> bool:
+    return not part or location == part or location.startswith(part + "/")
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
+    if path in merged:
+        return path
+    return next((parent for parent in _parents(path) if parent in merged), above.get(path))
+
+
+def _changed_files(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> frozenset[tuple[str, str]]:
+    out: set[tuple[str, str]] = set()
+    for path in before.keys() | after.keys():
+        old = before[path].files if path in before else {}
+        new = after[path].files if path in after else {}
+        out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
+    return frozenset(out)
+

@@ -1,0 +1,319 @@
+"""A directory tree to Skills. What has not changed since the last scan comes out as the same objects.
+
+Pure where it can be: `tree.walk` brings what is on disk, everything here decides what it means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.tree import Directory
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import frontmatter, rules
+from mcp_skills_server.format.codes import problem, standing
+from mcp_skills_server.format.links import heading
+from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
+
+_LOOK_BELOW: Final = 6
+"""How many levels below the depth limit the walk goes on, so that a skill that lies too deep is told, not lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a skill may measure (S40-19, RTI-5, ASG-6).
+
+    Attributes:
+        skill_md: bytes of SKILL.md.
+        files: files of one skill, nested skills included.
+        bytes: bytes of one skill.
+        depth: levels of directories between a root and a skill in it.
+    """
+
+    skill_md: int = 1 << 20
+    files: int = 512
+    bytes: int = 16 << 20
+    depth: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A directory that is served.
+
+    Attributes:
+        index: its rank; the lower one wins.
+        path: absolute and resolved.
+        shown: as the operator wrote it.
+    """
+
+    index: int
+    path: str
+    shown: str
+
+    def show(self, location: str) -> str:
+        """A place below this root as the operator would type it."""
+        return os.path.join(self.shown, location) if location else self.shown
+
+
+@dataclass(slots=True)
+class Scan:
+    """What one scan of a root, or of a part of it, found.
+
+    Attributes:
+        skills: by directory below the root.
+        problems: (place below the root, problem) of what belongs to no skill.
+    """
+
+    skills: dict[str, Skill]
+    problems: list[tuple[str, Problem]]
+
+
+def digest_of(raw: bytes) -> str:
+    """The digest of these bytes as SEP-2640 writes it (S40-18)."""
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def scan(root: Root, part: str, known: Mapping[str, Skill], namespace: str, limits: Limits) -> Scan:
+    """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
+
+    `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
+
+    Raises:
+        OSError: the directory cannot be opened.
+    """
+    depth = part.count("/") + 1 if part else 0
+    below = max(limits.depth + _LOOK_BELOW - depth, 0)
+    with tree.open_directory(root.path, part) as handle:
+        found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
+    scanner = _Scanner(root, known, namespace, limits)
+    scanner.visit(found, inside=False)
+    return scanner.out
+
+
+class _Scanner:
+    """Turns one walk into skills, with what is known already."""
+
+    def __init__(self, root: Root, known: Mapping[str, Skill], namespace: str, limits: Limits) -> None:
+        self.out = Scan({}, [])
+        self._root = root
+        self._known = known
+        self._namespace = namespace
+        self._limits = limits
+        self._old = {file.location: file for skill in known.values() for file in skill.files.values()}
+        self._linked: dict[str, SkillFile | None] = {}
+
+    def visit(self, here: Directory, *, inside: bool) -> None:
+        """Build the skill of this directory, if it is one, and of those below it."""
+        for name, file in here.files.items():
+            here.files[name] = self._recognised(file)
+        manifest = self._manifest(here, inside)
+        if manifest is not None:
+            skill = self._skill(here, manifest)
+            self.out.skills[here.path] = skill
+            if not here.path:
+                self._namespace = skill.path
+        elif not inside:
+            self._report_loose(here)
+        for inner in here.directories:
+            self.visit(inner, inside=inside or manifest is not None)
+        if manifest is not None:
+            self._complete(here)
+
+    def _recognised(self, new: SkillFile) -> SkillFile:
+        """The known file, if this is still it: by signature, or by its bytes under a new signature."""
+        old = self._old.get(new.location)
+        if old is None:
+            return new
+        same_signature = old.signature == new.signature
+        if not (same_signature and old.settled) and old.digest is not None:
+            if old.size != new.size or self._digest(new) != old.digest:
+                return new
+        elif not same_signature:
+            return new
+        old.signature, old.settled = new.signature, new.settled
+        return old
+
+    def _digest(self, file: SkillFile) -> str | None:
+        try:
+            file.digest = digest_of(tree.read(self._root.path, file))
+        except StaleFile:
+            return None
+        return file.digest
+
+    def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
+        """This directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        if SKILL_MD in here.files:
+            return here.files[SKILL_MD]
+        if SKILL_MD in here.links:
+            linked = self._link(here, SKILL_MD)
+            if linked is not None and _lies_in(linked.location, here.path):
+                return linked
+            return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
+        if SKILL_MD in here.irregular:
+            return problem("skill-md-irregular", "SKILL.md is not a regular file")
+        if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
+            return problem("skill-md-irregular", "SKILL.md is a directory")
+        if not inside:
+            for name in here.files:
+                if name.lower() == "skill.md":
+                    return problem("skill-md-case", f"the file is named {name}")
+        return None
+
+    def _skill(self, here: Directory, manifest: SkillFile | Problem) -> Skill:
+        """The skill without its files, which are not known before the directories below were visited."""
+        old = self._known.get(here.path)
+        if isinstance(manifest, Problem):
+            reading = Reading({}, None, Standing.UNUSABLE, (manifest,))
+            path = self._path(here, reading)
+        else:
+            unchanged = old is not None and old.files.get(SKILL_MD) is manifest
+            reading = old.reading if old is not None and unchanged else self._read(here, manifest)
+            path = self._path(here, reading)
+        place = self._root.show(f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD)
+        if reading.problems:
+            located = tuple(found.at(place, path) for found in reading.problems)
+            reading = Reading(reading.frontmatter, reading.heading, reading.standing, located)
+            if old is not None and old.reading == reading:
+                reading = old.reading
+        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing)
+
+    def _path(self, here: Directory, reading: Reading) -> str:
+        if here.path:
+            return f"{self._namespace}/{here.path}" if self._namespace else here.path
+        name = reading.frontmatter.get("name")
+        # A root that is itself a skill goes by its name; a bad name must not put slashes into the path.
+        return name if isinstance(name, str) and name and "/" not in name else self._directory_name(here)
+
+    def _directory_name(self, here: Directory) -> str:
+        return os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"
+
+    def _read(self, here: Directory, manifest: SkillFile) -> Reading:
+        for _ in range(_TRIES):
+            if manifest.size > self._limits.skill_md:
+                found = problem(
+                    "skill-md-too-large",
+                    f"SKILL.md has {manifest.size} bytes, at most {self._limits.skill_md} are allowed",
+                )
+                return Reading({}, None, Standing.UNUSABLE, (found,))
+            try:
+                raw = tree.read(self._root.path, manifest)
+            except StaleFile as error:
+                again = tree.look_again(self._root.path, manifest)
+                if again is None or (error.reason and again.signature == manifest.signature):
+                    break
+                manifest = again
+                here.files[SKILL_MD] = again
+                continue
+            manifest.digest = digest_of(raw)
+            return read_skill_md(raw, self._directory_name(here))
+        return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", "SKILL.md cannot be read"),))
+
+    def _complete(self, here: Directory) -> None:
+        """Give the skill its files, nested skills' included, and judge the bundle; reuse the old one if it is equal."""
+        skill = self.out.skills[here.path]
+        files: dict[str, SkillFile] = {}
+        findings: list[Problem] = []
+        self._gather(here, len(here.path) + 1 if here.path else 0, here.path, skill.path, files, findings)
+        files = dict(sorted(files.items()))
+        findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
+        standing_now = min(skill.standing, standing(findings))
+        found = Skill(
+            skill.path, skill.root, skill.directory, skill.reading, files, tuple(findings), standing_now
+        )
+        old = self._known.get(here.path)
+        self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
+
+    def _gather(
+        self,
+        here: Directory,
+        strip: int,
+        directory: str,
+        skill: str,
+        files: dict[str, SkillFile],
+        findings: list[Problem],
+    ) -> None:
+        prefix = f"{here.path}/"[strip:] if here.path else ""
+
+        def find(code: str, message: str, name: str) -> None:
+            findings.append(problem(code, message).at(self._root.show(f"{here.path}/{name}" if here.path else name), skill))
+
+        for name, file in here.files.items():
+            files[prefix + name] = file
+        for name in here.links:
+            linked = self._link(here, name)
+            if linked is not None and _lies_in(linked.location, directory):
+                files[prefix + name] = linked
+            elif name != SKILL_MD:
+                find("link-outside", f"{prefix}{name} is a link that leaves the skill, leads to a directory or is broken", name)
+        for name in here.irregular:
+            if name != SKILL_MD:
+                find("file-irregular", f"{prefix}{name} is not a regular file", name)
+        for name in here.unnamed:
+            find("file-name", f"the name of {prefix}{name} is not UTF-8, so the file is not served", name)
+        if here.overfull:
+            find("too-many-files", f"one directory holds more than {self._limits.files} files", "")
+        if here.unreadable:
+            find("unreadable", "the directory cannot be opened", "")
+        if here.cut:
+            find("too-deep", "files lie deeper than the scan goes", "")
+        for inner in here.directories:
+            self._gather(inner, strip, directory, skill, files, findings)
+
+    def _over_limits(self, here: Directory, files: Mapping[str, SkillFile]) -> Iterator[Problem]:
+        limits = self._limits
+        depth = here.path.count("/") + 1 if here.path else 0
+        if depth > limits.depth:
+            yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
+        if len(files) > limits.files:
+            yield problem("too-many-files", f"the skill has {len(files)} files, at most {limits.files} are allowed")
+        size = sum(file.size for file in files.values())
+        if size > limits.bytes:
+            yield problem("too-many-bytes", f"the skill has {size} bytes, at most {limits.bytes} are allowed")
+
+    def _link(self, here: Directory, name: str) -> SkillFile | None:
+        key = f"{here.path}/{name}" if here.path else name
+        if key not in self._linked:
+            target = tree.resolve_link(self._root.path, self._root.index, here.path, name)
+            self._linked[key] = None if target is None else self._recognised(target)
+        return self._linked[key]
+
+    def _report_loose(self, here: Directory) -> None:
+        """Outside every skill: what might have been one, told so that nothing is lost in silence."""
+        for name in here.links:
+            location = f"{here.path}/{name}" if here.path else name
+            if os.path.isdir(os.path.join(self._root.path, location)):
+                found = problem("link-outside", f"{name} is a link to a directory, and links are not followed",
+                                mend="serve the folder it leads to as a root of its own")
+                self.out.problems.append((location, found.at(self._root.show(location), "")))
+        if here.unreadable:
+            found = problem("unreadable", "the directory cannot be opened")
+            self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
+
+
+_TRIES: Final = 3
+
+
+def read_skill_md(raw: bytes, directory: str) -> Reading:
+    """What the bytes of a SKILL.md say; `directory` is the name that AS-7 compares with."""
+    document = frontmatter.parse(raw)
+    problems = (*document.problems, *rules.check(document, directory))
+    title = heading(document.body) if document.frontmatter is not None else None
+    return Reading(document.frontmatter or {}, title, standing(problems), problems)
+
+
+def _lies_in(location: str, directory: str) -> bool:
+    return not directory or location.startswith(directory + "/")
+
+
+def _equal(old: Skill, new: Skill) -> bool:
+    return (
+        old.reading is new.reading
+        and old.path == new.path
+        and old.findings == new.findings
+        and old.files.keys() == new.files.keys()
+        and all(old.files[path] is file for path, file in new.files.items())
+    )

@@ -1,0 +1,233 @@
+"""The boundary to the disk: walking a root and opening its files without ever following a link.
+
+Directories are opened one inside the other, by descriptor where the platform can, so that a directory that is swapped
+for a link during a walk is refused and not walked. Files are opened with O_NOFOLLOW and must carry the signature of
+the scan. Client text never comes here: callers pass names that this module itself found.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.model import SkillFile
+
+_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+_COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
+_DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
+_BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
+_SETTLED_NS: Final = 2_000_000_000
+"""A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
+
+Handle: TypeAlias = "int | str"
+"""An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
+
+_IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
+_IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
+
+
+def is_ignored(name: str) -> bool:
+    """Whether a file or directory of this name is never served, listed, hashed, packed or watched."""
+    return name[0] == "." or name in _IGNORED or name.endswith(_IGNORED_ENDS) or name.startswith(("~$", "#"))
+
+
+@dataclass(slots=True)
+class Directory:
+    """One directory as the walk found it. Paths are from the root, `/`-separated, "" for the root itself."""
+
+    path: str
+    files: dict[str, SkillFile]
+    directories: list[Directory]
+    links: Sequence[str] = ()
+    irregular: Sequence[str] = ()
+    unnamed: Sequence[str] = ()
+    unreadable: bool = False
+    overfull: bool = False
+    cut: bool = False
+    """Deeper than the walk goes: what lies below is not known."""
+
+
+def signature(found: os.stat_result) -> tuple[int, ...]:
+    """What tells one content of a file from the next without reading it.
+
+    Size and modification time are not enough: an rsync-style rewrite keeps both.
+    """
+    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+
+
+def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
+    """The SkillFile of a stat result that was taken at `now`, in nanoseconds."""
+    mark = signature(found)
+    young = now - _SETTLED_NS
+    return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young)
+
+
+@contextmanager
+def open_directory(root_path: str, path: str) -> Iterator[Handle]:
+    """Open a directory below a root, one step at a time, following no link.
+
+    Raises:
+        OSError: it is not there, not a directory, or a link stands in the way.
+    """
+    handle = _enter(None, root_path, follow=True)
+    try:
+        for step in path.split("/") if path else ():
+            inner = _enter(handle, step)
+            _close(handle)
+            handle = inner
+        yield handle
+    finally:
+        _close(handle)
+
+
+def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -> Directory:
+    """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory."""
+    files: dict[str, SkillFile] = {}
+    here = Directory(path, files, [])
+    prefix = f"{path}/" if path else ""
+    inner: list[str] = []
+    now = time.time_ns()
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            name = entry.name
+            if is_ignored(name):
+                continue
+            if not name.isascii() and not _is_utf8(name):
+                here.unnamed = (*here.unnamed, os.fsencode(name).decode("utf-8", "backslashreplace"))
+            elif entry.is_dir(follow_symlinks=False):
+                inner.append(name)
+            elif entry.is_file(follow_symlinks=False):
+                if len(files) > most_files:
+                    here.overfull = True
+                    continue
+                try:
+                    found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
+                except OSError:
+                    continue  # vanished meanwhile
+                files[name] = file_from(found, root, prefix + name, now)
+            elif entry.is_symlink():
+                here.links = (*here.links, name)
+            else:
+                here.irregular = (*here.irregular, name)
+    if depth <= 0:
+        here.cut = bool(inner)
+        return here
+    for name in inner:
+        try:
+            opened = _enter(handle, name)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
+            continue
+        try:
+            here.directories.append(walk(opened, prefix + name, root, depth=depth - 1, most_files=most_files))
+        finally:
+            _close(opened)
+    return here
+
+
+def read(root_path: str, file: SkillFile) -> bytes:
+    """The bytes of a file, exactly those that its signature stands for.
+
+    Raises:
+        StaleFile: it is gone, unreadable, or not the file that was scanned.
+    """
+    path = os.path.join(root_path, file.location)
+    try:
+        descriptor = os.open(path, _FILE)
+    except OSError as error:
+        raise StaleFile(path, error.strerror) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
+            raise StaleFile(path)
+        raw = _read_all(descriptor, file.size)
+        if len(raw) != file.size or signature(os.fstat(descriptor)) != file.signature:
+            raise StaleFile(path)
+    except StaleFile:
+        raise
+    except OSError as error:
+        raise StaleFile(path, error.strerror) from None
+    finally:
+        os.close(descriptor)
+    return raw
+
+
+def is_fresh(root_path: str, file: SkillFile) -> bool:
+    """Whether the file on disk still has the signature of the scan."""
+    try:
+        return signature(os.lstat(os.path.join(root_path, file.location))) == file.signature
+    except OSError:
+        return False
+
+
+def look_again(root_path: str, file: SkillFile) -> SkillFile | None:
+    """The file that now lies at this place, or None when no regular file does."""
+    try:
+        found = os.lstat(os.path.join(root_path, file.location))
+    except OSError:
+        return None
+    return file_from(found, file.root, file.location, time.time_ns()) if stat.S_ISREG(found.st_mode) else None
+
+
+def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
+    """The regular file inside its root that a link stands for, or None.
+
+    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name.
+    """
+    target = os.path.realpath(os.path.join(root_path, directory, name))
+    if os.path.commonpath((target, root_path)) != root_path or target == root_path:
+        return None
+    location = os.path.relpath(target, root_path).replace(os.sep, "/")
+    parent, _, last = location.rpartition("/")
+    if any(is_ignored(part) for part in location.split("/")) or not _is_utf8(location):
+        return None
+    try:
+        with open_directory(root_path, parent) as handle:
+            found = os.stat(last, dir_fd=handle, follow_symlinks=False) if isinstance(handle, int) else os.lstat(target)
+    except OSError:
+        return None
+    return file_from(found, root, location, time.time_ns()) if stat.S_ISREG(found.st_mode) else None
+
+
+def _read_all(descriptor: int, size: int) -> bytes:
+    raw = os.read(descriptor, size) if size else b""
+    if len(raw) == size:
+        return raw
+    parts = [raw]
+    missing = size - len(raw)
+    while missing > 0 and parts[-1]:
+        parts.append(os.read(descriptor, missing))
+        missing -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
+    if not _BY_DESCRIPTOR:
+        path = name if parent is None else f"{parent}/{name}"
+        if not stat.S_ISDIR((os.stat if follow else os.lstat)(path).st_mode):
+            raise NotADirectoryError(path)
+        return path
+    flags = _DIRECTORY & ~_NOFOLLOW if follow else _DIRECTORY
+    return os.open(name, flags, dir_fd=parent if isinstance(parent, int) else None)
+
+
+def _close(handle: Handle) -> None:
+    if isinstance(handle, int):
+        os.close(handle)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

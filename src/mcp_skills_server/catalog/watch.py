@@ -1,0 +1,144 @@
+"""watchfiles' events -> registry.refresh -> the registry's listeners.
+
+The watch is armed before the first scan, or an edit in between would be lost. Events are hints: they say where to
+look, the scan says what changed. A slow reconcile looks everywhere, because events do get lost (overflow, NFS,
+containers). Runs in a thread of its own: arming holds the interpreter for half a second in a large tree, and that
+must not happen before the client has its answer to `initialize`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.tree import is_ignored
+
+logger = logging.getLogger(__name__)
+
+_STEP_MS: Final = 40
+"""How long it must be quiet before a burst counts as over; also what an edit waits at the least."""
+_BURST_MS: Final = 1_000
+_POLL_MS: Final = 200
+_IDLE_MS: Final = 500
+"""How often an idle watch looks whether its roots are still the same directories."""
+_RETRY_S: Final = 0.5
+RECONCILE_S: Final = 300.0
+
+
+class Watcher:
+    """Keeps a registry current until it is stopped.
+
+    Args:
+        registry: loaded by the watcher, once the watch is armed.
+        poll: look at time stamps instead of waiting for events, for network file systems.
+        reconcile: seconds between full scans.
+    """
+
+    def __init__(self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S) -> None:
+        self._registry = registry
+        self._poll = poll
+        self._reconcile = reconcile
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin: arm, load, then follow."""
+        for work in (self._follow, self._prove):
+            thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """End, and wait for the threads for up to `timeout` seconds."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout)
+
+    def _follow(self) -> None:
+        poll, told = self._poll, False
+        while not self._stop.is_set():
+            present = [root.path for root in self._registry.roots if os.path.isdir(root.path)]
+            try:
+                if present:
+                    self._watch(present, poll=poll)
+                    told = False
+                else:
+                    self._load_or_refresh()
+            except FileNotFoundError:
+                pass  # a root went while the watch was being armed
+            except OSError as error:
+                if not poll:
+                    logger.warning("the file watch failed (%s); polling instead", error)
+                    poll = True
+            except Exception:
+                # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
+                if not told:
+                    logger.exception("the file watch failed; arming it again")
+                    told = True
+                self._load_or_refresh()
+            self._stop.wait(_RETRY_S)
+
+    def _watch(self, paths: list[str], *, poll: bool) -> None:
+        """Follow these directories until one of them is no longer the same, or another root appears."""
+        # The backend itself and not watchfiles.watch(), whose generator cannot tell when the watch is armed.
+        from watchfiles._rust_notify import RustNotify
+
+        identities = _identities(self._registry)
+        with RustNotify(paths, False, poll, _POLL_MS, True, True) as notify:
+            self._load_or_refresh()
+            due = time.monotonic() + self._reconcile
+            while _identities(self._registry) == identities:
+                changes = notify.watch(_BURST_MS, _STEP_MS, _IDLE_MS, self._stop)
+                if changes in ("stop", "signal"):
+                    return
+                if time.monotonic() >= due:
+                    self._registry.refresh()
+                    due = time.monotonic() + self._reconcile
+                elif not isinstance(changes, str):
+                    self._registry.refresh(self._relevant(path for _, path in changes))
+
+    def _load_or_refresh(self) -> None:
+        if self._registry.loaded.is_set():
+            self._registry.refresh()
+        else:
+            self._registry.load()
+
+    def _relevant(self, paths: Iterable[str]) -> list[str]:
+        return [path for path in paths if not is_ignored_below(path, [root.path for root in self._registry.roots])]
+
+    def _prove(self) -> None:
+        """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
+        registry = self._registry
+        while not registry.loaded.wait(_RETRY_S):
+            if self._stop.is_set():
+                return
+        for path in list(registry.snapshot.skills):
+            skill = registry.snapshot.skills.get(path)
+            if skill is not None and any(file.digest is None for file in skill.files.values()):
+                registry.prove(skill)
+                if self._stop.wait(0.0005):
+                    return
+
+
+def is_ignored_below(path: str, roots: Iterable[str]) -> bool:
+    """Whether a part of `path` below its root has an ignored name. The root's own path may hold anything."""
+    for root in roots:
+        if path.startswith(root + os.sep):
+            return any(is_ignored(part) for part in path[len(root) + 1 :].split(os.sep) if part)
+    return False
+
+
+def _identities(registry: Registry) -> list[tuple[int, int] | None]:
+    out: list[tuple[int, int] | None] = []
+    for root in registry.roots:
+        try:
+            found = os.stat(root.path)
+            out.append((found.st_dev, found.st_ino))
+        except OSError:
+            out.append(None)
+    return out

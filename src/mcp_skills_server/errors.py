@@ -1,0 +1,39 @@
+"""Every error this package raises on purpose, named by whose fault it is.
+
+Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError becomes one line on
+stderr and exit code 2, a StaleFile makes the catalogue look again. Whatever else is raised is a bug.
+"""
+
+from __future__ import annotations
+
+
+class SkillsServerError(Exception):
+    """Base of all deliberate errors."""
+
+
+class RequestError(SkillsServerError, ValueError):
+    """The client asked for something that cannot be answered. The message names what was wrong."""
+
+
+class NotServed(RequestError):
+    """The client asked for a resource that is not served.
+
+    Absent and forbidden are told in the same words, so that nobody can probe the disk (`design: errors`, S40-30).
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(f"Resource not found: {uri}")
+        self.uri = uri
+
+
+class UsageError(SkillsServerError, ValueError):
+    """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
+
+
+class StaleFile(SkillsServerError, OSError):
+    """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again."""
+
+    def __init__(self, path: str, reason: str | None = None) -> None:
+        super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
+        self.path = path
+        self.reason = reason

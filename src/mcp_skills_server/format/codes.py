@@ -1,0 +1,121 @@
+"""Every Problem code there is: one row says how bad it is, what it does to the skill, and how to mend it.
+
+The rows are data for `validate`, for the documentation and for the fixtures under `fixtures/broken/`, which hold one
+bundle for each code. The words that name the particular mistake are added where it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mcp_skills_server.model import Problem, Severity, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One kind of problem.
+
+    Attributes:
+        severity: "error" or "warning".
+        allows: the best standing that a skill with this problem can have.
+        cites: the requirement behind it, or "" for our own advice.
+        mend: what to do.
+    """
+
+    severity: Severity
+    allows: Standing
+    cites: str
+    mend: str
+
+
+def _fatal(cites: str, mend: str) -> Code:
+    return Code("error", Standing.UNUSABLE, cites, mend)
+
+
+def _unlisted(cites: str, mend: str) -> Code:
+    return Code("error", Standing.LENIENT, cites, mend)
+
+
+def _error(cites: str, mend: str) -> Code:
+    return Code("error", Standing.VALID, cites, mend)
+
+
+def _warning(cites: str, mend: str) -> Code:
+    return Code("warning", Standing.VALID, cites, mend)
+
+
+CODES: dict[str, Code] = {
+    # SKILL.md cannot be read.
+    "skill-md-irregular": _fatal("AS-1", "make SKILL.md a regular file of this directory"),
+    "skill-md-case": _fatal("AS-21", "rename the file to exactly SKILL.md"),
+    "skill-md-too-large": _fatal("RTI-5", "move detail into files under references/, or raise --max-skill-md"),
+    "unreadable": _fatal("AS-1", "give the user that runs the server permission to read it"),
+    "not-utf8": _fatal("S76-7", "save the file as UTF-8"),
+    "nul-byte": _fatal("RTI-5", "remove the NUL byte; binary content belongs in a file of its own"),
+    "frontmatter-missing": _fatal(
+        "AS-2", "begin the file with a line that is exactly '---', then name and description, then another '---'"
+    ),
+    "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
+    "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
+    "yaml-syntax": _fatal("AS-2", "mend the YAML of this line"),
+    "yaml-duplicate-key": _fatal("S40-13", "keep one of the two"),
+    "yaml-tag": _fatal("S40-13", "remove the tag and write a plain or quoted value"),
+    "yaml-alias": _fatal("S40-13", "write the values out instead of repeating aliases"),
+    "yaml-depth": _fatal("S40-13", "nest fewer levels"),
+    "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
+    "yaml-value": _fatal("S40-13", "put the value in quotes"),
+    # The bundle is over a limit.
+    "too-many-files": _fatal("S40-19", "split the skill, or raise --max-files"),
+    "too-many-bytes": _fatal("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
+    "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
+    # Breaks AS-3...8: never in a SEP-2640 listing.
+    "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
+    "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
+    "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),
+    "name-hyphens": _unlisted("AS-5", "neither start nor end the name with '-', and never write '--'"),
+    "name-mismatch": _unlisted("AS-7", "give the directory and the name the same spelling"),
+    "description-missing": _unlisted("AS-8", "add 'description:' that says what the skill does and when to use it"),
+    "description-length": _unlisted("AS-8", "shorten it to 1024 characters and move the rest into the body"),
+    # Breaks another rule of the format.
+    "compatibility-length": _error("AS-11", "write 1 to 500 characters, or leave the field out"),
+    "metadata-type": _error("AS-12", "map strings to strings; put numbers and dates in quotes"),
+    "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
+    # Advice.
+    "shadowed": _warning("ASG-9", "rename or remove one of the two"),
+    "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),
+    "link-outside": _warning("X-5", "copy the file into the skill, or serve the folder it lies in as a root"),
+    "file-name": _warning("S40-17", "rename the file in UTF-8"),
+    "file-irregular": _warning("X-5", "remove it; only regular files are served"),
+    "license-type": _warning("AS-10", "write the licence's short name or the name of a bundled file"),
+    "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
+    "field-unknown": _warning("AS-20", "move it under 'metadata:', since strict validators refuse it"),
+    "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),
+    "metadata-keys": _warning("AS-13", "give the keys names that differ by more than case"),
+    "yaml-ambiguous": _warning("S40-13", "put the value in quotes, since YAML 1.1 readers take it for something else"),
+    "yaml-key": _warning("S40-13", "put the key in quotes"),
+    "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
+    "description-vague": _warning("AS-9", "say what the skill does and when to use it, in words a user would type"),
+    "body-empty": _warning("AS-2", "write the instructions below the frontmatter"),
+    "body-long": _warning("AS-16", "move detail into files under references/"),
+    "reference-missing": _warning("AS-17", "add the file or mend the link"),
+    "reference-deep": _warning("AS-17", "keep files that the body refers to one level below the skill"),
+    "dependency-unresolved": _warning("S76-9", "name only what the same server serves"),
+    "hidden-characters": _warning("", "delete the invisible characters; they can carry text that no reader sees"),
+    "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
+    "shell-injection": _warning("", "describe the command in words; some hosts run this when the skill loads"),
+    "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
+    "persistence": _warning("", "do not have the skill change what starts by itself"),
+    "broad-permission": _warning("S40-51", "name the commands that are needed, as in Bash(git:*)"),
+}
+
+
+def problem(code: str, message: str, line: int | None = None, mend: str | None = None) -> Problem:
+    """A Problem of this code. `mend` replaces the row's advice where the case allows a better one."""
+    row = CODES[code]
+    return Problem(code, row.severity, message, row.mend if mend is None else mend, line)
+
+
+def standing(problems: Iterable[Problem]) -> Standing:
+    """The best standing that a skill with these problems can have."""
+    return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)

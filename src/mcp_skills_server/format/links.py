@@ -1,0 +1,143 @@
+"""Which bundled files a body refers to, in order, with their link text; and the body's heading.
+
+The Markdown is read by a CommonMark parser. Links, reference links and images count, and code spans in which a word
+names a file of the bundle, because that is how authors point to scripts. Nothing here touches a disk: whether a
+target exists is asked of the bundle's list of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+_ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|\$|<")
+_PLAIN_HEADING: Final = re.compile(r" {0,3}#[ \t]+([^\\`*_\[\]<>&!#~\n]*[^\\`*_\[\]<>&!#~\s])[ \t]*(?:\n|\Z)")
+_MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One place where a body points at something.
+
+    Attributes:
+        target: the path that is meant, from the skill's root, without query or fragment, decoded once.
+        text: the link text or the image's alternative text; "" for a code span.
+        line: 0-based line of the block, counted from the body's first line.
+        kind: a code span is a reference only if it names a file; the others always are.
+    """
+
+    target: str
+    text: str
+    line: int
+    kind: Literal["link", "image", "code"]
+
+
+def references(body: str) -> list[Reference]:
+    """Everything in the body that may point at a bundled file, in order of appearance."""
+    found: list[Reference] = []
+    for block in _parser().parse(body):
+        if block.type == "inline" and block.children:
+            found += _inline(block.children, block.map[0] if block.map else 0)
+    return found
+
+
+def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
+    for position, token in enumerate(tokens):
+        if token.type == "link_open":
+            target = _local(str(token.attrs.get("href", "")))
+            if target:
+                yield Reference(target, _text(_until_close(tokens, position)), line, "link")
+        elif token.type == "image":
+            target = _local(str(token.attrs.get("src", "")))
+            if target:
+                yield Reference(target, token.content, line, "image")
+        elif token.type == "code_inline":
+            for word in dict.fromkeys((token.content, *token.content.split())):
+                target = _normal(word.strip("\"'"))
+                if target and len(target) <= 255:
+                    yield Reference(target, "", line, "code")
+
+
+def _until_close(tokens: list[Token], start: int) -> list[Token]:
+    depth = 0
+    for position in range(start, len(tokens)):
+        depth += tokens[position].nesting if tokens[position].type in {"link_open", "link_close"} else 0
+        if depth == 0:
+            return tokens[start + 1 : position]
+    return tokens[start + 1 :]
+
+
+def _text(tokens: list[Token]) -> str:
+    out: list[str] = []
+    for token in tokens:
+        if token.type in {"text", "code_inline", "image"}:
+            out.append(token.content)
+        elif token.type in {"softbreak", "hardbreak"}:
+            out.append(" ")
+    return " ".join("".join(out).split())
+
+
+def _local(target: str) -> str | None:
+    """The path inside the bundle that a link target means, None for one that leads elsewhere."""
+    if not target or _ELSEWHERE.match(target):
+        return None
+    return _normal(unquote(re.split(r"[?#]", target, maxsplit=1)[0]))
+
+
+def _normal(path: str) -> str | None:
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == ".." and not parts:
+            return None
+        if part == "..":
+            parts.pop()
+        elif part not in {"", "."}:
+            parts.append(part)
+    return "/".join(parts) or None
+
+
+def linked_files(found: list[Reference], files: Collection[str], skip: str) -> dict[str, str]:
+    """The files that these references name, in order of first appearance, each with its first link text.
+
+    `skip` names the file that never counts (SKILL.md itself). A link to a directory counts for no file.
+    """
+    out: dict[str, str] = {}
+    for reference in found:
+        if reference.target in files and reference.target != skip and not out.get(reference.target):
+            out[reference.target] = reference.text or out.get(reference.target, "")
+    return out
+
+
+def heading(body: str) -> str | None:
+    """The first level-1 heading as plain text, ATX or setext, or None."""
+    plain = _PLAIN_HEADING.match(body)
+    if plain:
+        # Nearly every body begins like this, and a parser run for each of ten thousand would be felt at start-up.
+        return " ".join(plain[1].split())
+    for candidate in _MAYBE_HEADING.finditer(body):
+        end = body.find("\n", candidate.end())
+        tokens = _parser().parse(body if end < 0 else body[:end])
+        for position, token in enumerate(tokens):
+            if token.type == "heading_open" and token.tag == "h1" and token.level == 0:
+                return _text(tokens[position + 1].children or []) or None
+        if candidate.start() > _HEADING_SEARCH:
+            break
+    return None
+
+
+_HEADING_SEARCH: Final = 16_384
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark")

@@ -1,0 +1,46 @@
+"""`skill://` URIs to skill path and file path, and back.
+
+A URI is taken apart first and decoded once, segment by segment, so that an encoded slash or a doubly encoded dot
+never turns into structure (MCP-55). What comes out are lookup keys, never paths.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+SCHEME: Final = "skill://"
+TEMPLATE: Final = "skill://{+path}"
+# RFC 3986: a reg-name is unreserved and sub-delims; a path segment also takes ':' and '@'.
+_REG_NAME: Final = "!$&'()*+,;=-._~"
+_SEGMENT: Final = _REG_NAME + ":@"
+
+
+@lru_cache(maxsize=65536)
+def uri(skill_path: str, file_path: str = "") -> str:
+    """The URI of a file of a skill, or of the skill's directory (S40-6, S40-8)."""
+    first, _, rest = skill_path.partition("/")
+    parts = [quote(first, safe=_REG_NAME)]
+    parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]
+    return SCHEME + "/".join(parts)
+
+
+def segments(text: str) -> tuple[str, ...] | None:
+    """The decoded segments of a `skill://` URI, or None when it cannot name anything that is served.
+
+    None for another scheme, a query or fragment, an empty segment, an escape that is not UTF-8, and for a segment
+    that decodes to a slash, a NUL, `.` or `..`.
+    """
+    if text[: len(SCHEME)].lower() != SCHEME or "?" in text or "#" in text or "\\" in text:
+        return None
+    out: list[str] = []
+    for part in text[len(SCHEME) :].split("/"):
+        try:
+            segment = unquote_to_bytes(part).decode("utf-8") if "%" in part else part
+        except UnicodeDecodeError:
+            return None
+        if segment in {"", ".", ".."} or "/" in segment or "\0" in segment:
+            return None
+        out.append(segment)
+    return tuple(out)

@@ -1,0 +1,260 @@
+"""The types that every room speaks.
+
+The model follows the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in `dialects/`.
+Nothing here changes after it was built, with one exception that is named where it stands: what was once derived from
+a file's bytes (digest, wire entry) may be remembered beside it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
+
+Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Severity: TypeAlias = Literal["error", "warning"]
+
+SKILL_MD = "SKILL.md"
+
+
+class Standing(IntEnum):
+    """How far a skill may be shown. Higher is better."""
+
+    UNUSABLE = 0
+    """SKILL.md cannot be read, or a limit is exceeded: never served."""
+    LENIENT = 1
+    """SKILL.md can be read but breaks AS-3...8: only `--dialect sep-2076` and the runtime tools show it."""
+    VALID = 2
+    """Keeps AS-3...8: served everywhere (S40-5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a skill or a root, told so that a person can mend it.
+
+    Attributes:
+        code: a stable word from `format.codes`.
+        severity: "error" or "warning".
+        message: what is wrong.
+        mend: what to do about it.
+        line: 1-based line in the file, where one can be named.
+        path: the file or directory, as the operator would type it.
+        skill: the skill path, "" where no skill is meant.
+    """
+
+    code: str
+    severity: Severity
+    message: str
+    mend: str
+    line: int | None = None
+    path: str = ""
+    skill: str = ""
+
+    def at(self, path: str, skill: str) -> Problem:
+        """This problem with its place filled in."""
+        return replace(self, path=path, skill=skill)
+
+    @property
+    def text(self) -> str:
+        """The message and the mend as one line."""
+        return f"{self.message}; {self.mend}" if self.mend else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What SKILL.md says, as far as it could be read.
+
+    Attributes:
+        frontmatter: all fields, verbatim, JSON-safe (S40-13); empty when it could not be read.
+        heading: the body's first level-1 heading as plain text, if it has one.
+        standing: what the file alone allows; limits of the bundle can still lower it.
+        problems: everything wrong in the file.
+    """
+
+    frontmatter: Mapping[str, Json]
+    heading: str | None
+    standing: Standing
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True, eq=False)
+class SkillFile:
+    """One regular file of a root.
+
+    `signature` and `digest` are memos, not content: a rescan that finds the same bytes under a new time stamp
+    renews the signature, and the digest is filled in when somebody first asks for it.
+
+    Attributes:
+        root: index of the root it lies in.
+        location: path from the root, `/`-separated, with links resolved.
+        size: bytes.
+        signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
+        settled: False if the file was so young at the scan that a later write could leave the same signature.
+        digest: `sha256:` and 64 hex digits of the bytes (S40-18), or None while nobody asked.
+    """
+
+    root: int
+    location: str
+    size: int
+    signature: tuple[int, ...]
+    settled: bool
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Skill:
+    """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the same object.
+
+    Attributes:
+        path: the skill path, `acme/billing/refunds`.
+        root: index of the root it lies in.
+        directory: path from the root, "" when the root itself is the skill.
+        reading: what SKILL.md says.
+        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included (S40-16).
+        findings: problems of the directory rather than of SKILL.md.
+        standing: how far it may be shown.
+        memo: values derived from this object alone, kept by whoever derived them.
+    """
+
+    path: str
+    root: int
+    directory: str
+    reading: Reading
+    files: Mapping[str, SkillFile]
+    findings: tuple[Problem, ...]
+    standing: Standing
+    memo: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def frontmatter(self) -> Mapping[str, Json]:
+        """The frontmatter, verbatim."""
+        return self.reading.frontmatter
+
+    @property
+    def name(self) -> str:
+        """The frontmatter's name, or the directory's where there is none."""
+        name = self.reading.frontmatter.get("name")
+        return name if isinstance(name, str) and name else self.path.rpartition("/")[2]
+
+    @property
+    def description(self) -> str:
+        """The frontmatter's description, or ""."""
+        description = self.reading.frontmatter.get("description")
+        return description if isinstance(description, str) else ""
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything wrong with it."""
+        return self.reading.problems + self.findings
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """One snapshot minus another.
+
+    Attributes:
+        before: the skills that were removed or replaced, by skill path.
+        after: the skills that were added or that replaced one, by skill path.
+        files: (skill path, file path) of every file that was added, removed or has other bytes.
+    """
+
+    before: Mapping[str, Skill]
+    after: Mapping[str, Skill]
+    files: frozenset[tuple[str, str]] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+
+class Snapshot:
+    """All skills at one moment. Never changes; `replacing` makes the next one.
+
+    Attributes:
+        skills: by skill path, unusable ones included.
+        problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
+
+    The dict that it is made from belongs to it from then on.
+    """
+
+    def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
+        self.skills = MappingProxyType(skills)
+        self.problems = problems
+
+    def replacing(self, after: Mapping[str, Skill], gone: Iterable[str], problems: tuple[Problem, ...]) -> Snapshot:
+        """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
+        skills = dict(self.skills)
+        same_face = True
+        for path in gone:
+            del skills[path]
+            same_face = False
+        for path, skill in after.items():
+            old = skills.get(path)
+            skills[path] = skill
+            same_face = same_face and old is not None and (old.name, old.standing) == (skill.name, skill.standing)
+        snapshot = Snapshot(skills, problems)
+        if same_face:
+            # An edit seldom adds or renames a skill, and sorting ten thousand paths costs more than the edit.
+            for memo in ("_paths", "_names"):
+                if memo in self.__dict__:
+                    snapshot.__dict__[memo] = self.__dict__[memo]
+        return snapshot
+
+    @cached_property
+    def _paths(self) -> dict[Standing, list[str]]:
+        ordered = sorted(self.skills)
+        return {least: [path for path in ordered if self.skills[path].standing >= least] for least in Standing}
+
+    @cached_property
+    def _names(self) -> dict[Standing, dict[str, list[str]]]:
+        names: dict[Standing, dict[str, list[str]]] = {}
+        for least in Standing:
+            by_name = names[least] = {}
+            for path in self._paths[least]:
+                by_name.setdefault(self.skills[path].name, []).append(path)
+        return names
+
+    def paths(self, least: Standing) -> list[str]:
+        """Skill paths in code point order, of the skills that stand at `least` there. Do not change the list."""
+        return self._paths[least]
+
+    def named(self, name: str, least: Standing) -> list[str]:
+        """Skill paths of the skills that carry this frontmatter name. Do not change the list."""
+        return self._names[least].get(name, [])
+
+    def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
+        """Up to `size` skills whose path is greater than `after`, and the path to go on from, if any are left.
+
+        Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
+        """
+        paths = self._paths[least]
+        start = 0 if after is None else bisect_left(paths, after + "\0")
+        chosen = paths[start : start + size]
+        more = chosen[-1] if start + size < len(paths) else None
+        return [self.skills[path] for path in chosen], more
+
+    def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
+        """The skill and the file path that these segments name: the innermost skill wins.
+
+        Lookups only: the segments never become a path on disk.
+        """
+        for cut in range(len(segments) - 1, 0, -1):
+            skill = self.skills.get("/".join(segments[:cut]))
+            if skill is not None and skill.standing >= least:
+                file_path = "/".join(segments[cut:])
+                if file_path in skill.files:
+                    return skill, file_path
+        return None
+
+    @property
+    def all_problems(self) -> list[Problem]:
+        """Every problem, skills' first, by skill path."""
+        return [p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems] + list(self.problems)

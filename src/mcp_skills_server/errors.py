@@ -15,7 +15,7 @@ class RequestError(SkillsServerError, ValueError):
     """The client asked for something that cannot be answered. The message names what was wrong."""
 
 
-class NotServed(RequestError):
+class NotServed(RequestError):  # noqa: N818
     """The client asked for a resource that is not served.
 
     Absent and forbidden are told in the same words, so that nobody can probe the disk (`design: errors`, S40-30).
@@ -30,7 +30,7 @@ class UsageError(SkillsServerError, ValueError):
     """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
 
 
-class StaleFile(SkillsServerError, OSError):
+class StaleFile(SkillsServerError, OSError):  # noqa: N818
     """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again."""
 
     def __init__(self, path: str, reason: str | None = None) -> None:

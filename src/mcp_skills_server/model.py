@@ -15,7 +15,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning"]
 
 SKILL_MD = "SKILL.md"
@@ -62,6 +62,11 @@ class Problem:
     def text(self) -> str:
         """The message and the mend as one line."""
         return f"{self.message}; {self.mend}" if self.mend else self.message
+
+    def __str__(self) -> str:
+        """All of it as one line: place, severity, what is wrong and what to do."""
+        place = self.path if self.line is None else f"{self.path}:{self.line}"
+        return f"{place}: {self.severity}: {self.text} [{self.code}]"
 
 
 @dataclass(frozen=True, slots=True)

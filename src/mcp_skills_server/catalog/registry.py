@@ -227,10 +227,7 @@ class Registry:
         Raises:
             StaleFile: as for `read`.
         """
-        if file.digest is None:
-            self.read(file)
-        assert file.digest is not None
-        return file.digest
+        return file.digest or digest_of(self.read(file))
 
     def body(self, skill: Skill) -> Body:
         """The skill's instructions and the files that they refer to.
@@ -251,6 +248,10 @@ class Registry:
             while len(self._bodies) > _BODIES_KEPT or self._bodies_size > _BODIES_SIZE:
                 self._bodies_size -= len(self._bodies.popitem(last=False)[1].text)
         return body
+
+    def has_body(self, skill: Skill) -> bool:
+        """Whether `body` has the answer at hand."""
+        return skill in self._bodies
 
     def recover(self, stale: StaleFile) -> Changes:
         """Look again at what a stale file touches."""
@@ -352,7 +353,8 @@ class Shelf(dict[str, Skill]):
 
     def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
         """Take some skills off the shelf and put others there."""
-        if not (gone := set(gone)) == came.keys():
+        gone = set(gone)
+        if gone != set(came):
             self._order = None
         for directory in gone:
             del self[directory]
@@ -404,8 +406,7 @@ def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> 
 def _changed_files(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> frozenset[tuple[str, str]]:
     out: set[tuple[str, str]] = set()
     for path in before.keys() | after.keys():
-        old = before[path].files if path in before else {}
-        new = after[path].files if path in after else {}
+        old = before[path].files if path in before else dict[str, SkillFile]()
+        new = after[path].files if path in after else dict[str, SkillFile]()
         out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
     return frozenset(out)
-

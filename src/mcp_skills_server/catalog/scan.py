@@ -217,38 +217,35 @@ class _Scanner:
         skill = self.out.skills[here.path]
         files: dict[str, SkillFile] = {}
         findings: list[Problem] = []
-        self._gather(here, len(here.path) + 1 if here.path else 0, here.path, skill.path, files, findings)
+        self._gather(here, skill, files, findings)
         files = dict(sorted(files.items()))
         findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
         standing_now = min(skill.standing, standing(findings))
-        found = Skill(
-            skill.path, skill.root, skill.directory, skill.reading, files, tuple(findings), standing_now
-        )
+        found = Skill(skill.path, skill.root, skill.directory, skill.reading, files, tuple(findings), standing_now)
         old = self._known.get(here.path)
         self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
 
-    def _gather(
-        self,
-        here: Directory,
-        strip: int,
-        directory: str,
-        skill: str,
-        files: dict[str, SkillFile],
-        findings: list[Problem],
-    ) -> None:
-        prefix = f"{here.path}/"[strip:] if here.path else ""
+    def _gather(self, here: Directory, skill: Skill, files: dict[str, SkillFile], findings: list[Problem]) -> None:
+        """Collect what lies in this directory and below it, by its path in the skill."""
+        prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
         def find(code: str, message: str, name: str) -> None:
-            findings.append(problem(code, message).at(self._root.show(f"{here.path}/{name}" if here.path else name), skill))
+            findings.append(
+                problem(code, message).at(self._root.show(f"{here.path}/{name}" if here.path else name), skill.path)
+            )
 
         for name, file in here.files.items():
             files[prefix + name] = file
         for name in here.links:
             linked = self._link(here, name)
-            if linked is not None and _lies_in(linked.location, directory):
+            if linked is not None and _lies_in(linked.location, skill.directory):
                 files[prefix + name] = linked
             elif name != SKILL_MD:
-                find("link-outside", f"{prefix}{name} is a link that leaves the skill, leads to a directory or is broken", name)
+                find(
+                    "link-outside",
+                    f"{prefix}{name} is a link that leaves the skill, leads to a directory or is broken",
+                    name,
+                )
         for name in here.irregular:
             if name != SKILL_MD:
                 find("file-irregular", f"{prefix}{name} is not a regular file", name)
@@ -261,7 +258,7 @@ class _Scanner:
         if here.cut:
             find("too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
-            self._gather(inner, strip, directory, skill, files, findings)
+            self._gather(inner, skill, files, findings)
 
     def _over_limits(self, here: Directory, files: Mapping[str, SkillFile]) -> Iterator[Problem]:
         limits = self._limits
@@ -286,8 +283,11 @@ class _Scanner:
         for name in here.links:
             location = f"{here.path}/{name}" if here.path else name
             if os.path.isdir(os.path.join(self._root.path, location)):
-                found = problem("link-outside", f"{name} is a link to a directory, and links are not followed",
-                                mend="serve the folder it leads to as a root of its own")
+                found = problem(
+                    "link-outside",
+                    f"{name} is a link to a directory, and links are not followed",
+                    mend="serve the folder it leads to as a root of its own",
+                )
                 self.out.problems.append((location, found.at(self._root.show(location), "")))
         if here.unreadable:
             found = problem("unreadable", "the directory cannot be opened")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -70,7 +70,7 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 @contextmanager
-def open_directory(root_path: str, path: str) -> Iterator[Handle]:
+def open_directory(root_path: str, path: str) -> Generator[Handle]:
     """Open a directory below a root, one step at a time, following no link.
 
     Raises:

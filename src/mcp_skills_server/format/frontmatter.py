@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
@@ -19,10 +19,11 @@ from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEv
 from mcp_skills_server.format.codes import problem, standing
 from mcp_skills_server.model import Json, Problem, Standing
 
-try:
-    from yaml.cyaml import CParser as _Parser
-except ImportError:  # PyYAML without libyaml: the same events, some ten times slower
-    from yaml import SafeLoader as _Parser
+# The stubs leave the class out, and PyYAML may have been built without it.
+_FAST: Final[Any] = getattr(yaml.cyaml, "CParser", None) if yaml.__with_libyaml__ else None
+_PARSER: Final[Any] = _FAST or yaml.SafeLoader
+IS_FAST: Final = _FAST is not None
+"""False where PyYAML lacks libyaml: the same events, some ten times slower."""
 
 MAX_DEPTH: Final = 24
 MAX_NODES: Final = 10_000
@@ -103,7 +104,11 @@ def _no_closing(text: str) -> Problem:
 
 def _load(text: str) -> tuple[dict[str, Json] | None, dict[str, int], list[Problem]]:
     if len(text) > MAX_YAML:
-        return None, {}, [problem("yaml-size", f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read", 2)]
+        return (
+            None,
+            {},
+            [problem("yaml-size", f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read", 2)],
+        )
     builder = _Builder(text)
     try:
         value = builder.document()
@@ -150,7 +155,9 @@ def _yaml_mend(error: yaml.MarkedYAMLError) -> str | None:
 
 
 def _kind(value: Json) -> str:
-    return {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}[type(value)]
+    if isinstance(value, list):
+        return "a list"
+    return "text" if isinstance(value, str) else "a single value"
 
 
 _NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
@@ -181,8 +188,7 @@ class _Builder:
     """Builds JSON values from the parser's events, with every bound checked before it is passed."""
 
     def __init__(self, text: str) -> None:
-        # The parser's own type stubs know neither class; its events are the documented ones.
-        self._next = cast("Any", _Parser)(text).get_event
+        self._next = _PARSER(text).get_event
         self._nodes = 0
         self._expansion = 0
         self._anchors: dict[str, tuple[Json, int, int]] = {}
@@ -226,7 +232,7 @@ class _Builder:
         if kind is ScalarEvent:
             text: str = event.value
             self._expansion += len(text)
-            value = self._scalar(event) if event.implicit[0] and text[:1] in _MAYBE_SPECIAL or not text else text
+            value = self._scalar(event) if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text else text
         elif depth >= MAX_DEPTH:
             self._note("yaml-depth", event, f"values are nested more than {MAX_DEPTH} levels deep")
             raise _Refused
@@ -263,7 +269,9 @@ class _Builder:
             self._expansion += len(text)
             if event.implicit[0]:
                 if text == "<<":
-                    self._note("yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here")
+                    self._note(
+                        "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"
+                    )
                 elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
                     self._note("yaml-key", event, f"the key {_short(text)} is not text for every YAML reader")
             return text

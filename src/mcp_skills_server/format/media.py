@@ -95,7 +95,9 @@ def media_type(path: str) -> str | None:
 
 def is_text(media: str | None) -> bool:
     """Whether content of this media type is text where its bytes are valid UTF-8. An unknown type may be."""
-    return media is None or media.startswith("text/") or media in _TEXT_APPLICATIONS or media.endswith(("+xml", "+json"))
+    return (
+        media is None or media.startswith("text/") or media in _TEXT_APPLICATIONS or media.endswith(("+xml", "+json"))
+    )
 
 
 def as_text(raw: bytes, media: str | None) -> str | None:

@@ -16,9 +16,7 @@ from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import references
 from mcp_skills_server.model import Json, Problem
 
-SPECIFIED_FIELDS: Final = frozenset(
-    ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
-)
+SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
 EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 MAX_NAME: Final = 64
@@ -93,7 +91,9 @@ def _description(subject: Subject) -> Iterator[Problem]:
     units = length if description.isascii() else len(description.encode("utf-16-le", "surrogatepass")) // 2
     if length > MAX_DESCRIPTION:
         yield problem(
-            "description-length", f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed", line
+            "description-length",
+            f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed",
+            line,
         )
     elif units > MAX_DESCRIPTION:
         yield problem("description-utf16", f"the description has {length} characters but {units} UTF-16 units", line)
@@ -108,7 +108,9 @@ def _optional_fields(subject: Subject) -> Iterator[Problem]:
     if "compatibility" in fields:
         value = fields["compatibility"]
         if not isinstance(value, str) or not 1 <= len(value) <= MAX_COMPATIBILITY:
-            said = f"compatibility has {len(value)} characters" if isinstance(value, str) else "compatibility is not text"
+            said = (
+                f"compatibility has {len(value)} characters" if isinstance(value, str) else "compatibility is not text"
+            )
             yield problem("compatibility-length", said, subject.line("compatibility"))
     tools = fields.get("allowed-tools")
     if "allowed-tools" in fields and not (isinstance(tools, str) and "," not in re.sub(r"\([^)]*\)", "", tools)):
@@ -136,8 +138,6 @@ def _metadata(subject: Subject) -> Iterator[Problem]:
         other = seen.setdefault(key.casefold(), key)
         if other != key:
             yield problem("metadata-keys", f"metadata has both {_short(other)} and {_short(key)}", line)
-
-
 
 
 def _extension_fields(subject: Subject) -> Iterator[Problem]:
@@ -181,7 +181,9 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
             yield "dependencies", f"dependencies.{kind} is not a list"
             continue
         for number, entry in enumerate(entries, 1):
-            if not isinstance(entry, str) and not (wanted and isinstance(entry, dict) and isinstance(entry.get(wanted), str)):
+            if not isinstance(entry, str) and not (
+                wanted and isinstance(entry, dict) and isinstance(entry.get(wanted), str)
+            ):
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
@@ -192,7 +194,9 @@ def _body(subject: Subject) -> Iterator[Problem]:
         return
     lines = body.count("\n") + 1
     if lines > _MAX_BODY_LINES:
-        yield problem("body-long", f"the body has {lines} lines, {_MAX_BODY_LINES} are advised", subject.document.body_line)
+        yield problem(
+            "body-long", f"the body has {lines} lines, {_MAX_BODY_LINES} are advised", subject.document.body_line
+        )
     elif len(body) > _MAX_BODY_CHARACTERS:
         yield problem(
             "body-long",
@@ -224,5 +228,3 @@ DEEP_CHECKS: Final[tuple[Check, ...]] = (_references,)
 
 def _short(text: Any) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-

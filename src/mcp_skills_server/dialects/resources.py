@@ -1,0 +1,71 @@
+"""MCP's own resources: how SKILL.md and the files beside it look to `resources/*`.
+
+Snapshot in, plain dicts out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final
+
+from mcp_skills_server.format import media
+from mcp_skills_server.format.uris import TEMPLATE, uri
+from mcp_skills_server.model import SKILL_MD, Json, Skill
+
+LIST_CHANGED: Final = "notifications/resources/list_changed"
+UPDATED: Final = "notifications/resources/updated"
+META_PREFIX: Final = "io.modelcontextprotocol.skills/"
+_TOLD_ELSEWHERE: Final = frozenset(("name", "description"))
+
+
+def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
+    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter (S40-10, S40-11)."""
+    out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": skill.name}
+    if title:
+        out["title"] = title
+    if skill.description:
+        out["description"] = skill.description
+    out["mimeType"] = media.MARKDOWN
+    out["size"] = skill.files[SKILL_MD].size
+    meta: dict[str, Json] = {
+        META_PREFIX + key: value for key, value in skill.frontmatter.items() if key not in _TOLD_ELSEWHERE
+    }
+    if meta:
+        out["_meta"] = meta
+    return out
+
+
+def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
+    """The answer of `resources/list` (MCP-23)."""
+    out = _cacheable("resources", descriptors, ttl_ms)
+    if next_cursor is not None:
+        out["nextCursor"] = next_cursor
+    return out
+
+
+def template_listing(ttl_ms: int) -> dict[str, Json]:
+    """The answer of `resources/templates/list`: the one template that every file of every skill fits."""
+    template: Json = {
+        "uriTemplate": TEMPLATE,
+        "name": "skill-file",
+        "title": "File of a skill",
+        "description": "Any file of any skill: skill://<skill path>/<file path>",
+    }
+    return _cacheable("resourceTemplates", [template], ttl_ms)
+
+
+def contents(target: str, path: str, raw: bytes, ttl_ms: int) -> dict[str, Json]:
+    """The answer of `resources/read` for one file: text where it is text, else a blob, byte for byte."""
+    kind = media.media_type(path)
+    text = media.as_text(raw, kind)
+    item: Json
+    if text is not None:
+        item = {"uri": target, "mimeType": kind or "text/plain", "text": text}
+    else:
+        blob = b64encode(raw).decode("ascii")
+        item = {"uri": target, "mimeType": kind or "application/octet-stream", "blob": blob}
+    return _cacheable("contents", [item], ttl_ms)
+
+
+def _cacheable(key: str, items: list[Json], ttl_ms: int) -> dict[str, Json]:
+    return {"resultType": "complete", key: items, "ttlMs": ttl_ms, "cacheScope": "private"}

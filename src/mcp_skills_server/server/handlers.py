@@ -1,0 +1,296 @@
+"""One function per method: (registry, caller, params) -> dict.
+
+Each binds the snapshot once, looks things up in it and has a dialect write the answer. No SDK here, so that another
+front calls the same functions. A file that turns out to have changed since its scan is scanned again and the question
+answered anew, from the new snapshot.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, overload
+
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import resources, sep2076, sep2640
+from mcp_skills_server.errors import NotServed, RequestError, StaleFile
+from mcp_skills_server.format.uris import segments
+from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
+
+logger = logging.getLogger(__name__)
+
+Dialect: TypeAlias = Literal["auto", "sep-2076", "sep-2640"]
+Params: TypeAlias = Mapping[str, Any]
+Result: TypeAlias = dict[str, Any]
+_T = TypeVar("_T")
+
+_TRIES: Final = 3
+_INLINE_BYTES: Final = 1 << 18
+"""Larger files are read off the event loop, so that one reader of a slow disk does not stop all."""
+_LONGEST_CURSOR: Final = 16_384
+
+
+async def _nothing_else() -> sep2076.Served:
+    return sep2076.Served()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator chose.
+
+    Attributes:
+        dialect: "auto" tells both dialects, to each client what it can take; the others pin one.
+        page_size: entries of one page.
+        ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
+        served: what else the same server serves.
+    """
+
+    dialect: Dialect = "auto"
+    page_size: int = 50
+    ttl_ms: int = 0
+    served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
+
+    @property
+    def least(self) -> Standing:
+        """The standing a skill needs to be shown (S40-5, X-2)."""
+        return Standing.LENIENT if self.dialect == sep2076.NAME else Standing.VALID
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        modern: speaks 2026-07-28 or later.
+        declares_skills: declared the extension `io.modelcontextprotocol/skills`.
+    """
+
+    modern: bool
+    declares_skills: bool
+
+
+async def list_skills(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`skills/list` (S76-4, S76-5, S40-12, S40-20, X-9)."""
+    entry = _entry_maker(registry, settings, caller, await settings.served())
+
+    async def answer(snapshot: Snapshot, last_try: bool) -> Result:
+        after = _cursor(params, "skills")
+        page, more = snapshot.page(after, settings.page_size, settings.least)
+        entries: list[Json] = []
+        for skill in page:
+            try:
+                entries.append(await entry(snapshot, skill))
+            except StaleFile as stale:
+                if not last_try:
+                    raise
+                logger.warning("%s is left out of the listing: %s", skill.path, stale)
+        return _framed(settings, sep2076.listing(entries, _to_cursor("skills", more)))
+
+    return await _answer(registry, answer)
+
+
+async def get_skill(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`skills/get`: by `uri` SEP-2640's answer, by `name` SEP-2076's; with both, `uri` counts (X-8, S40-23, S76-6)."""
+    pinned = settings.dialect
+    by_uri = pinned != sep2076.NAME and "uri" in params
+    wanted = "uri" if by_uri or pinned == sep2640.NAME else "name"
+    target = params.get(wanted)
+    if not isinstance(target, str):
+        also = " or 'uri'" if pinned == "auto" and "name" not in params else ""
+        said = "must be a string" if wanted in params else "is missing"
+        raise RequestError(f"Parameter {wanted!r}{also} {said}")
+    served = await settings.served()
+    if wanted == "uri":
+        entry = _entry_maker(registry, settings, caller, served)
+
+        async def by_its_uri(snapshot: Snapshot, _: bool) -> Result:
+            return _framed(settings, sep2640.one(await entry(snapshot, sep2640.find(snapshot, target))))
+
+        return await _answer(registry, by_its_uri)
+    given = _arguments(params)
+
+    async def by_name(snapshot: Snapshot, _: bool) -> Result:
+        skill = sep2076.find(snapshot, target, settings.least)
+        body = await _off_loop(registry.has_body(skill), registry.body, skill)
+        text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
+        return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
+
+    return await _answer(registry, by_name)
+
+
+async def list_resources(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/list`: every SKILL.md (S40-10, S40-11)."""
+    after = _cursor(params, "resources")
+    page, more = registry.snapshot.page(after, settings.page_size, settings.least)
+    return resources.listing([_descriptor(skill) for skill in page], _to_cursor("resources", more), settings.ttl_ms)
+
+
+async def list_templates(_registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/templates/list`."""
+    if _cursor(params, "templates") is not None:
+        raise RequestError("Invalid cursor: the list of templates has one page")
+    return resources.template_listing(settings.ttl_ms)
+
+
+async def read_resource(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/read`: the exact bytes of a file of a served skill (S76-12, S40-30, MCP-17, MCP-55).
+
+    Raises:
+        NotServed: there is no such file, or it is not for everybody.
+    """
+    target = str(params["uri"])
+    parts = segments(target)
+
+    async def answer(snapshot: Snapshot, _: bool) -> Result:
+        found = snapshot.find(parts, settings.least) if parts else None
+        if found is None:
+            raise NotServed(target)
+        skill, path = found
+        file = skill.files[path]
+        raw = await _off_loop(file.size <= _INLINE_BYTES, registry.read, file)
+        return resources.contents(target, path, raw, settings.ttl_ms)
+
+    try:
+        return await _answer(registry, answer)
+    except StaleFile as stale:
+        logger.warning("cannot be read: %s", stale)
+        raise NotServed(target) from None
+
+
+def is_served(registry: Registry, settings: Settings, target: str) -> bool:
+    """Whether `resources/read` would know this URI."""
+    parts = segments(target)
+    return parts is not None and registry.snapshot.find(parts, settings.least) is not None
+
+
+def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]]:
+    """What clients may be told of these changes: (notification method, URI or None). Never data, only "refetch"."""
+    least = settings.least
+    before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
+    after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
+    out: list[tuple[str, str | None]] = []
+    if before or after:
+        out.append((sep2076.LIST_CHANGED, None))
+    if {path: _descriptor(skill) for path, skill in before.items()} != {
+        path: _descriptor(skill) for path, skill in after.items()
+    }:
+        out.append((resources.LIST_CHANGED, None))
+    for path, file_path in sorted(changes.files):
+        if path in before or path in after:
+            out.append((resources.UPDATED, resources.uri(path, file_path)))
+    return out
+
+
+def _descriptor(skill: Skill) -> dict[str, Json]:
+    return resources.descriptor(skill, sep2076.title(skill))
+
+
+def _entry_maker(
+    registry: Registry, settings: Settings, caller: Caller, served: sep2076.Served
+) -> Callable[[Snapshot, Skill], Awaitable[Json]]:
+    """How an entry looks to this caller (X-9): SEP-2076's, SEP-2640's, or the union of both."""
+    least = settings.least
+    if settings.dialect == sep2076.NAME:
+
+        async def classic(snapshot: Snapshot, skill: Skill) -> Json:
+            return _remembered_2076(skill, snapshot, served, least)
+
+        return classic
+    pure = settings.dialect == sep2640.NAME or caller.declares_skills
+
+    async def released(snapshot: Snapshot, skill: Skill) -> Json:
+        entry: dict[str, Json] | None = skill.memo.get(sep2640.NAME)
+        if entry is None:
+            digests = await _off_loop(_is_proved(skill), _digests, registry, skill)
+            entry = skill.memo[sep2640.NAME] = sep2640.entry(skill, digests)
+        return entry if pure else entry | _remembered_2076(skill, snapshot, served, least)
+
+    return released
+
+
+def _remembered_2076(skill: Skill, snapshot: Snapshot, served: sep2076.Served, least: Standing) -> dict[str, Json]:
+    if "dependencies" in skill.frontmatter:
+        return sep2076.entry(skill, snapshot, served, least)
+    name = sep2076.name_of(skill, snapshot, least)
+    entry: dict[str, Json] | None = skill.memo.get(sep2076.NAME)
+    if entry is None or entry["name"] != name:
+        entry = skill.memo[sep2076.NAME] = sep2076.entry(skill, snapshot, served, least)
+    return entry
+
+
+def _is_proved(skill: Skill) -> bool:
+    return all(file.digest is not None for file in skill.files.values())
+
+
+def _digests(registry: Registry, skill: Skill) -> dict[str, str]:
+    return {path: registry.digest(file) for path, file in skill.files.items()}
+
+
+def _framed(settings: Settings, result: Result) -> Result:
+    return result if settings.dialect == sep2076.NAME else sep2640.framed(result, settings.ttl_ms)
+
+
+async def _answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[Result]]) -> Result:
+    """Ask of the current snapshot; if a file is no longer what was scanned, look again and ask anew."""
+    for attempt in range(_TRIES):
+        last = attempt == _TRIES - 1
+        try:
+            return await ask(registry.snapshot, last)
+        except StaleFile as stale:
+            if last:
+                raise
+            await to_thread.run_sync(registry.recover, stale)
+    raise AssertionError
+
+
+async def _off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
+    return work(*arguments) if quick else await to_thread.run_sync(partial(work, *arguments))
+
+
+def _arguments(params: Params) -> Mapping[str, Any]:
+    given = params.get("arguments")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RequestError("Parameter 'arguments' must be an object")
+    return cast("Mapping[str, Any]", given)
+
+
+def _cursor(params: Params, kind: str) -> str | None:
+    """The key that a cursor stands for (S76-5, MCP-21, MCP-22).
+
+    Raises:
+        RequestError: it is not a cursor of this list.
+    """
+    cursor = params.get("cursor")
+    if cursor is None:
+        return None
+    try:
+        if not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
+            raise ValueError
+        raw = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
+        list_kind, key = json.loads(raw)
+        if list_kind != kind or not isinstance(key, str) or _to_cursor(kind, key) != cursor:
+            raise ValueError
+    except (ValueError, TypeError, binascii.Error):
+        shown = repr(cursor)
+        raise RequestError(f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page") from None
+    return key
+
+
+@overload
+def _to_cursor(kind: str, key: str) -> str: ...
+@overload
+def _to_cursor(kind: str, key: None) -> None: ...
+def _to_cursor(kind: str, key: str | None) -> str | None:
+    if key is None:
+        return None
+    raw = json.dumps([kind, key], separators=(",", ":")).encode("utf-8")
+    return urlsafe_b64encode(raw).decode("ascii").rstrip("=")

@@ -1,0 +1,230 @@
+"""Changes -> the notifications that each connected client may receive.
+
+A legacy client hears of everything over its connection, once it said that it is initialized. A modern client hears
+what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
+notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
+bounded by what it subscribed to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, TypeAlias, cast
+from weakref import WeakKeyDictionary
+
+import anyio
+import mcp_types as types
+from anyio.abc import TaskGroup
+from mcp.server.connection import Connection
+from mcp.server.context import ServerRequestContext
+from mcp.server.session import ServerSession
+from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
+
+from mcp_skills_server.dialects import resources, sep2076
+from mcp_skills_server.errors import RequestError
+
+logger = logging.getLogger(__name__)
+
+Notice: TypeAlias = "tuple[str, str | None]"
+"""A notification method, and the URI that it is about, if it is about one."""
+
+MOST_SUBSCRIPTIONS: Final = 1024
+"""URIs that one client may watch."""
+MOST_STREAMS: Final = 1024
+"""`subscriptions/listen` streams that may be open at once."""
+
+
+class Mailbox:
+    """What one client has yet to be told, each thing once, in order."""
+
+    def __init__(self, wants: Callable[[Notice], bool]) -> None:
+        self._wants = wants
+        self._owed: dict[Notice, None] = {}
+        self._changed = anyio.Event()
+        self._closed = False
+
+    def put(self, notices: Iterable[Notice]) -> None:
+        """Owe the client those of the notices that it wants."""
+        if not self._closed:
+            self._owed |= dict.fromkeys(notice for notice in notices if self._wants(notice))
+            self._changed.set()
+
+    def close(self) -> None:
+        """Take no more. What is owed can still be taken."""
+        self._closed = True
+        self._changed.set()
+
+    async def take(self) -> Notice | None:
+        """The next notice, or None when there will be no more."""
+        while not self._owed:
+            if self._closed:
+                return None
+            self._changed = anyio.Event()
+            await self._changed.wait()
+        return next(iter(self._owed))
+
+    def taken(self, notice: Notice) -> None:
+        """The client was told. Only now it leaves the box: what arrives meanwhile is the same news."""
+        self._owed.pop(notice, None)
+
+
+class _Legacy:
+    """A client that shook hands: its mailbox and the URIs that it watches."""
+
+    def __init__(self) -> None:
+        self.uris: set[str] = set()
+        self.mailbox = Mailbox(lambda notice: notice[1] is None or notice[1] in self.uris)
+
+
+class Notifier:
+    """Tells every connected client what it may be told."""
+
+    def __init__(self) -> None:
+        self._mailboxes: set[Mailbox] = set()
+        self._legacy: WeakKeyDictionary[Connection, _Legacy] = WeakKeyDictionary()
+        self._streams = 0
+        self._tasks: TaskGroup | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """While this is entered, legacy clients are told."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                yield
+            finally:
+                self._tasks = None
+                tasks.cancel_scope.cancel()
+
+    def publish(self, notices: Iterable[Notice]) -> None:
+        """Tell everyone. Returns at once."""
+        notices = list(notices)
+        for mailbox in self._mailboxes:
+            mailbox.put(notices)
+
+    def close(self) -> None:
+        """End every listen stream as the protocol says: what is owed, then the result of the request (MCP-37)."""
+        for mailbox in list(self._mailboxes):
+            mailbox.close()
+
+    def welcome(self, session: ServerSession) -> None:
+        """A legacy client is ready to be told (S76-13)."""
+        if self._tasks is not None:
+            client = self._client(session)
+            if client.mailbox not in self._mailboxes:
+                self._mailboxes.add(client.mailbox)
+                self._tasks.start_soon(self._tell, session, client.mailbox)
+
+    def watch(self, session: ServerSession, uri: str) -> None:
+        """A legacy client wants to hear of one resource.
+
+        Raises:
+            RequestError: it watches too many.
+        """
+        uris = self._client(session).uris
+        if uri not in uris and len(uris) >= MOST_SUBSCRIPTIONS:
+            raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
+        uris.add(uri)
+
+    def unwatch(self, session: ServerSession, uri: str) -> None:
+        """A legacy client no longer wants to hear of one resource."""
+        self._client(session).uris.discard(uri)
+
+    async def listen(
+        self, ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it (MCP-35...38).
+
+        Raises:
+            RequestError: it names too many resources, or too many streams are open.
+        """
+        if ctx.request_id is None:
+            raise RequestError("subscriptions/listen must be a request")
+        if self._streams >= MOST_STREAMS:
+            raise RequestError(f"Too many listen streams: at most {MOST_STREAMS}")
+        honoured = _honoured(params.notifications)
+        methods, uris = _wanted(honoured)
+        mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
+        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        self._streams += 1
+        self._mailboxes.add(mailbox)
+        try:
+            acknowledged = types.SubscriptionsAcknowledgedNotification(
+                params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=meta)
+            )
+            await ctx.session.send_notification(acknowledged, related_request_id=ctx.request_id)
+            while (notice := await mailbox.take()) is not None:
+                await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
+                mailbox.taken(notice)
+            if ctx.request is None:
+                # On stdio no stream closes with the request, so its end is said in words too (MCP-38).
+                cancelled = types.CancelledNotification(
+                    params=types.CancelledNotificationParams(request_id=ctx.request_id, reason="the server ends")
+                )
+                await ctx.session.send_notification(cancelled, related_request_id=ctx.request_id)
+        finally:
+            self._mailboxes.discard(mailbox)
+            self._streams -= 1
+        return types.SubscriptionsListenResult(_meta=meta)
+
+    def _client(self, session: ServerSession) -> _Legacy:
+        # The session is made anew for each message; what lasts, and what tells of its end, is the connection.
+        connection = session._connection  # pyright: ignore[reportPrivateUsage]
+        client = self._legacy.get(connection)
+        if client is None:
+            client = self._legacy[connection] = _Legacy()
+            connection.exit_stack.callback(client.mailbox.close)
+        return client
+
+    async def _tell(self, session: ServerSession, mailbox: Mailbox) -> None:
+        try:
+            while (notice := await mailbox.take()) is not None:
+                await session.send_notification(_notification(notice, None))
+                mailbox.taken(notice)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            logger.debug("a client left while it was being told")
+        finally:
+            self._mailboxes.discard(mailbox)
+
+
+class _SkillListChanged(
+    types.Notification[types.NotificationParams | None, Literal["notifications/skills/list_changed"]]
+):
+    """The notification of SEP-2076, which the SDK does not know."""
+
+    method: Literal["notifications/skills/list_changed"] = "notifications/skills/list_changed"
+    params: types.NotificationParams | None = None
+
+
+def _honoured(requested: types.SubscriptionFilter) -> types.SubscriptionFilter:
+    """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12)."""
+    uris = list(dict.fromkeys(requested.resource_subscriptions or ()))
+    if len(uris) > MOST_SUBSCRIPTIONS:
+        raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
+    extra: dict[str, Any] = {}
+    if (requested.model_extra or {}).get("skillsListChanged") is True:
+        extra["skillsListChanged"] = True
+    return types.SubscriptionFilter(
+        resources_list_changed=True if requested.resources_list_changed else None,
+        resource_subscriptions=uris or None,
+        **extra,
+    )
+
+
+def _wanted(honoured: types.SubscriptionFilter) -> tuple[frozenset[str], frozenset[str]]:
+    methods = {resources.LIST_CHANGED} if honoured.resources_list_changed else set[str]()
+    if (honoured.model_extra or {}).get("skillsListChanged"):
+        methods.add(sep2076.LIST_CHANGED)
+    return frozenset(methods), frozenset(honoured.resource_subscriptions or ())
+
+
+def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNotification:
+    method, uri = notice
+    if uri is not None:
+        return types.ResourceUpdatedNotification(params=types.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
+    params = None if meta is None else types.NotificationParams(_meta=meta)
+    if method == resources.LIST_CHANGED:
+        return types.ResourceListChangedNotification(params=params)
+    return cast("types.ServerNotification", _SkillListChanged(params=params))

@@ -1,0 +1,249 @@
+"""Who is told what, and how often, when the folder changes. Over real stdio."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from wire import META, ROOT, Era, Wire, WireError, serving, write_skill
+
+SKILLS = "notifications/skills/list_changed"
+RESOURCES = "notifications/resources/list_changed"
+UPDATED = "notifications/resources/updated"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two skills, settled."""
+    for name in ("a", "b"):
+        write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
+    return tmp_path
+
+
+def follow(wire: Wire, *uris: str) -> None:
+    """Ask to be told of everything, as the era does."""
+    wire.every_skill()
+    if wire.era == "modern":
+        wire.listen(skillsListChanged=True, resourcesListChanged=True, resourceSubscriptions=list(uris))
+    else:
+        for uri in uris:
+            wire.request("resources/subscribe", {"uri": uri})
+
+
+def counted(wire: Wire, seen: list[dict]) -> Counter[tuple[str, str | None]]:
+    """How often each thing was told: what was seen and what is pending."""
+    return Counter((each["method"], each.get("params", {}).get("uri")) for each in seen + wire.pending())
+
+
+@pytest.mark.requirement("S76-13", "MCP-35", "MCP-36", "MCP-39", "X-12")
+def test_an_edit_is_told_once_of_each_kind(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/SKILL.md", "skill://b/SKILL.md", "skill://a/references/guide.md")
+        write_skill(folder / "a", description="Does something else when it is asked to.")
+        seen = wire.until(UPDATED)
+        assert counted(wire, seen) == {(SKILLS, None): 1, (RESOURCES, None): 1, (UPDATED, "skill://a/SKILL.md"): 1}
+
+
+def test_a_supporting_file_changes_the_skill_but_not_the_list_of_resources(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/references/guide.md")
+        (folder / "a" / "references" / "guide.md").write_text("other")
+        seen = wire.until(UPDATED)
+        assert counted(wire, seen) == {(SKILLS, None): 1, (UPDATED, "skill://a/references/guide.md"): 1}
+
+
+def test_a_burst_is_one_notification_of_each_kind(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire)
+        for number in range(100):
+            write_skill(folder / f"new-{number}", references__x_md="x")
+        seen = wire.until(RESOURCES)
+        assert counted(wire, seen) == {(SKILLS, None): 1, (RESOURCES, None): 1}
+        assert len(wire.every_skill()) == 102
+
+
+def test_a_touch_and_an_ignored_file_are_told_to_nobody(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/zz.md", "skill://a/SKILL.md", "skill://b/zz.md")
+        for path in (folder / "a" / "SKILL.md", folder / "a" / "zz.md", folder / "a" / "references" / "guide.md"):
+            os.utime(path)
+        (folder / "a" / ".SKILL.md.swp").write_text("swap")
+        (folder / "a" / "draft.md~").write_text("backup")
+        (folder / ".git").mkdir()
+        (folder / ".git" / "HEAD").write_text("ref")
+        (folder / "loose.txt").write_text("belongs to no skill")
+        (folder / "b" / "zz.md").write_text("this one counts")
+        seen = wire.until(UPDATED)
+        assert counted(wire, seen) == {(SKILLS, None): 1, (UPDATED, "skill://b/zz.md"): 1}
+
+
+def test_the_same_bytes_written_again_are_told_to_nobody(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/zz.md", "skill://b/zz.md")
+        again = folder / "a" / "zz.md"
+        raw = again.read_bytes()
+        again.unlink()
+        again.write_bytes(raw)
+        (folder / "b" / "zz.md").write_text("this one counts")
+        seen = wire.until(UPDATED)
+        assert counted(wire, seen) == {(SKILLS, None): 1, (UPDATED, "skill://b/zz.md"): 1}
+
+
+def test_a_skill_that_comes_or_goes_is_told(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/SKILL.md")
+        write_skill(folder / "deep" / "er" / "c")
+        assert counted(wire, wire.until(RESOURCES)) == {(SKILLS, None): 1, (RESOURCES, None): 1}
+        assert len(wire.every_skill()) == 3
+        shutil.rmtree(folder / "a")
+        told = counted(wire, wire.until(UPDATED))
+        assert told[(UPDATED, "skill://a/SKILL.md")] == 1
+        assert [skill["name"] for skill in wire.every_skill()] == ["b", "c"]
+
+
+def test_a_broken_edit_takes_the_skill_off_and_its_mend_brings_it_back(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire)
+        (folder / "a" / "SKILL.md").write_text("---\nname: [\n---\n")
+        wire.until(RESOURCES)
+        assert [skill["name"] for skill in wire.every_skill()] == ["b"]
+        assert b"yaml-syntax" in wire.stderr
+        write_skill(folder / "a")
+        wire.until(RESOURCES)
+        assert [skill["name"] for skill in wire.every_skill()] == ["a", "b"]
+
+
+def test_an_atomic_save_is_one_edit(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire, "skill://a/zz.md")
+        fresh = folder / "a" / ".zz.md.tmp"
+        fresh.write_text("saved as editors do")
+        fresh.replace(folder / "a" / "zz.md")
+        assert counted(wire, wire.until(UPDATED)) == {(SKILLS, None): 1, (UPDATED, "skill://a/zz.md"): 1}
+
+
+def test_a_root_that_disappears_is_served_from_memory_and_returns(tmp_path: Path, era: Era) -> None:
+    root = tmp_path / "root"
+    write_skill(root / "a")
+    with serving(root, era=era) as wire:
+        follow(wire)
+        root.rename(tmp_path / "away")
+        write_skill(tmp_path / "away" / "late")
+        (tmp_path / "away").rename(root)
+        wire.until(SKILLS)
+        assert [skill["name"] for skill in wire.every_skill()] == ["a", "late"]
+
+
+def test_polling_sees_changes_too(folder: Path, era: Era) -> None:
+    with serving(folder, "--poll", era=era) as wire:
+        follow(wire)
+        write_skill(folder / "c")
+        wire.until(SKILLS)
+        assert len(wire.every_skill()) == 3
+
+
+@pytest.mark.requirement("MCP-34")
+def test_a_modern_client_hears_nothing_that_it_did_not_ask_for(folder: Path) -> None:
+    with serving(folder, era="modern") as wire:
+        wire.every_skill()
+        wire.listen(resourceSubscriptions=["skill://b/zz.md"])
+        (folder / "a" / "SKILL.md").write_text("---\nname: a\ndescription: Another one, used at times.\n---\n# A\n")
+        (folder / "b" / "zz.md").write_text("other")
+        assert counted(wire, wire.until(UPDATED)) == {(UPDATED, "skill://b/zz.md"): 1}
+
+
+@pytest.mark.requirement("MCP-34")
+def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
+    with serving(folder, era="modern") as wire:
+        wire.every_skill()
+        stream = wire.listen(skillsListChanged=True)
+        wire.send_line(
+            json.dumps(
+                {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": stream}}
+            ).encode()
+        )
+        wire.request("skills/list")
+        later = wire.listen(resourceSubscriptions=["skill://b/zz.md"])
+        (folder / "b" / "zz.md").write_text("other")
+        (told,) = wire.until(UPDATED)
+        assert told["params"]["_meta"][META + "subscriptionId"] == later
+        assert wire.pending() == []
+
+
+@pytest.mark.requirement("MCP-35")
+def test_the_acknowledgement_names_what_is_honoured(folder: Path) -> None:
+    with serving(folder, era="modern") as wire:
+        wanted = {"skillsListChanged": True, "promptsListChanged": True, "toolsListChanged": True, "other": True}
+        wire.start("subscriptions/listen", {"notifications": wanted})
+        assert wire.notification()["params"]["notifications"] == {"skillsListChanged": True}
+
+
+@pytest.mark.requirement("MCP-36")
+def test_two_streams_are_told_apart_by_their_ids(folder: Path) -> None:
+    with serving(folder, era="modern") as wire:
+        wire.every_skill()
+        streams = {wire.listen(skillsListChanged=True), wire.listen(skillsListChanged=True)}
+        write_skill(folder / "c")
+        told = [wire.notification(), wire.notification()]
+        assert {each["params"]["_meta"][META + "subscriptionId"] for each in told} == streams
+
+
+@pytest.mark.parametrize("era", ["modern"])
+def test_too_many_subscriptions_are_refused(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        uris = [f"skill://a/{number}" for number in range(1025)]
+        wire.start("subscriptions/listen", {"notifications": {"resourceSubscriptions": uris}})
+        with pytest.raises(WireError, match="at most 1024"):
+            wire.finish(wire._id)
+
+
+def test_a_legacy_client_can_only_watch_what_is_served(folder: Path) -> None:
+    with serving(folder) as wire:
+        with pytest.raises(WireError) as caught:
+            wire.request("resources/subscribe", {"uri": "skill://a/none.md"})
+        assert caught.value.code == -32002
+
+
+def test_a_legacy_client_hears_no_more_after_unsubscribing(folder: Path) -> None:
+    with serving(folder) as wire:
+        follow(wire, "skill://a/zz.md", "skill://b/zz.md")
+        wire.request("resources/unsubscribe", {"uri": "skill://a/zz.md"})
+        (folder / "a" / "zz.md").write_text("other")
+        (folder / "b" / "zz.md").write_text("other")
+        assert (UPDATED, "skill://a/zz.md") not in counted(wire, wire.until(UPDATED))
+
+
+def test_a_legacy_client_hears_nothing_before_it_is_initialised(folder: Path) -> None:
+    with serving(folder, opened=False) as wire:
+        params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        wire.request("initialize", params)
+        wire.every_skill()
+        wire.request("resources/subscribe", {"uri": "skill://b/zz.md"})
+        assert wire.pending() == []
+        wire.notify("notifications/initialized")
+        (folder / "b" / "zz.md").write_text("other")
+        wire.until(UPDATED, "skill://b/zz.md")
+
+
+def test_the_notification_keeps_its_schema(folder: Path) -> None:
+    with serving(folder) as wire:
+        wire.every_skill()
+        write_skill(folder / "c")
+        told = wire.until(SKILLS)[-1]
+        schema = json.loads((ROOT / "schemas" / "sep-2076.schema.json").read_text())
+        jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
+
+
+@pytest.mark.parametrize("dialect", ["sep-2076", "sep-2640"])
+def test_a_pinned_dialect_is_told_of_changes_too(folder: Path, era: Era, dialect: str) -> None:
+    with serving(folder, "--dialect", dialect, era=era) as wire:
+        follow(wire)
+        write_skill(folder / "c")
+        wire.until(RESOURCES)
+        assert len(wire.every_skill()) == 3

@@ -1,0 +1,264 @@
+"""The process: how it starts, what it does with bad input, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, Wire, WireError, serving, write_skill
+
+SLOW_LOAD = """
+import sys, threading
+from pathlib import Path
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.cli import main
+
+gate = Path(sys.argv[1])
+load = Registry.load
+
+def slow(self):
+    with gate.open() as waiting:  # a fifo: blocks until the test opens its other end
+        waiting.read()
+    load(self)
+
+Registry.load = slow
+main(sys.argv[2:])
+"""
+
+
+def test_the_handshake_is_answered_before_the_first_scan_ends(tmp_path: Path, era: Era) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    wire = Wire([sys.executable, "-c", SLOW_LOAD, str(gate), "serve", str(FIXTURES)], era=era)
+    try:
+        assert wire.open()["capabilities"]
+        waiting = wire.start("skills/list")
+        if era == "legacy":
+            assert wire.request("ping") == {}
+        assert wire._answers[waiting].empty()
+        gate.write_text("go")
+        assert wire.finish(waiting)["skills"]
+    finally:
+        wire.kill()
+
+
+@pytest.mark.requirement("MCP-50")
+def test_stdout_carries_one_message_a_line_and_nothing_else(era: Era) -> None:
+    with serving(FIXTURES, "--log-level", "debug", era=era) as wire:
+        wire.every_skill()
+        assert wire.close() == 0
+        for line in wire.lines:
+            assert line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0"
+
+
+JUNK = [
+    b"junk",
+    b"",
+    b"{",
+    b"[]",
+    b"[1, 2]",
+    b"5",
+    b'"text"',
+    b"null",
+    b"{}",
+    b'{"jsonrpc":"1.0","id":1,"method":"skills/list"}',
+    b'{"jsonrpc":"2.0","id":null,"method":"skills/list"}',
+    b'{"jsonrpc":"2.0","id":{},"method":"skills/list"}',
+    b'{"jsonrpc":"2.0","id":7777,"method":5}',
+    b'{"jsonrpc":"2.0","id":7778,"method":"skills/list","params":[1]}',
+    b'{"jsonrpc":"2.0","method":"notifications/nothing","params":{"a":1}}',
+    b'{"jsonrpc":"2.0","id":7779,"result":{}}',
+    b"\xff\xfe\x00 not utf-8",
+    b"\x00" * 1000,
+    b'{"jsonrpc":"2.0","id":7780,"method":"' + b"x" * 100_000 + b'"}',
+    b"x" * 100_000,
+    b"[" * 100_000,
+    b"\xef\xbb\xbf{}",
+    b'{"jsonrpc":"2.0","id":7781,"method":"skills/get","params":{"name":"\\ud800"}}',
+]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: junk[:24].decode("ascii", "backslashreplace"))
+def test_junk_is_answered_or_ignored_and_the_next_request_works(wire: Wire, junk: bytes) -> None:
+    wire.send_line(junk)
+    assert wire.request("skills/list")["skills"]
+
+
+def test_a_line_without_end_costs_no_memory_and_the_next_request_works() -> None:
+    with serving(FIXTURES) as wire:
+        wire.request("skills/list")
+        before = _resident(wire.process.pid)
+        assert wire.process.stdin is not None
+        for _ in range(64):
+            wire.process.stdin.write(b"x" * (1 << 20))
+        wire.send_line(b"")
+        assert wire.request("skills/list")["skills"]
+        assert _resident(wire.process.pid) - before < 48 << 20
+
+
+def _resident(pid: int) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_an_unknown_method_is_told(wire: Wire) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("skills/none")
+    assert caught.value.code == -32601
+
+
+@pytest.mark.requirement("MCP-15")
+@pytest.mark.parametrize("identifier", ["text", "", 0, -5, 2**53])
+def test_ids_come_back_as_they_were_sent(identifier: object) -> None:
+    with serving(FIXTURES) as wire:
+        wire.send_line(json.dumps({"jsonrpc": "2.0", "id": identifier, "method": "skills/list"}).encode())
+        wire.request("skills/list")
+        wire.close()
+        assert identifier in [json.loads(line).get("id") for line in wire.lines]
+
+
+@pytest.mark.requirement("MCP-2")
+def test_a_modern_request_without_its_envelope_is_refused() -> None:
+    with serving(FIXTURES, era="modern") as wire:
+        half = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+        message = {"jsonrpc": "2.0", "id": "half", "method": "skills/list", "params": {"_meta": half}}
+        wire._answers["half"] = __import__("queue").Queue()
+        wire.send_line(json.dumps(message).encode())
+        assert wire._answers["half"].get(timeout=DEADLINE)["error"]["code"] == -32602
+
+
+@pytest.mark.requirement("MCP-3")
+def test_an_unknown_protocol_version_is_refused_with_those_that_are_known() -> None:
+    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
+        wire.request("skills/list", {"_meta": {"io.modelcontextprotocol/protocolVersion": "2031-01-01"}})
+    assert caught.value.code == -32022
+    assert caught.value.data["requested"] == "2031-01-01"
+    assert "2026-07-28" in caught.value.data["supported"]
+
+
+@pytest.mark.requirement("MCP-51")
+def test_closing_stdin_ends_the_process_with_0(era: Era) -> None:
+    with serving(FIXTURES, era=era) as wire:
+        wire.request("skills/list")
+        assert wire.close() == 0
+
+
+@pytest.mark.requirement("MCP-51")
+def test_requests_that_came_before_the_end_of_stdin_are_answered() -> None:
+    with serving(FIXTURES) as wire:
+        asked = [wire.start("skills/list") for _ in range(20)]
+        assert wire.close() == 0
+        for identifier in asked:
+            assert wire.finish(identifier, 1)["skills"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_with_0_within_two_seconds(era: Era, number: signal.Signals) -> None:
+    with serving(FIXTURES, era=era) as wire:
+        wire.request("skills/list")
+        begun = time.monotonic()
+        assert wire.signal(number) == 0
+        assert time.monotonic() - begun < 2
+        assert b"Traceback" not in wire.stderr
+
+
+@pytest.mark.requirement("MCP-37", "MCP-38")
+@pytest.mark.parametrize("end", ["stdin", "sigterm"])
+def test_listen_streams_end_as_the_protocol_says(end: str) -> None:
+    with serving(FIXTURES, era="modern") as wire:
+        stream = wire.listen(skillsListChanged=True)
+        assert (wire.close() if end == "stdin" else wire.signal(signal.SIGTERM)) == 0
+        result = wire.finish(stream, 1)
+        assert result["resultType"] == "complete"
+        assert result["_meta"]["io.modelcontextprotocol/subscriptionId"] == stream
+        cancelled = wire.notification(1)
+        assert cancelled["method"] == "notifications/cancelled"
+        assert cancelled["params"]["requestId"] == stream
+
+
+def test_a_client_that_stops_reading_does_not_keep_the_process(tmp_path: Path) -> None:
+    for number in range(60):
+        write_skill(tmp_path / f"skill-{number:02}", description="d" * 1000, body="# T\n")
+    process = subprocess.Popen(
+        [*COMMAND, "serve", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        process.stdin.write(
+            json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": first}).encode() + b"\n"
+        )
+        for number in range(1, 40):
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": number, "method": "skills/list"}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.terminate()
+        begun = time.monotonic()
+        assert process.wait(DEADLINE) == 0
+        assert time.monotonic() - begun < 2
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stdin.close()
+
+
+def test_stdin_may_be_a_file(tmp_path: Path) -> None:
+    first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    lines = [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": first},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "skills/list"},
+    ]
+    script = tmp_path / "requests.jsonl"
+    script.write_text("\n".join(map(json.dumps, lines)))  # and no line break at the end
+    with script.open() as stdin:
+        done = subprocess.run(
+            [*COMMAND, "serve", str(FIXTURES)],
+            stdin=stdin,
+            capture_output=True,
+            timeout=DEADLINE,
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert {json.loads(line)["id"] for line in done.stdout.splitlines()} == {1, 2}
+
+
+def test_the_modern_era_may_begin_without_a_handshake() -> None:
+    with serving(FIXTURES, era="modern", opened=False) as wire:
+        assert wire.request("skills/list")["skills"]
+
+
+@pytest.mark.requirement("MCP-7", "MCP-9")
+def test_a_modern_connection_refuses_the_old_handshake() -> None:
+    with serving(FIXTURES, era="modern") as wire, pytest.raises(WireError) as caught:
+        wire.request(
+            "initialize",
+            {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+        )
+    assert caught.value.code == -32022
+
+
+@pytest.mark.requirement("MCP-8")
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+def test_every_older_version_is_spoken(version: str) -> None:
+    with serving(FIXTURES, opened=False) as wire:
+        told = wire.request(
+            "initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        )
+        assert told["protocolVersion"] == version
+        wire.notify("notifications/initialized")
+        assert wire.request("skills/list")["skills"]
+        assert wire.request("resources/list")["resources"]

@@ -1,0 +1,273 @@
+"""A raw client: JSON-RPC lines to a real server process over its real stdin and stdout.
+
+Every answer to a method of ours is validated against the schemas in `schemas/` before a test sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import jsonschema
+
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "fixtures" / "skills"
+DEADLINE = 20.0
+"""Seconds after which something that should happen counts as never happening."""
+
+Era = Literal["legacy", "modern"]
+VERSIONS = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+META = "io.modelcontextprotocol/"
+EXTENSION = "io.modelcontextprotocol/skills"
+
+
+class WireError(Exception):
+    """A JSON-RPC error answer."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{error['code']}: {error['message']}")
+        self.code: int = error["code"]
+        self.message: str = error["message"]
+        self.data: Any = error.get("data")
+
+
+class Wire:
+    """One server process and what it said."""
+
+    def __init__(self, arguments: list[str], *, era: Era = "legacy", extension: bool = False) -> None:
+        self.era = era
+        self.extension = extension
+        self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
+        self.process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        )
+        self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.lines: list[bytes] = []
+        self.stderr = b""
+        self._answers: dict[Any, queue.Queue[dict[str, Any]]] = {}
+        self._id = 0
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_stderr)]
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            message = json.loads(line)
+            if "method" in message:
+                self.notifications.put(message)
+            else:
+                self._answers.setdefault(message.get("id"), queue.Queue()).put(message)
+
+    def _read_stderr(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.stderr += line
+
+    def send_line(self, line: bytes) -> None:
+        """Send bytes and a line break."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def _params(self, params: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        if self.era == "legacy":
+            return None if params is None else dict(params)
+        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        meta = {
+            META + "protocolVersion": VERSIONS["modern"],
+            META + "clientInfo": {"name": "wire", "version": "1"},
+            META + "clientCapabilities": capabilities,
+        }
+        return {**(params or {}), "_meta": meta | dict((params or {}).get("_meta", {}))}
+
+    def start(self, method: str, params: Mapping[str, Any] | None = None) -> int:
+        """Send a request and return its id."""
+        self._id += 1
+        message: dict[str, Any] = {"jsonrpc": "2.0", "id": self._id, "method": method}
+        sent = self._params(params) if method != "initialize" else dict(params or {})
+        if sent is not None:
+            message["params"] = sent
+        self._answers.setdefault(self._id, queue.Queue())
+        self.send_line(json.dumps(message).encode())
+        return self._id
+
+    def finish(self, identifier: int, deadline: float = DEADLINE) -> dict[str, Any]:
+        """The result of a request that was started."""
+        answer = self._answers[identifier].get(timeout=deadline)
+        if "error" in answer:
+            raise WireError(answer["error"])
+        return answer["result"]
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask, and wait for the result.
+
+        Raises:
+            WireError: the answer is an error.
+        """
+        result = self.finish(self.start(method, params))
+        check(method, params or {}, result, dialect=self.dialect, pure=self.extension, era=self.era)
+        return result
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message["params"] = dict(params)
+        self.send_line(json.dumps(message).encode())
+
+    def open(self) -> dict[str, Any]:
+        """Shake hands as the era does, and return the result of it."""
+        if self.era == "modern":
+            return self.request("server/discover")
+        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        params = {
+            "protocolVersion": VERSIONS["legacy"],
+            "capabilities": capabilities,
+            "clientInfo": {"name": "wire", "version": "1"},
+        }
+        result = self.request("initialize", params)
+        self.notify("notifications/initialized")
+        return result
+
+    def listen(self, **wanted: Any) -> int:
+        """Open a `subscriptions/listen` stream, wait for its acknowledgement and return the request's id."""
+        identifier = self.start("subscriptions/listen", {"notifications": wanted})
+        acknowledged = self.notification()
+        assert acknowledged["method"] == "notifications/subscriptions/acknowledged"
+        assert acknowledged["params"]["_meta"][META + "subscriptionId"] == identifier
+        return identifier
+
+    def notification(self, deadline: float = DEADLINE) -> dict[str, Any]:
+        """The next notification."""
+        return self.notifications.get(timeout=deadline)
+
+    def until(self, method: str, uri: str | None = None) -> list[dict[str, Any]]:
+        """Notifications up to and with the first of this method (and this URI)."""
+        seen: list[dict[str, Any]] = []
+        while True:
+            seen.append(self.notification())
+            if seen[-1]["method"] == method and (uri is None or seen[-1]["params"].get("uri") == uri):
+                return seen
+
+    def pending(self) -> list[dict[str, Any]]:
+        """What has been told by now: everything sent before the server answers one more request."""
+        self.request("skills/list")
+        out: list[dict[str, Any]] = []
+        while not self.notifications.empty():
+            out.append(self.notifications.get_nowait())
+        return out
+
+    def every_skill(self) -> list[dict[str, Any]]:
+        """All pages of skills/list."""
+        out: list[dict[str, Any]] = []
+        cursor: dict[str, Any] = {}
+        while True:
+            page = self.request("skills/list", cursor)
+            out += page["skills"]
+            if "nextCursor" not in page:
+                return out
+            cursor = {"cursor": page["nextCursor"]}
+
+    def close(self) -> int:
+        """Close stdin and wait for the end; the exit code."""
+        assert self.process.stdin is not None
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+        return self.wait()
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for the end of the process and of its streams."""
+        code = self.process.wait(DEADLINE)
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        return code
+
+    def kill(self) -> None:
+        """Whatever happened, leave no process behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream is not None and not stream.closed:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+COMMAND = [sys.executable, "-m", "mcp_skills_server"]
+
+
+@contextmanager
+def serving(
+    *arguments: str | Path, era: Era = "legacy", extension: bool = False, opened: bool = True
+) -> Iterator[Wire]:
+    """A server on these roots and options, hands shaken."""
+    wire = Wire([*COMMAND, "serve", *map(str, arguments)], era=era, extension=extension)
+    try:
+        if opened:
+            wire.open()
+        yield wire
+    finally:
+        wire.kill()
+
+
+def write_skill(
+    directory: Path,
+    *,
+    name: str | None = None,
+    description: str = "Does a thing when it is asked to.",
+    body: str = "# Thing\n",
+    **files: str,
+) -> Path:
+    """A skill in this directory; further arguments are files, `references__guide_md="..."` for references/guide.md."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = f"---\nname: {name or directory.name}\ndescription: {description}\n---\n\n{body}"
+    (directory / "SKILL.md").write_text(text, encoding="utf-8", newline="")
+    for key, content in files.items():
+        path = directory / key.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8", newline="")
+    return directory
+
+
+@cache
+def _validator(schema: str, definition: str) -> jsonschema.Draft202012Validator:
+    document = json.loads((ROOT / "schemas" / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    return jsonschema.Draft202012Validator({**document, "$ref": f"#/$defs/{definition}"})
+
+
+def check(
+    method: str, params: Mapping[str, Any], result: Mapping[str, Any], *, dialect: str, pure: bool, era: Era
+) -> None:
+    """Validate a result of ours against the schemas of the dialects it has to keep."""
+    if era == "modern":
+        assert result["resultType"] == "complete"
+        assert result["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
+    if method == "skills/list":
+        if dialect == "sep-2076":
+            _validator("sep-2076", "PureListSkillsResult").validate(result)
+        elif pure or dialect == "sep-2640":
+            _validator("sep-2640", "PureListSkillsResult").validate(result)
+        else:
+            _validator("sep-2640", "ListSkillsResult").validate(result)
+            _validator("sep-2076", "ListSkillsResult").validate(result)
+    elif method == "skills/get":
+        by_uri = dialect != "sep-2076" and "uri" in params
+        _validator("sep-2640" if by_uri else "sep-2076", "GetSkillResult").validate(result)

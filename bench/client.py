@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -41,8 +40,7 @@ class Client:
 
     def __init__(self, arguments: list[str], era: Era) -> None:
         self.era: Era = era
-        self._open = ExitStack()
-        self._errors = self._open.enter_context(tempfile.TemporaryFile())
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
         self._last_id = 0
         self._buffer = b""
         self.started = perf_counter()
@@ -73,7 +71,7 @@ class Client:
             self._process.kill()
             self._process.wait()
         self._stdout.close()
-        self._open.close()
+        self._errors.close()
 
     def shake_hands(self) -> None:
         """The first request of the era, answered."""

@@ -172,7 +172,7 @@ def requests(bench: Bench) -> Iterator[Row]:
                     prepared = [mine.prepare(*asked[key])]
                     yield from _pair(bench, (mine, bare), f"{what}, {era}", prepared, count=count, tail=era == "legacy")
                 if era == "legacy":
-                    names = [skill_name(number) for number in range(bench.size)]
+                    names = [skill_name((bench.size // 2 + number) % bench.size) for number in range(bench.size)]
                     each = [mine.prepare("skills/get", {"name": name}) for name in names]
                     what = "skills/get by name, another each time, legacy"
                     yield from _pair(bench, (mine, bare), what, each, count=bench.some(600, 100), tail=False)

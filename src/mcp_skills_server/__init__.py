@@ -1,1 +1,48 @@
+"""Serves any folder of Agent Skills to every MCP host.
+
+The public face: these names, each loaded when it is first used. `Registry` reads folders of skills, `Watcher` keeps
+it current, `attach` gives an MCP server what it holds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry as Registry
+    from mcp_skills_server.catalog.scan import Limits as Limits
+    from mcp_skills_server.catalog.watch import Watcher as Watcher
+    from mcp_skills_server.errors import NotServed as NotServed
+    from mcp_skills_server.errors import RequestError as RequestError
+    from mcp_skills_server.errors import UsageError as UsageError
+    from mcp_skills_server.model import Problem as Problem
+    from mcp_skills_server.model import Skill as Skill
+    from mcp_skills_server.model import Snapshot as Snapshot
+    from mcp_skills_server.server.app import attach as attach
+    from mcp_skills_server.server.handlers import Settings as Settings
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Limits": "catalog.scan",
+    "NotServed": "errors",
+    "Problem": "model",
+    "Registry": "catalog.registry",
+    "RequestError": "errors",
+    "Settings": "server.handlers",
+    "Skill": "model",
+    "Snapshot": "model",
+    "UsageError": "errors",
+    "Watcher": "catalog.watch",
+    "attach": "server.app",
+}
+
+__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

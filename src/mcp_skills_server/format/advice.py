@@ -21,7 +21,7 @@ _HIDDEN: Final = re.compile(
     "|(?<!^)\ufeff"
 )
 _PIPE_TO_SHELL: Final = re.compile(
-    r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b[^\n|]*\|\s*(?:sudo\s+)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b"
+    r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b[^\n|]{0,1000}\|\s*(?:sudo\s+)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b"
     r"|\b(?:ba|z|da)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b"
 )
 _INJECTION: Final = re.compile(r"(?<![`\w])!`[^`\n]+`")
@@ -36,7 +36,7 @@ _CHECKS: Final = (
     ("shell-injection", _INJECTION, "a command that runs on load:"),
     ("persistence", _PERSISTENCE, "something is made to start by itself:"),
 )
-_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*\*?\s*\)|\(\s*\*\s*:\s*\*\s*\))?(?=$|[\s,])")
+_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*(?:\*\s*(?::\s*\*\s*)?)?\))?(?=$|[\s,])")
 
 
 def look_over(text: str) -> Iterator[Problem]:
@@ -59,5 +59,5 @@ def permissions(frontmatter: Mapping[str, Json], line: int | None) -> Iterator[P
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
     return line if len(line) <= 60 else line[:57] + "..."

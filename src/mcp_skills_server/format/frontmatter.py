@@ -8,6 +8,7 @@ recursion beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Final
 import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
-from mcp_skills_server.format.codes import problem, standing
+from mcp_skills_server.format.codes import CODES, problem, standing
 from mcp_skills_server.model import Json, Problem, Standing
 
 # The stubs leave the class out, and PyYAML may have been built without it.
@@ -31,6 +32,8 @@ MAX_EXPANSION: Final = 1 << 20
 MAX_YAML: Final = 1 << 17
 MAX_PROBLEMS: Final = 100
 _FENCE: Final = "---"
+_BLANK_LINES: Final = re.compile(r"(?:[ \t]*\n)*")
+_BREAK_IN_1_1: Final = re.compile("[\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,9 @@ def parse(raw: bytes) -> Document:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        return _failed(problem("not-utf8", f"byte 0x{raw[error.start]:02x} is not UTF-8", line))
+        # Positions count from behind a BOM.
+        line = error.object.count(b"\n", 0, error.start) + 1
+        return _failed(problem("not-utf8", f"byte 0x{error.object[error.start]:02x} is not UTF-8", line))
     if "\0" in text:
         return _failed(problem("nul-byte", "the file holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1))
     if "\r" in text:
@@ -73,8 +77,9 @@ def parse(raw: bytes) -> Document:
         return _failed(_no_closing(text))
     frontmatter, lines, problems = _load(text[4:end] if end > 3 else "")
     rest = text[end + 5 :]
-    body = rest.lstrip("\n")
-    body_line = text.count("\n", 0, end) + 3 + len(rest) - len(body)
+    blank = _BLANK_LINES.match(rest)
+    body = rest[blank.end() :] if blank else rest
+    body_line = text.count("\n", 0, end) + 3 + rest.count("\n", 0, len(rest) - len(body))
     return Document(frontmatter, lines, body.rstrip(), body_line, tuple(problems))
 
 
@@ -110,8 +115,15 @@ def _load(text: str) -> tuple[dict[str, Json] | None, dict[str, int], list[Probl
             [problem("yaml-size", f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read", 2)],
         )
     builder = _Builder(text)
+    odd = _BREAK_IN_1_1.search(text)
+    if odd:
+        line = text.count("\n", 0, odd.start()) + 2
+        said = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 and none in 1.2"
+        builder.problems.append(problem("yaml-ambiguous", said, line, "remove it, or write it as an escape in quotes"))
     try:
         value = builder.document()
+        if "\\u" in text or "\\U" in text:
+            json.dumps(value, ensure_ascii=False).encode()
     except _Refused:
         pass
     except yaml.MarkedYAMLError as error:
@@ -126,6 +138,8 @@ def _load(text: str) -> tuple[dict[str, Json] | None, dict[str, int], list[Probl
         builder.problems.append(
             problem("yaml-syntax", f"YAML does not allow the character {shown}", line, "remove it, or escape it")
         )
+    except (ValueError, OverflowError):  # libyaml refuses these escapes itself
+        builder.problems.append(problem("yaml-syntax", "an escape stands for no character"))
     else:
         if value is None:
             builder.problems.append(problem("frontmatter-not-mapping", "the frontmatter is empty", 2))
@@ -172,10 +186,12 @@ _NUMBER_IN_1_1: Final = re.compile(
     r"|0o[0-7]+|[-+]?0b[01_]+"
     r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"  # base 60
     r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"
-    r"|[-+]?[0-9]+(\.[0-9]*)?[eE][0-9]+|[-+]?[0-9]+[eE][-+][0-9]+"
-    r"|[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?"
+    r"|[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][0-9]+|[-+]?[0-9]+[eE][-+][0-9]+"
+    r"|[-+]?(?=[0-9.]*_)([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
+    r"|[-+]\.[0-9]+([eE][-+]?[0-9]+)?"
+    r"|[-+]0x[0-9a-fA-F_]+|0x[0-9a-fA-F]*_[0-9a-fA-F_]*"
 )
-_MAYBE_SPECIAL: Final = frozenset("-+.0123456789~nNtTfFyYoO<")
+_MAYBE_SPECIAL: Final = frozenset("-+.0123456789~nNtTfFyYoO<=")
 _MAX_INTEGER_DIGITS: Final = 300
 _MAX_SAFE_INTEGER: Final = 2**53
 
@@ -188,7 +204,8 @@ class _Builder:
     """Builds JSON values from the parser's events, with every bound checked before it is passed."""
 
     def __init__(self, text: str) -> None:
-        self._next = _PARSER(text).get_event
+        self._text = text
+        self._next: Any = None
         self._nodes = 0
         self._expansion = 0
         self._anchors: dict[str, tuple[Json, int, int]] = {}
@@ -198,6 +215,7 @@ class _Builder:
 
     def document(self) -> Json:
         """The value of the only document, None when there is none."""
+        self._next = _PARSER(self._text).get_event
         self._next()
         start: Any = self._next()
         if start.__class__.__name__ == "StreamEndEvent":
@@ -210,8 +228,11 @@ class _Builder:
         return value
 
     def _note(self, code: str, event: Any, message: str, mend: str | None = None) -> None:
-        self.problems.append(problem(code, message, event.start_mark.line + 2, mend))
-        if len(self.problems) >= MAX_PROBLEMS:
+        full = len(self.problems) >= MAX_PROBLEMS
+        fatal = CODES[code].allows is Standing.UNUSABLE
+        if fatal or not full:
+            self.problems.append(problem(code, message, event.start_mark.line + 2, mend))
+        if fatal and full:
             raise _Refused
 
     def _value(self, event: Any, depth: int) -> Json:
@@ -221,7 +242,7 @@ class _Builder:
             self._note("yaml-size", event, f"the frontmatter holds more than {MAX_NODES} values")
             raise _Refused
         if kind is AliasEvent:
-            return self._alias(event)
+            return self._alias(event, depth)
         if event.tag is not None:
             self._note("yaml-tag", event, f"the tag {event.tag!r} is not allowed")
         anchor: str | None = event.anchor
@@ -275,12 +296,15 @@ class _Builder:
                 elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
                     self._note("yaml-key", event, f"the key {_short(text)} is not text for every YAML reader")
             return text
-        if event.__class__ not in (ScalarEvent, AliasEvent):
-            self._note("yaml-value", event, "a mapping or list cannot be a key", "use text as the key")
         value = self._value(event, depth + 1)
-        return value if isinstance(value, str) else str(value)
+        if event.__class__ is ScalarEvent:
+            return str(event.value)
+        if isinstance(value, str):
+            return value
+        self._note("yaml-value", event, "only text can be a key", "use text as the key")
+        return ""
 
-    def _alias(self, event: Any) -> Json:
+    def _alias(self, event: Any, depth: int) -> Json:
         anchor: str = event.anchor
         if anchor in self._open:
             self._note("yaml-alias", event, f"the alias *{anchor} refers to itself")
@@ -293,6 +317,9 @@ class _Builder:
         self._expansion += expansion
         if self._nodes > MAX_NODES or self._expansion > MAX_EXPANSION:
             self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
+            raise _Refused
+        if depth + _height(value) > MAX_DEPTH:
+            self._note("yaml-depth", event, f"with aliases, values are nested more than {MAX_DEPTH} levels deep")
             raise _Refused
         return value
 
@@ -308,6 +335,8 @@ class _Builder:
         if text in _OTHER_IN_1_1:
             self._note("yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1")
             return text
+        if text in ("<<", "="):
+            self._note("yaml-ambiguous", event, f"{text} is text here and refused by YAML 1.1 readers")
         if _NUMBER_IN_1_1.fullmatch(text):
             self._note("yaml-ambiguous", event, f"{_short(text)} means different things in YAML 1.1 and 1.2")
         if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
@@ -331,6 +360,11 @@ class _Builder:
 
 
 _NUMBER_KEY: Final = re.compile(rf"{_INTEGER.pattern}|{_FLOAT.pattern}|{_BASED.pattern}|{_ENDLESS.pattern}")
+
+
+def _height(value: Json) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_height, inner), default=0)
 
 
 def _short(text: str) -> str:

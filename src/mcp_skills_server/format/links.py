@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|\$|<")
-_PLAIN_HEADING: Final = re.compile(r" {0,3}#[ \t]+([^\\`*_\[\]<>&!#~\n]*[^\\`*_\[\]<>&!#~\s])[ \t]*(?:\n|\Z)")
+_PLAIN_HEADING: Final = re.compile(
+    r" {0,3}#[ \t]+([^\\`*_\[\]<>&!#~\s](?:[^\\`*_\[\]<>&!#~\n]*[^\\`*_\[\]<>&!#~\s])?)[ \t]*(?:\n|\Z)"
+)
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 
 
@@ -122,18 +124,25 @@ def heading(body: str) -> str | None:
     if plain:
         # Nearly every body begins like this, and a parser run for each of ten thousand would be felt at start-up.
         return " ".join(plain[1].split())
+    read = 0
     for candidate in _MAYBE_HEADING.finditer(body):
-        end = body.find("\n", candidate.end())
-        tokens = _parser().parse(body if end < 0 else body[:end])
+        if candidate.start() < read:
+            continue
+        if candidate.start() > _HEADING_SEARCH:
+            break
+        # Twice as much as the last time at least, or a code block full of comments would be read again for each.
+        least = max(candidate.end(), 2 * read)
+        end = body.find("\n", least, least + _HEADING_LINE)
+        read = end if end >= 0 else least + _HEADING_LINE
+        tokens = _parser().parse(body[:read])
         for position, token in enumerate(tokens):
             if token.type == "heading_open" and token.tag == "h1" and token.level == 0:
                 return _text(tokens[position + 1].children or []) or None
-        if candidate.start() > _HEADING_SEARCH:
-            break
     return None
 
 
 _HEADING_SEARCH: Final = 16_384
+_HEADING_LINE: Final = 1_024
 
 
 @cache

@@ -113,7 +113,7 @@ def _optional_fields(subject: Subject) -> Iterator[Problem]:
             )
             yield problem("compatibility-length", said, subject.line("compatibility"))
     tools = fields.get("allowed-tools")
-    if "allowed-tools" in fields and not (isinstance(tools, str) and "," not in re.sub(r"\([^)]*\)", "", tools)):
+    if "allowed-tools" in fields and not (isinstance(tools, str) and "," not in re.sub(r"\([^()]*\)", "", tools)):
         said = "allowed-tools separates its tools by commas" if isinstance(tools, str) else "allowed-tools is not text"
         yield problem("allowed-tools-form", said, subject.line("allowed-tools"))
     for key in fields:
@@ -132,7 +132,9 @@ def _metadata(subject: Subject) -> Iterator[Problem]:
         return
     wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
     if wrong:
-        yield problem("metadata-type", f"metadata has values that are not text: {', '.join(wrong[:5])}", line)
+        yield problem(
+            "metadata-type", f"metadata has values that are not text: {', '.join(map(_short, wrong[:5]))}", line
+        )
     seen: dict[str, str] = {}
     for key in metadata:
         other = seen.setdefault(key.casefold(), key)
@@ -212,10 +214,10 @@ def _references(subject: Subject) -> Iterator[Problem]:
         if target in subject.files:
             if target.count("/") > 1 and target not in missing:
                 missing.add(target)
-                yield problem("reference-deep", f"{target} lies more than one level below the skill", line)
+                yield problem("reference-deep", f"{_short(target)} lies more than one level below the skill", line)
         elif reference.kind != "code" and target not in missing and not _is_directory(target, subject.files):
             missing.add(target)
-            yield problem("reference-missing", f"the body refers to {target}, which is not in the skill", line)
+            yield problem("reference-missing", f"the body refers to {_short(target)}, which is not in the skill", line)
 
 
 def _is_directory(target: str, files: Collection[str]) -> bool:

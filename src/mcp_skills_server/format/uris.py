@@ -38,7 +38,7 @@ def segments(text: str) -> tuple[str, ...] | None:
     for part in text[len(SCHEME) :].split("/"):
         try:
             segment = unquote_to_bytes(part).decode("utf-8") if "%" in part else part
-        except UnicodeDecodeError:
+        except UnicodeError:
             return None
         if segment in {"", ".", ".."} or "/" in segment or "\0" in segment:
             return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -24,6 +25,9 @@ _CHUNK: Final = 1 << 16
 _ALWAYS_FITS: Final = 4096
 """A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
 _LAST_ANSWERS_S: Final = 1.5
+_REQUEST: Final = re.compile(rb'"id"\s*:\s*("[^"]*"|-?[0-9]+)')
+_CANCELLED: Final = re.compile(rb'"requestId"\s*:\s*("[^"]*"|-?[0-9]+)')
+_ANSWER: Final = re.compile(rb'\{"jsonrpc":"2.0","id":("[^"]*"|-?[0-9]+),"(?:result|error)"')
 
 
 class Pipes:
@@ -42,7 +46,7 @@ class Pipes:
         os.dup2(2, 1)
         sys.stdout.flush()
         self._at_end = at_end
-        self._owed = 0
+        self._owed: set[bytes] = set()
         self._paid = anyio.Event()
 
     def __aiter__(self) -> AsyncIterator[str]:
@@ -74,7 +78,7 @@ class Pipes:
     async def settle(self, seconds: float) -> None:
         """Wait until every request has its answer, for so long at the most."""
         with anyio.move_on_after(seconds):
-            while self._owed > 0:
+            while self._owed:
                 self._paid = anyio.Event()
                 await self._paid.wait()
 
@@ -87,9 +91,8 @@ class Pipes:
         else:
             # It may not fit, and a client that does not read must not stop the event loop.
             await to_thread.run_sync(partial(_write_all, self._out, raw), abandon_on_cancel=True)
-        if raw.startswith(b'{"jsonrpc":"2.0","id":'):
-            self._owed -= 1
-            self._paid.set()
+        if answer := _ANSWER.match(raw):
+            self._pay(answer[1])
 
     async def flush(self) -> None:
         """Nothing is held back."""
@@ -99,9 +102,18 @@ class Pipes:
         return os.read(self._in, _CHUNK)
 
     def _count(self, line: bytearray) -> None:
-        # An estimate that only ever makes the end wait a little: what has an id and a method wants an answer.
-        if b'"id"' in line and b'"method"' in line:
-            self._owed += 1
+        # An estimate, so that nothing is parsed twice; where it is wrong, the end comes a little later or earlier.
+        if b'"method"' not in line:
+            return
+        if b'"notifications/cancelled"' in line:
+            if cancelled := _CANCELLED.search(line):
+                self._pay(cancelled[1])
+        elif request := _REQUEST.search(line):
+            self._owed.add(bytes(request[1]))
+
+    def _pay(self, identifier: bytes | bytearray) -> None:
+        self._owed.discard(bytes(identifier))
+        self._paid.set()
 
 
 async def _ready(wait: Callable[[int], Awaitable[None]], descriptor: int) -> None:

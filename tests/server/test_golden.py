@@ -1,0 +1,41 @@
+"""The wire shapes, byte for byte, as a reader would want to see them. `make golden` writes them anew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire import FIXTURES, ROOT, serving
+
+GOLDEN = ROOT / "tests" / "golden"
+CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
+    ("list.union", FIXTURES / "acme", [], False, "skills/list", {}),
+    ("list.sep-2640", FIXTURES / "acme", [], True, "skills/list", {}),
+    ("list.sep-2076", FIXTURES, ["--dialect", "sep-2076", "--page-size", "12"], False, "skills/list", {}),
+    ("get.by-name", FIXTURES, [], False, "skills/get", {"name": "incident-report"}),
+    (
+        "get.with-arguments",
+        FIXTURES,
+        [],
+        False,
+        "skills/get",
+        {"name": "meeting-notes", "arguments": {"topic": "the budget", "deadline": "Friday"}},
+    ),
+    ("get.nested-files", FIXTURES, [], False, "skills/get", {"name": "release-checklist"}),
+    ("get.by-uri", FIXTURES, [], False, "skills/get", {"uri": "skill://polite-greetings/SKILL.md"}),
+    ("resources", FIXTURES / "acme", [], False, "resources/list", {}),
+]
+
+
+@pytest.mark.requirement("S76-4", "S76-6", "S76-20", "S40-12", "S40-18")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_the_answer_is_the_golden_one(case: tuple[str, Path, list[str], bool, str, dict[str, Any]]) -> None:
+    name, root, options, extension, method, params = case
+    with serving(root, *options, era="modern", extension=extension) as wire:
+        result = wire.request(method, params)
+    del result["_meta"]
+    golden = (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
+    assert json.dumps(result, indent=2, ensure_ascii=False) + "\n" == golden

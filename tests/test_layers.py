@@ -1,0 +1,104 @@
+"""The laws of the house, checked on the source itself (CONTRIBUTING.md)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import mcp_skills_server
+import pytest
+
+PACKAGE = "mcp_skills_server"
+SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
+FLOORS = {"model": 0, "errors": 0, "format": 1, "dialects": 2, "catalog": 3, "server": 4, "cli": 5, "__main__": 6}
+PURE = ("model.py", "format/", "dialects/")
+NOT_IN_PURE_ROOMS = {
+    "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
+    "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
+}  # fmt: skip
+KNOW_THE_SDK = {"server/app.py", "server/notify.py"}
+OPEN_SKILL_FILES = "catalog/"
+
+MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+def imports(module: str) -> set[str]:
+    """The dotted names that a module imports, wherever in it."""
+    out: set[str] = set()
+    for node in ast.walk(ast.parse((SOURCE / module).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            out |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: import by full name"
+            base = node.module or ""
+            out |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return out
+
+
+def room(dotted: str) -> str | None:
+    """The room of a name of ours: the part after the package."""
+    parts = dotted.split(".")
+    return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down_only(module: str) -> None:
+    here = module.removesuffix(".py").split("/")[0]
+    if here == "__init__":
+        return
+    for dotted in imports(module):
+        there = room(dotted)
+        if there in FLOORS and there != here:
+            assert FLOORS[there] < FLOORS[here] or (FLOORS[there] == FLOORS[here] == 0), f"{module} imports {dotted}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith(PURE)])
+def test_pure_rooms_touch_nothing_outside(module: str) -> None:
+    used = {dotted.split(".")[0] for dotted in imports(module)}
+    assert not used & NOT_IN_PURE_ROOMS
+    tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("dialects/")])
+def test_dialects_never_import_each_other(module: str) -> None:
+    assert not [dotted for dotted in imports(module) if dotted.startswith(f"{PACKAGE}.dialects.")]
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module not in KNOW_THE_SDK])
+def test_only_two_rooms_know_the_sdk(module: str) -> None:
+    assert not {dotted.split(".")[0] for dotted in imports(module)} & {"mcp", "mcp_types"}
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("server/")])
+def test_the_server_opens_no_file_of_a_skill(module: str) -> None:
+    assert not {dotted.split(".")[0] for dotted in imports(module)} & {"pathlib", "shutil", "glob"}
+    tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+    used = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    allowed = "os.open" if module == "server/stdio.py" else ""
+    assert not (used & {"open", "os.open", "os.scandir", "os.listdir", "os.stat", "os.path.join"}) - {allowed}
+
+
+def test_the_public_face_loads_nothing_until_it_is_used() -> None:
+    code = f"import sys, {PACKAGE}; print([name for name in sys.modules if name.startswith('{PACKAGE}.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_name_of_the_public_face_is_there() -> None:
+    for name in mcp_skills_server.__all__:
+        assert getattr(mcp_skills_server, name)
+    with pytest.raises(AttributeError):
+        mcp_skills_server.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_states_its_law(module: str) -> None:
+    tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree) or not tree.body
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{module}: {node.name} has no docstring"

@@ -1,0 +1,28 @@
+"""Write tests/golden/*.json anew. Read the difference before you commit it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
+
+from test_golden import CASES, GOLDEN  # noqa: E402
+
+from wire import serving  # noqa: E402
+
+
+def main() -> None:
+    """Ask a real server for each case."""
+    for name, root, options, extension, method, params in CASES:
+        with serving(root, *options, era="modern", extension=extension) as wire:
+            result = wire.request(method, params)
+        del result["_meta"]
+        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        (GOLDEN / f"{name}.json").write_text(text, encoding="utf-8", newline="")
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test lint format requirements bench clean
+.PHONY: help demo test lint format requirements golden bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -31,6 +31,9 @@ format: $(VENV)/.ready  ## let ruff format and mend what it can
 
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
 	@$(BIN)/python tools/requirements.py
+
+golden: $(VENV)/.ready  ## write tests/golden/ anew from a real server; read the difference before you commit it
+	@$(BIN)/python tools/golden.py
 
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench

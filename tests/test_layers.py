@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import mcp_skills_server
 import pytest
+
+import mcp_skills_server
 
 PACKAGE = "mcp_skills_server"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE

@@ -37,7 +37,20 @@ _HOMES = {
     "attach": "server.app",
 }
 
-__all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Limits",
+    "NotServed",
+    "Problem",
+    "Registry",
+    "RequestError",
+    "Settings",
+    "Skill",
+    "Snapshot",
+    "UsageError",
+    "Watcher",
+    "__version__",
+    "attach",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Final
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
+from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
 from mcp_skills_server.format.codes import problem
@@ -70,11 +71,12 @@ class Registry:
         self._bodies: OrderedDict[Skill, Body] = OrderedDict()
         self._bodies_size = 0
         self._bodies_lock = threading.Lock()
+        self._digest_lock = threading.Lock()
 
     # Keeping current
 
     def subscribe(self, listener: Callable[[Changes], None]) -> Callable[[], None]:
-        """Have `listener` called after each swap that changed something, from whatever thread made it.
+        """Have `listener` called after the first scan and after each swap that changed something, in its thread.
 
         It is called in the order of the swaps and must return at once. Returns what ends the subscription.
         """
@@ -88,7 +90,9 @@ class Registry:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            self.refresh()
+            with self._lock:
+                if not self.refresh():
+                    self._tell(Changes({}, {}))
         finally:
             if collecting:
                 gc.enable()
@@ -98,18 +102,16 @@ class Registry:
         """Scan again what these absolute paths touch, or everything, and swap the snapshot if anything changed."""
         with self._lock:
             todo = [(root, [""]) for root in self.roots] if paths is None else self._touched(paths)
-            before: dict[str, Skill] = {}
-            after: dict[str, Skill] = {}
+            before: list[Skill] = []
+            after: list[Skill] = []
             loose_before = [list(loose) for loose in self._loose], dict(self._missing)
             same_keys = True
             for root, parts in todo:
                 for part in parts:
                     gone, came = self._scan_part(root, part)
-                    old = {skill.path: skill for skill in gone.values()}
-                    new = {skill.path: skill for skill in came.values()}
-                    same_keys = same_keys and old.keys() == new.keys()
-                    before |= old
-                    after |= new
+                    same_keys = same_keys and _paths(gone) == _paths(came)
+                    before += gone.values()
+                    after += came.values()
             if before or after or loose_before != (self._loose, self._missing):
                 return self._swap(before, after, same_keys=same_keys)
             return Changes({}, {})
@@ -120,10 +122,24 @@ class Registry:
             for root in self.roots:
                 if path == root.path or path.startswith(root.path + os.sep):
                     location = path[len(root.path) + 1 :].replace(os.sep, "/")
-                    part = touched(location, self._skills[root.index], os.path.isdir(path))
+                    part = self._touched_part(root, location)
                     if part is not None:
                         by_root.setdefault(root.index, set()).add(part)
-        return [(self.roots[index], outermost(parts)) for index, parts in sorted(by_root.items())]
+        return [
+            # While a root was away nobody heard what happened in it.
+            (self.roots[index], [""] if index in self._missing else outermost(parts))
+            for index, parts in sorted(by_root.items())
+        ]
+
+    def _touched_part(self, root: Root, location: str) -> str | None:
+        if any(tree.is_ignored(name) for name in location.split("/") if name):
+            return None
+        while not tree.is_utf8(location):
+            location = location.rpartition("/")[0]
+        part = touched(location, self._skills[root.index], os.path.isdir(os.path.join(root.path, location)))
+        if part is None and any(_within(place, location) for place, _ in self._loose[root.index]):
+            return location  # what was told of it may be over
+        return part
 
     def _scan_part(self, root: Root, part: str) -> tuple[dict[str, Skill], dict[str, Skill]]:
         """Scan one part; returns what is gone and what came, by directory. Unchanged skills are in neither."""
@@ -135,7 +151,8 @@ class Registry:
             self._missing.pop(root.index, None)
             skills, loose = found.skills, found.problems
         except OSError as error:
-            if not part or not os.path.isdir(root.path):
+            # Only what is known to be gone is taken away: a want of descriptors, say, passes.
+            if not part or error.errno not in tree.GONE or not os.path.isdir(root.path):
                 self._report_missing(root, error)
                 return {}, {}
             skills, loose = {}, []
@@ -152,15 +169,13 @@ class Registry:
             logger.warning("%s: the root cannot be read (%s); serving what was read before", root.shown, said)
         self._missing[root.index] = problem("root-missing", "the root cannot be read").at(root.shown, "")
 
-    def _swap(self, before: Mapping[str, Skill], after: Mapping[str, Skill], *, same_keys: bool) -> Changes:
+    def _swap(self, went: Iterable[Skill], came: Iterable[Skill], *, same_keys: bool) -> Changes:
         old = self.snapshot
         if len(self.roots) == 1 or same_keys:
             # Who wins does not change when only the contents do.
-            loose = old.problems if same_keys and len(self.roots) > 1 else ()
-            shadowed = [found for found in loose if found.code == "shadowed"]
-            if len(self.roots) > 1:
-                after = {path: skill for path, skill in after.items() if self._wins(skill)}
-                before = {path: skill for path, skill in before.items() if old.skills.get(path) is skill}
+            shadowed = [found for found in old.problems if found.code == "shadowed"]
+            after = {skill.path: skill for skill in came if len(self.roots) == 1 or self._wins(skill)}
+            before = {skill.path: skill for skill in went if old.skills.get(skill.path) is skill}
             gone = before.keys() - after.keys()
             new = old.replacing(after, gone, tuple(self._loose_problems() + shadowed))
         else:
@@ -171,9 +186,12 @@ class Registry:
         self.snapshot = new
         changes = Changes(before, after, _changed_files(before, after))
         if changes:
-            for listener in list(self._listeners.values()):
-                listener(changes)
+            self._tell(changes)
         return changes
+
+    def _tell(self, changes: Changes) -> None:
+        for listener in list(self._listeners.values()):
+            listener(changes)
 
     def _wins(self, skill: Skill) -> bool:
         shown = self.snapshot.skills.get(skill.path)
@@ -189,7 +207,8 @@ class Registry:
         shadowed: list[Problem] = []
         for root in self.roots:
             mine: dict[str, Skill] = {}
-            for skill in self._skills[root.index].values():
+            shelf = self._skills[root.index]
+            for skill in [shelf[directory] for directory in shelf.below("")]:
                 winner = _owner(skill.path, merged, above)
                 if winner is None:
                     mine[skill.path] = skill
@@ -214,8 +233,9 @@ class Registry:
         raw = tree.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
         if file.digest is None:
-            file.digest = digest
-        elif file.digest != digest:
+            with self._digest_lock:  # of two first readers one decides what the file's bytes are
+                file.digest = file.digest or digest
+        if file.digest != digest:
             # Rewritten so quickly that no time stamp tells: only the bytes do.
             file.signature = ()
             raise StaleFile(os.path.join(self.roots[file.root].path, file.location))
@@ -258,8 +278,11 @@ class Registry:
         return self.refresh([stale.path])
 
     def prove(self, skill: Skill) -> None:
-        """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit."""
-        for file in skill.files.values():
+        """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit.
+
+        Not of an unusable skill: it may be of any size.
+        """
+        for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
             try:
                 self.digest(file)
             except StaleFile:
@@ -268,7 +291,10 @@ class Registry:
     # Problems
 
     def problems(self) -> list[Problem]:
-        """Everything that is wrong, by place: skills, roots, and names that several skills share."""
+        """Everything that is wrong, by place: skills, roots, and what shows only among several skills.
+
+        Of `dependencies` only the resources are judged; tools and prompts are the server's matter.
+        """
         snapshot = self.snapshot
         found = snapshot.all_problems
         for path in snapshot.paths(Standing.VALID):
@@ -277,6 +303,15 @@ class Registry:
                 skill = snapshot.skills[path]
                 said = f"the name {skill.name} is also that of {', '.join(others)}"
                 found.append(problem("name-shared", said).at(self.roots[skill.root].show(skill.directory), path))
+        for path in snapshot.paths(Standing.VALID):
+            skill = snapshot.skills[path]
+            for missing in sep2076.dependencies(skill, snapshot, sep2076.Served(), Standing.VALID)[1]:
+                if missing.startswith("resource "):
+                    place = f"{skill.directory}/{SKILL_MD}" if skill.directory else SKILL_MD
+                    told = problem(
+                        "dependency-unresolved", f"the {missing} that it depends on is no file of a served skill"
+                    )
+                    found.append(told.at(self.roots[skill.root].show(place), path))
         return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
 
     def inspect(self, skill: Skill) -> list[Problem]:
@@ -319,6 +354,8 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
     seen: set[str] = set()
     for given in roots:
         shown = os.fspath(given)
+        if not shown:
+            raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
             shown = os.path.dirname(shown) or "."
         path = os.path.realpath(shown)
@@ -332,7 +369,7 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            out.append(Root(len(out), path, shown))
+            out.append(Root(len(out), path, tree.printable(shown)))
     return tuple(out)
 
 
@@ -372,10 +409,10 @@ def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
         directory = "/".join(segments[:length])
         if directory in skills:
             return directory
+    if segments and segments[-1].lower() == SKILL_MD.lower():
+        return "/".join(segments[:-1])
     if is_directory or not segments:
         return location
-    if segments[-1].lower() == SKILL_MD.lower():
-        return "/".join(segments[:-1])
     return location if skills.below(location) else None
 
 
@@ -386,6 +423,10 @@ def outermost(parts: Collection[str]) -> list[str]:
         if not out or not _within(part, out[-1]):
             out.append(part)
     return out
+
+
+def _paths(skills: Mapping[str, Skill]) -> dict[str, str]:
+    return {directory: skill.path for directory, skill in skills.items()}
 
 
 def _within(location: str, part: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -86,12 +87,31 @@ def scan(root: Root, part: str, known: Mapping[str, Skill], namespace: str, limi
         OSError: the directory cannot be opened.
     """
     depth = part.count("/") + 1 if part else 0
-    below = max(limits.depth + _LOOK_BELOW - depth, 0)
-    with tree.open_directory(root.path, part) as handle:
-        found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
-    scanner = _Scanner(root, known, namespace, limits)
+    below = limits.depth + _LOOK_BELOW - depth
+    if below < 0:
+        return Scan({}, [])  # nor does a scan of the whole root go there
+    try:
+        with tree.open_directory(root.path, part) as handle:
+            found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
+    except OSError as error:
+        instead = _instead(root, part, error) if part else None
+        if instead is None:
+            raise
+        found = instead
+    scanner = _Scanner(root, known, namespace if part else "", limits)
     scanner.visit(found, inside=False)
     return scanner.out
+
+
+def _instead(root: Root, part: str, error: OSError) -> Directory | None:
+    """What a scan of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
+    if isinstance(error, PermissionError):
+        return Directory(part, {}, [], unreadable=True)
+    found = tree.look(root.path, part) if error.errno in tree.GONE else None
+    if found is None or not stat.S_ISLNK(found.st_mode):
+        return None
+    parent, _, name = part.rpartition("/")
+    return Directory(parent, {}, [], links=[name])
 
 
 class _Scanner:
@@ -125,14 +145,14 @@ class _Scanner:
 
     def _recognised(self, new: SkillFile) -> SkillFile:
         """The known file, if this is still it: by signature, or by its bytes under a new signature."""
-        old = self._old.get(new.location)
-        if old is None:
-            return new
+        # What comes back is what the next one finds: a file and the links to it are one object.
+        old = self._old.setdefault(new.location, new)
         same_signature = old.signature == new.signature
-        if not (same_signature and old.settled) and old.digest is not None:
-            if old.size != new.size or self._digest(new) != old.digest:
-                return new
-        elif not same_signature:
+        changed = not same_signature
+        if not (same_signature and old.settled) and old.digest is not None and old is not new:
+            changed = old.size != new.size or self._digest(new) != old.digest
+        if changed:
+            self._old[new.location] = new
             return new
         old.signature, old.settled = new.signature, new.settled
         return old
@@ -170,7 +190,7 @@ class _Scanner:
             reading = Reading({}, None, Standing.UNUSABLE, (manifest,))
             path = self._path(here, reading)
         else:
-            unchanged = old is not None and old.files.get(SKILL_MD) is manifest
+            unchanged = old is not None and old.files.get(SKILL_MD) is manifest and not _is_unread(old.reading)
             reading = old.reading if old is not None and unchanged else self._read(here, manifest)
             path = self._path(here, reading)
         place = self._root.show(f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD)
@@ -189,7 +209,8 @@ class _Scanner:
         return name if isinstance(name, str) and name and "/" not in name else self._directory_name(here)
 
     def _directory_name(self, here: Directory) -> str:
-        return os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"
+        name = os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"
+        return tree.printable(name)
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
         for _ in range(_TRIES):
@@ -206,7 +227,11 @@ class _Scanner:
                 if again is None or (error.reason and again.signature == manifest.signature):
                     break
                 manifest = again
-                here.files[SKILL_MD] = again
+                self._old[again.location] = again
+                if SKILL_MD in here.links:
+                    self._linked[f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD] = again
+                else:
+                    here.files[SKILL_MD] = again
                 continue
             manifest.digest = digest_of(raw)
             return read_skill_md(raw, self._directory_name(here))
@@ -289,6 +314,10 @@ class _Scanner:
                     mend="serve the folder it leads to as a root of its own",
                 )
                 self.out.problems.append((location, found.at(self._root.show(location), "")))
+        for name in here.unnamed:
+            location = f"{here.path}/{name}" if here.path else name
+            found = problem("file-name", f"the name {name} is not UTF-8, so nothing of it is served")
+            self.out.problems.append((location, found.at(self._root.show(location), "")))
         if here.unreadable:
             found = problem("unreadable", "the directory cannot be opened")
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
@@ -303,6 +332,10 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     problems = (*document.problems, *rules.check(document, directory))
     title = heading(document.body) if document.frontmatter is not None else None
     return Reading(document.frontmatter or {}, title, standing(problems), problems)
+
+
+def _is_unread(reading: Reading) -> bool:
+    return any(found.code == "unreadable" for found in reading.problems)
 
 
 def _lies_in(location: str, directory: str) -> bool:

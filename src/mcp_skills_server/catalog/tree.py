@@ -7,6 +7,7 @@ the scan. Client text never comes here: callers pass names that this module itse
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import StaleFile
-from mcp_skills_server.model import SkillFile
+from mcp_skills_server.model import SKILL_MD, SkillFile
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
 _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -25,6 +26,10 @@ _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 _SETTLED_NS: Final = 2_000_000_000
 """A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
+
+GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+"""What opening a directory fails with when there is none in its place (any more)."""
+_PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
@@ -99,12 +104,12 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
             name = entry.name
             if is_ignored(name):
                 continue
-            if not name.isascii() and not _is_utf8(name):
-                here.unnamed = (*here.unnamed, os.fsencode(name).decode("utf-8", "backslashreplace"))
+            if not name.isascii() and not is_utf8(name):
+                here.unnamed = (*here.unnamed, printable(name))
             elif entry.is_dir(follow_symlinks=False):
                 inner.append(name)
             elif entry.is_file(follow_symlinks=False):
-                if len(files) > most_files:
+                if len(files) > most_files and name.lower() != SKILL_MD.lower():
                     here.overfull = True
                     continue
                 try:
@@ -122,15 +127,16 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
     for name in inner:
         try:
             opened = _enter(handle, name)
+            try:
+                here.directories.append(walk(opened, prefix + name, root, depth=depth - 1, most_files=most_files))
+            finally:
+                _close(opened)
         except FileNotFoundError:
             continue
-        except OSError:
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise  # or half a tree would be taken for gone
             here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
-            continue
-        try:
-            here.directories.append(walk(opened, prefix + name, root, depth=depth - 1, most_files=most_files))
-        finally:
-            _close(opened)
     return here
 
 
@@ -171,11 +177,7 @@ def is_fresh(root_path: str, file: SkillFile) -> bool:
 
 def look_again(root_path: str, file: SkillFile) -> SkillFile | None:
     """The file that now lies at this place, or None when no regular file does."""
-    try:
-        found = os.lstat(os.path.join(root_path, file.location))
-    except OSError:
-        return None
-    return file_from(found, file.root, file.location, time.time_ns()) if stat.S_ISREG(found.st_mode) else None
+    return _file_at(root_path, file.root, file.location)
 
 
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
@@ -187,15 +189,28 @@ def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillF
     if os.path.commonpath((target, root_path)) != root_path or target == root_path:
         return None
     location = os.path.relpath(target, root_path).replace(os.sep, "/")
-    parent, _, last = location.rpartition("/")
-    if any(is_ignored(part) for part in location.split("/")) or not _is_utf8(location):
+    if any(is_ignored(part) for part in location.split("/")) or not is_utf8(location):
         return None
+    return _file_at(root_path, root, location)
+
+
+def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
+    found = look(root_path, location)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        return None
+    return file_from(found, root, location, time.time_ns())
+
+
+def look(root_path: str, location: str) -> os.stat_result | None:
+    """What lies at a place below a root when no link is followed, or None when nothing does."""
+    parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
-            found = os.stat(last, dir_fd=handle, follow_symlinks=False) if isinstance(handle, int) else os.lstat(target)
+            if isinstance(handle, int):
+                return os.stat(last, dir_fd=handle, follow_symlinks=False)
+            return os.lstat(f"{handle}/{last}")
     except OSError:
         return None
-    return file_from(found, root, location, time.time_ns()) if stat.S_ISREG(found.st_mode) else None
 
 
 def _read_all(descriptor: int, size: int) -> bytes:
@@ -225,9 +240,15 @@ def _close(handle: Handle) -> None:
         os.close(handle)
 
 
-def _is_utf8(name: str) -> bool:
+def is_utf8(name: str) -> bool:
+    """Whether this name, as the file system gave it, is UTF-8."""
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
         return False
     return True
+
+
+def printable(name: str) -> str:
+    """The name, with escapes for the bytes that are not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

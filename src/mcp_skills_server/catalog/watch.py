@@ -12,11 +12,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.tree import is_ignored
+from mcp_skills_server.model import Changes, Skill
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,7 @@ _POLL_MS: Final = 200
 _IDLE_MS: Final = 500
 """How often an idle watch looks whether its roots are still the same directories."""
 _RETRY_S: Final = 0.5
+_DELETED: Final = 3
 RECONCILE_S: Final = 300.0
 
 
@@ -45,9 +48,13 @@ class Watcher:
         self._reconcile = reconcile
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
+        self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Begin: arm, load, then follow."""
+        self._unsubscribe = self._registry.subscribe(self._note)
+        self._note(Changes({}, self._registry.snapshot.skills))
         for work in (self._follow, self._prove):
             thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
             self._threads.append(thread)
@@ -56,6 +63,8 @@ class Watcher:
     def stop(self, timeout: float = 1.0) -> None:
         """End, and wait for the threads for up to `timeout` seconds."""
         self._stop.set()
+        self._unsubscribe()
+        self._unproved.put(None)
         for thread in self._threads:
             thread.join(timeout)
 
@@ -75,6 +84,7 @@ class Watcher:
                 if not poll:
                     logger.warning("the file watch failed (%s); polling instead", error)
                     poll = True
+                self._load_or_refresh()
             except Exception:
                 # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
                 if not told:
@@ -96,6 +106,8 @@ class Watcher:
                 changes = notify.watch(_BURST_MS, _STEP_MS, _IDLE_MS, self._stop)
                 if changes in ("stop", "signal"):
                     return
+                if not isinstance(changes, str) and any(kind == _DELETED and path in paths for kind, path in changes):
+                    return  # the next directory of this path may even have its inode
                 if time.monotonic() >= due:
                     self._registry.refresh()
                     due = time.monotonic() + self._reconcile
@@ -113,24 +125,28 @@ class Watcher:
 
     def _prove(self) -> None:
         """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
-        registry = self._registry
-        while not registry.loaded.wait(_RETRY_S):
-            if self._stop.is_set():
-                return
-        for path in list(registry.snapshot.skills):
-            skill = registry.snapshot.skills.get(path)
-            if skill is not None and any(file.digest is None for file in skill.files.values()):
-                registry.prove(skill)
+        while (skill := self._unproved.get()) is not None:
+            if any(file.digest is None for file in skill.files.values()):
+                self._registry.prove(skill)
                 if self._stop.wait(0.0005):
                     return
 
+    def _note(self, changes: Changes) -> None:
+        for skill in changes.after.values():
+            self._unproved.put(skill)
+
 
 def is_ignored_below(path: str, roots: Iterable[str]) -> bool:
-    """Whether a part of `path` below its root has an ignored name. The root's own path may hold anything."""
+    """Whether a part of `path` has an ignored name, below whichever root. A root's own path may hold anything."""
+    found = False
     for root in roots:
+        if path == root:
+            return False
         if path.startswith(root + os.sep):
-            return any(is_ignored(part) for part in path[len(root) + 1 :].split(os.sep) if part)
-    return False
+            found = any(is_ignored(part) for part in path[len(root) + 1 :].split(os.sep) if part)
+            if not found:
+                return False
+    return found
 
 
 def _identities(registry: Registry) -> list[tuple[int, int] | None]:

@@ -1,0 +1,178 @@
+"""Each Problem code has a bundle that shows it, and shows nothing else."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.format.codes import CODES, problem, standing
+from mcp_skills_server.model import Problem, Standing
+
+from .broken import BROKEN, RECIPES, befall, roots_of, skill_md
+
+# A word of the line that the problem names. The codes that are not here are about no line of a file.
+EVIDENCE = {
+    "not-utf8": b"caf\xe9",
+    "nul-byte": b"\0",
+    "frontmatter-missing": b"# Frontmatter missing",
+    "frontmatter-unclosed": b"---",
+    "frontmatter-not-mapping": b"- frontmatter-not-mapping",
+    "yaml-syntax": b"description: Two steps:",
+    "yaml-duplicate-key": b"license: Apache-2.0",
+    "yaml-tag": b"!!timestamp",
+    "yaml-alias": b"*c",
+    "yaml-depth": b"nest:",
+    "yaml-size": b"zeros:",
+    "yaml-value": b".nan",
+    "name-missing": b"---",
+    "name-length": b"name:",
+    "name-characters": b"name:",
+    "name-hyphens": b"name:",
+    "name-mismatch": b"name:",
+    "description-missing": b"---",
+    "description-length": b"description:",
+    "compatibility-length": b"compatibility:",
+    "metadata-type": b"metadata:",
+    "license-type": b"license:",
+    "allowed-tools-form": b"allowed-tools:",
+    "field-unknown": b"author:",
+    "field-type": b"arguments:",
+    "metadata-keys": b"metadata:",
+    "yaml-ambiguous": b"yes",
+    "yaml-key": b"on: push",
+    "description-utf16": b"description:",
+    "description-vague": b"description:",
+    "body-empty": b"",
+    "body-long": b"1. Take step 1.",
+    "reference-missing": b"(references/details.md)",
+    "reference-deep": b"(references/more/details.md)",
+    "hidden-characters": "\U000e006e".encode(),
+    "pipe-to-shell": b"| sh",
+    "shell-injection": b"!`date",
+    "hooks": b"hooks:",
+    "persistence": b"~/.bashrc",
+    "broad-permission": b"Bash(*)",
+}
+
+
+def _validated(registry: Registry) -> list[Problem]:
+    """What `validate` reports."""
+    registry.load()
+    found = registry.problems()
+    for skill in registry.snapshot.skills.values():
+        found += registry.inspect(skill)
+    return found
+
+
+@pytest.fixture(params=CODES)
+def code(request: pytest.FixtureRequest) -> str:
+    """Every code, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def registry(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """The bundle of the code as a registry that is about to load it."""
+    roots = roots_of(code, tmp_path)
+    registry = Registry(roots)
+    befall(code, roots[0], monkeypatch)
+    return registry
+
+
+def test_every_code_has_a_folder_of_its_name_and_no_folder_is_left_over():
+    assert sorted(path.name for path in BROKEN.iterdir()) == sorted(CODES)
+    assert set(RECIPES) <= set(CODES)
+
+
+@pytest.mark.parametrize("made", RECIPES)
+def test_a_bundle_that_is_not_stored_says_why(made: str):
+    assert [path.name for path in (BROKEN / made).iterdir()] == ["README.md"]
+    assert 0 < (BROKEN / made / "README.md").read_text().count("\n") <= 2
+
+
+def test_each_bundle_yields_its_code_and_nothing_else(code: str, registry: Registry):
+    assert {found.code for found in _validated(registry)} == {code}
+
+
+@pytest.mark.requirement("ASG-18")
+def test_each_problem_says_where_how_bad_it_is_and_what_to_do(code: str, registry: Registry):
+    for found in _validated(registry):
+        assert found.severity == CODES[code].severity
+        assert any(found.path.startswith(root.shown) for root in registry.roots)
+        assert found.message
+        assert found.mend
+        assert "\n" not in str(found)
+        assert str(found).endswith(f"[{code}]")
+
+
+def test_each_problem_names_the_line_with_the_fault_where_there_is_one(code: str, registry: Registry):
+    for found in _validated(registry):
+        if code in EVIDENCE:
+            assert found.line is not None
+            # Beyond the last line there is only the place where something is missing.
+            lines = [*Path(found.path).read_bytes().split(b"\n"), b""]
+            assert EVIDENCE[code] in lines[found.line - 1]
+        elif code != "dependency-unresolved":
+            assert found.line is None
+
+
+@pytest.mark.requirement("X-2", "S40-5")
+def test_each_skill_stands_no_higher_than_its_code_allows(code: str, registry: Registry):
+    _validated(registry)
+    worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
+    assert worst == (None if code == "root-missing" else CODES[code].allows)
+
+
+@pytest.mark.requirement("X-2")
+def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
+    root = tmp_path / "root"
+    shutil.copytree(BROKEN, root, symlinks=True)
+    for made, fill in RECIPES.items():
+        fill(root / made)
+    (root / "sound").mkdir()
+    (root / "sound" / "SKILL.md").write_text(skill_md("sound"))
+
+    registry = Registry([root])
+    found = {each.code for each in _validated(registry)}
+
+    sound = registry.snapshot.skills["sound"]
+    assert sound.standing is Standing.VALID
+    assert sound.problems == ()
+    # Two codes need a second root or a root that goes, one a refusal of the operating system.
+    assert found == set(CODES) - {"shadowed", "root-missing", "unreadable"}
+
+
+def test_each_row_tells_a_mend_and_cites_a_rule_that_exists():
+    page = (BROKEN.parents[1] / "docs" / "requirements.md").read_text()
+    known = set(re.findall(r"^([A-Z0-9]+-\d+) \|", page, re.MULTILINE))
+    for row in CODES.values():
+        assert row.mend and "\n" not in row.mend
+        assert not row.cites or row.cites in known
+
+
+def test_a_problem_takes_severity_and_mend_from_its_row():
+    row = CODES["name-missing"]
+    assert problem("name-missing", "there is no name", 1) == Problem(
+        "name-missing", row.severity, "there is no name", row.mend, 1
+    )
+
+
+def test_a_problem_can_bring_a_better_mend():
+    assert problem("name-missing", "there is no name", mend="ask around").mend == "ask around"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [
+        ([], Standing.VALID),
+        (["description-vague", "metadata-type"], Standing.VALID),
+        (["description-vague", "name-mismatch"], Standing.LENIENT),
+        (["name-mismatch", "yaml-syntax", "description-vague"], Standing.UNUSABLE),
+    ],
+)
+def test_the_worst_problem_decides_the_standing(codes: list[str], expected: Standing):
+    assert standing(problem(each, "") for each in codes) is expected

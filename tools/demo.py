@@ -1,0 +1,151 @@
+"""`make demo`: start the server on fixtures/skills, talk to it as a host would, and show what comes back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.client.client import Client
+from mcp.client.extension import ClientExtension, NotificationBinding
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from pydantic import ConfigDict
+
+ROOT = Path(__file__).parent.parent
+SKILLS = ROOT / "fixtures" / "skills"
+
+
+class Ask(types.Request[dict[str, Any], str]):
+    """A request for a method of SEP-2076, which the SDK does not know."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Answer(types.Result):
+    """Its result, as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class SkillNotifications(ClientExtension):
+    """Hears `notifications/skills/list_changed`, which the SDK's client does not know either."""
+
+    identifier = "com.example/skill-notifications"
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
+
+    def notifications(self) -> Sequence[NotificationBinding[Any]]:
+        async def hear(_: types.NotificationParams) -> None:
+            self._heard()
+
+        method = "notifications/skills/list_changed"
+        return [NotificationBinding(method=method, params_type=types.NotificationParams, handler=hear)]
+
+
+def title(text: str) -> None:
+    """Print a heading."""
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n== {text}")
+
+
+async def ask(client: Client, method: str, **params: Any) -> dict[str, Any]:
+    """Ask and return the result as it came over the wire."""
+    result = await client.session.send_request(Ask(method=method, params=params), Answer)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def cut(text: str, width: int) -> str:
+    """One line of at most so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+async def listing(client: Client) -> list[dict[str, Any]]:
+    """Every page of skills/list."""
+    skills: list[dict[str, Any]] = []
+    page = await ask(client, "skills/list")
+    skills += page["skills"]
+    while "nextCursor" in page:
+        page = await ask(client, "skills/list", cursor=page["nextCursor"])
+        skills += page["skills"]
+    return skills
+
+
+async def demo(folder: Path) -> None:
+    """Talk to a server on this folder."""
+    command = [sys.executable, "-m", "mcp_skills_server", "serve", str(folder)]
+    shown = "mcp-skills-server serve fixtures/skills"
+    title(f"1. A host starts the server:  {shown}")
+    changed = anyio.Event()
+    arrived = 0.0
+
+    def heard() -> None:
+        nonlocal arrived
+        arrived = time.perf_counter()
+        print("   <- notifications/skills/list_changed")
+        changed.set()
+
+    begun = time.perf_counter()
+    parameters = StdioServerParameters(command=command[0], args=command[1:])
+    async with Client(stdio_client(parameters), mode="legacy", extensions=[SkillNotifications(heard)]) as client:
+        assert client.server_info is not None
+        print(f"   {client.server_info.name} {client.server_info.version} answered after", end=" ")
+        print(f"{time.perf_counter() - begun:.2f} s, speaking MCP {client.protocol_version}")
+
+        title("2. skills/list: what there is")
+        skills = await listing(client)
+        width = max(len(skill["name"]) for skill in skills)
+        for skill in skills:
+            size = sum(each["size"] for each in skill["resources"])
+            files = len(skill["resources"])
+            about = cut(skill["description"], 60)
+            print(f"   {skill['name']:{width}}  {skill.get('version', ''):6} {files:3} files {size:7,} bytes  {about}")
+
+        title("3. skills/get with arguments: meeting-notes, for the topic 'the summer party'")
+        got = await ask(client, "skills/get", name="meeting-notes", arguments={"topic": "the summer party"})
+        for line in got["instructions"].splitlines()[:6]:
+            print(f"   | {cut(line, 100)}")
+
+        title("4. resources/read: one file, proved against the digest of the listing")
+        entry = next(skill for skill in skills if skill["name"] == "colour-palettes")
+        file = next(each for each in entry["resources"] if each["uri"].endswith(".png"))
+        (content,) = (await client.read_resource(file["uri"])).contents
+        assert isinstance(content, types.BlobResourceContents)
+        raw = base64.b64decode(content.blob)
+        digest = "sha256:" + hashlib.sha256(raw).hexdigest()
+        print(f"   {file['uri']}  {content.mime_type}, {len(raw)} bytes")
+        print(f"   listed {file['digest']}\n   read   {digest}")
+        print("   the same" if digest == file["digest"] else "   DIFFERENT")
+        assert digest == file["digest"]
+
+        title("5. An author edits commit-messages/SKILL.md while the host looks on")
+        path = folder / "commit-messages" / "SKILL.md"
+        path.write_text(path.read_text(encoding="utf-8") + "\nOne more rule.\n", encoding="utf-8")
+        saved = time.perf_counter()
+        with anyio.fail_after(10):
+            await changed.wait()
+        print(f"   heard {1000 * (arrived - saved):.0f} ms after the save")
+        got = await ask(client, "skills/get", name="commit-messages")
+        print(f"   skills/get now ends with: {got['instructions'].splitlines()[-1]!r}")
+    print("\nThe server has ended with its client.")
+
+
+def main() -> None:
+    """Run the demo on a copy of the fixtures, because it edits one."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "skills"
+        shutil.copytree(SKILLS, folder)
+        anyio.run(demo, folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -122,6 +122,7 @@ class Skill:
         files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included (S40-16).
         findings: problems of the directory rather than of SKILL.md.
         standing: how far it may be shown.
+        empty: directories without a file that is served, by their path in the skill.
         memo: values derived from this object alone, kept by whoever derived them.
     """
 
@@ -132,6 +133,7 @@ class Skill:
     files: Mapping[str, SkillFile]
     findings: tuple[Problem, ...]
     standing: Standing
+    empty: tuple[str, ...] = ()
     memo: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -258,6 +260,37 @@ class Snapshot:
                 if file_path in skill.files:
                     return skill, file_path
         return None
+
+    def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
+        """The direct children of a directory by name: (skill, file path) of a file, None for a directory.
+
+        None when it is no directory of a served skill nor a prefix of one's path.
+        """
+        for cut in range(1, len(segments) + 1):
+            outer = self.skills.get("/".join(segments[:cut]))
+            if outer is not None and outer.standing >= least:
+                return self._inside(outer, "/".join(segments[cut:]), least)
+        prefix = "/".join(segments) + "/"
+        paths = self._paths[least]
+        found: dict[str, tuple[Skill, str] | None] = {}
+        for position in range(bisect_left(paths, prefix), len(paths)):
+            if not paths[position].startswith(prefix):
+                break
+            found[paths[position][len(prefix) :].split("/", 1)[0]] = None
+        return found or None
+
+    def _inside(self, outer: Skill, directory: str, least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
+        prefix = f"{directory}/" if directory else ""
+        found: dict[str, tuple[Skill, str] | None] = {}
+        for path in outer.empty:
+            if path.startswith(prefix):
+                found[path[len(prefix) :].split("/", 1)[0]] = None
+        for path in outer.files:
+            if path.startswith(prefix):
+                name, slash, _ = path[len(prefix) :].partition("/")
+                nested = None if slash else self.find((*outer.path.split("/"), *path.split("/")), least)
+                found[name] = nested
+        return dict(sorted(found.items())) if found or directory in outer.empty or not directory else None
 
     @property
     def all_problems(self) -> list[Problem]:

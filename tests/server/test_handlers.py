@@ -32,7 +32,7 @@ def test_both_handshakes_declare_skills_the_extension_and_resources(era: Era) ->
     with serving(FIXTURES, era=era, opened=False) as wire:
         capabilities = wire.open()["capabilities"]
         assert capabilities["skills"] == {"listChanged": True}
-        assert capabilities["extensions"] == {EXTENSION: {}}
+        assert capabilities["extensions"] == {EXTENSION: {"directoryRead": True}}
         assert capabilities["resources"] == {"subscribe": True, "listChanged": True}
         assert wire.request("skills/list")["skills"]
 
@@ -49,7 +49,7 @@ def test_a_pinned_dialect_declares_itself_alone(era: Era, dialect: str, skills: 
 @pytest.mark.requirement("S40C-1")
 def test_the_extension_is_declared_inline_without_envelope_keys(wire: Wire) -> None:
     if wire.era == "modern":
-        assert wire.open()["capabilities"]["extensions"][EXTENSION] == {}
+        assert wire.open()["capabilities"]["extensions"][EXTENSION] == {"directoryRead": True}
 
 
 @pytest.mark.requirement("MCP-5", "MCP-6", "MCP-12")
@@ -394,6 +394,116 @@ def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Er
                 read(wire, f"skill://skill/{name}")
             answers.add((caught.value.code, caught.value.message.replace(name, "")))
         assert len(answers) == 1
+
+
+# Directories and completion
+
+
+def children(wire: Wire, uri: str) -> dict[str, str]:
+    """All pages of a directory: name to media type."""
+    out: dict[str, str] = {}
+    cursor: dict[str, Any] = {}
+    while True:
+        page = wire.request("resources/directory/read", {"uri": uri, **cursor})
+        assert page["ttlMs"] >= 0 and page["cacheScope"] in {"public", "private"}
+        for each in page["resources"]:
+            assert each["uri"].startswith(uri + "/") and not each["uri"].endswith("/")
+            out[each["uri"].rpartition("/")[2]] = each.get("mimeType", "")
+        if "nextCursor" not in page:
+            return out
+        cursor = {"cursor": page["nextCursor"]}
+
+
+@pytest.mark.requirement("S40-3", "S40-27", "S40-29")
+def test_directories_show_their_direct_children(wire: Wire) -> None:
+    assert children(wire, "skill://acme") == {"billing": "inode/directory"}
+    assert children(wire, "skill://acme/billing") == {"invoices": "inode/directory", "refunds": "inode/directory"}
+    assert children(wire, "skill://release-checklist") == {
+        "SKILL.md": "text/markdown",
+        "changelog-entry": "inode/directory",
+        "references": "inode/directory",
+    }
+    assert "profile_csv.py" in children(wire, "skill://csv-profiling/scripts")
+
+
+@pytest.mark.requirement("S40-27", "S40-29")
+def test_every_file_of_every_skill_is_found_by_descending(wire: Wire) -> None:
+    for skill in wire.every_skill():
+        directory = skill["uri"].removesuffix("/SKILL.md")
+        found: set[str] = set()
+        below = [directory]
+        while below:
+            here = below.pop()
+            for name, media in children(wire, here).items():
+                (below.append if media == "inode/directory" else found.add)(f"{here}/{name}")
+        assert found == {each["uri"] for each in skill["resources"]}
+
+
+@pytest.mark.requirement("S40-27")
+def test_a_directory_comes_in_pages_and_an_empty_one_is_empty(tmp_path: Path, era: Era) -> None:
+    skill = write_skill(tmp_path / "skill", **{f"data__f{number}_md": "x" for number in range(7)})
+    (skill / "empty" / "deeper").mkdir(parents=True)
+    with serving(tmp_path, "--page-size", "3", era=era) as wire:
+        assert len(children(wire, "skill://skill/data")) == 7
+        assert children(wire, "skill://skill/empty") == {"deeper": "inode/directory"}
+        assert wire.request("resources/directory/read", {"uri": "skill://skill/empty/deeper"})["resources"] == []
+        cursor = wire.request("resources/directory/read", {"uri": "skill://skill/data"})["nextCursor"]
+        with pytest.raises(WireError):
+            wire.request("resources/directory/read", {"uri": "skill://skill", "cursor": cursor})
+
+
+@pytest.mark.requirement("S40-28")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "skill://csv-profiling/SKILL.md",
+        "skill://csv-profiling/none",
+        "skill://csv-profiling/",
+        "skill://csv-profiling/scripts/..",
+        "skill://csv-profiling/%2e%2e",
+        "skill://acm",
+        "skill://",
+        "file:///",
+        "",
+        None,
+        5,
+    ],
+)
+def test_what_is_no_directory_is_refused(wire: Wire, uri: Any) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("resources/directory/read", {} if uri is None else {"uri": uri})
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_the_template_s_path_can_be_completed(wire: Wire) -> None:
+    def complete(begun: str) -> list[str]:
+        ref = {"type": "ref/resource", "uri": "skill://{+path}"}
+        answer = wire.request("completion/complete", {"ref": ref, "argument": {"name": "path", "value": begun}})
+        assert len(answer["completion"]["values"]) <= 100
+        return answer["completion"]["values"]
+
+    assert {each.rsplit("/", 2)[0] for each in complete("acme/billing/ref")} <= {"acme/billing", "acme/billing/refunds"}
+    assert all(each.startswith("csv-profiling/scripts/") for each in complete("csv-profiling/scr"))
+    assert "acme/billing/refunds/SKILL.md" in complete("refu")
+    assert complete("nothing") == []
+    assert len(complete("")) > 90
+    for uri in complete("polite"):
+        assert read(wire, f"skill://{uri}")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}},
+        {"ref": {"type": "ref/resource", "uri": "file://{x}"}, "argument": {"name": "x", "value": ""}},
+        {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "other", "value": ""}},
+        {},
+    ],
+)
+def test_what_cannot_be_completed_is_refused(wire: Wire, params: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("completion/complete", params)
+    assert caught.value.code == INVALID_PARAMS
 
 
 def test_a_file_that_vanishes_or_changes_is_scanned_again_before_it_is_served(tmp_path: Path, era: Era) -> None:

@@ -6,6 +6,8 @@ Snapshot in, plain dicts out.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from mcp_skills_server.format import media
@@ -15,6 +17,8 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill
 LIST_CHANGED: Final = "notifications/resources/list_changed"
 UPDATED: Final = "notifications/resources/updated"
 META_PREFIX: Final = "io.modelcontextprotocol.skills/"
+DIRECTORY: Final = "inode/directory"
+MOST_COMPLETIONS: Final = 100
 _TOLD_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
@@ -33,6 +37,28 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
     if meta:
         out["_meta"] = meta
     return out
+
+
+def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | None) -> dict[str, Json]:
+    """One child of a directory: a SKILL.md with its metadata, another file, or a directory (S40-27)."""
+    if found is None:
+        return {"uri": target, "name": name, "mimeType": DIRECTORY}
+    skill, path = found
+    if path == SKILL_MD:
+        return descriptor(skill, title)
+    out: dict[str, Json] = {"uri": target, "name": name}
+    kind = media.media_type(path)
+    if kind:
+        out["mimeType"] = kind
+    out["size"] = skill.files[path].size
+    return out
+
+
+def completion(values: Iterable[str]) -> dict[str, Json]:
+    """The answer of `completion/complete`: the first 100 of these values, and whether there are more."""
+    kept: list[Json] = [*islice(values, MOST_COMPLETIONS + 1)]
+    more = len(kept) > MOST_COMPLETIONS
+    return {"resultType": "complete", "completion": {"values": kept[:MOST_COMPLETIONS], "hasMore": more}}
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:

@@ -16,6 +16,11 @@ NAME: Final = "sep-2640"
 EXTENSION: Final = "io.modelcontextprotocol/skills"
 
 
+def settings() -> dict[str, Json]:
+    """What the capability says: an inline object (S40-1, S40C-1)."""
+    return {"directoryRead": True}
+
+
 def find(snapshot: Snapshot, target: str) -> Skill:
     """The skill whose SKILL.md has this URI (S40-23, S40-25).
 

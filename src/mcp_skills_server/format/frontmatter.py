@@ -75,7 +75,7 @@ def parse(raw: bytes) -> Document:
         end = len(text) - 4
     if end < 0:
         return _failed(_no_closing(text))
-    frontmatter, lines, problems = _load(text[4:end] if end > 3 else "")
+    frontmatter, lines, problems = _load(text[4 : end + 1])
     rest = text[end + 5 :]
     blank = _BLANK_LINES.match(rest)
     body = rest[blank.end() :] if blank else rest
@@ -161,7 +161,7 @@ def _yaml_mend(error: yaml.MarkedYAMLError) -> str | None:
     said = error.problem or ""
     if "mapping values are not allowed" in said:
         return "put the value in quotes, because it holds ': '"
-    if "cannot start any token" in said:
+    if "cannot start any token" in said or "tab character" in said:
         return "indent with spaces, not tabs, and quote a value that begins with @, ` or %"
     if "could not find expected ':'" in said or "did not find expected key" in said:
         return "quote values with special characters, and indent continued lines"

@@ -49,6 +49,8 @@ _METHODS: Final[tuple[tuple[str, type[BaseModel], Handler], ...]] = (
     ("resources/list", types.PaginatedRequestParams, handlers.list_resources),
     ("resources/templates/list", types.PaginatedRequestParams, handlers.list_templates),
     ("resources/read", types.ReadResourceRequestParams, handlers.read_resource),
+    ("resources/directory/read", types.RequestParams, handlers.read_directory),
+    ("completion/complete", types.CompleteRequestParams, handlers.complete),
 )
 
 
@@ -172,7 +174,7 @@ def _declaring(result: dict[str, Any], settings: Settings) -> dict[str, Any]:
     if settings.dialect != sep2640.NAME:
         capabilities |= sep2076.CAPABILITY
     if settings.dialect != sep2076.NAME:
-        capabilities["extensions"] = {**(capabilities.get("extensions") or {}), sep2640.EXTENSION: {}}
+        capabilities["extensions"] = {**(capabilities.get("extensions") or {}), sep2640.EXTENSION: sep2640.settings()}
     capabilities["resources"] = {**(capabilities.get("resources") or {}), "subscribe": True, "listChanged": True}
     return {**result, "capabilities": capabilities}
 

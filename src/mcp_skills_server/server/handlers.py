@@ -11,7 +11,7 @@ import binascii
 import json
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, overload
@@ -21,7 +21,7 @@ from anyio import to_thread
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile
-from mcp_skills_server.format.uris import segments
+from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
@@ -164,6 +164,51 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
         raise NotServed(target) from None
 
 
+async def read_directory(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/directory/read`: the direct children of a directory of a skill, or of a prefix (S40-27...29)."""
+    target = params.get("uri")
+    if not isinstance(target, str):
+        raise RequestError("Parameter 'uri' must be a string")
+    parts = segments(target)
+    snapshot = registry.snapshot
+    children = snapshot.children(parts, settings.least) if parts else None
+    if parts is None or children is None:
+        raise RequestError(f"Not a directory: {target[:400]}")
+    after = _cursor(params, f"directory {target}")
+    names = [name for name in sorted(children) if after is None or name > after]
+    page = names[: settings.page_size]
+    more = page[-1] if len(names) > len(page) else None
+    out: list[Json] = []
+    for name in page:
+        found = children[name]
+        title = sep2076.title(found[0]) if found else None
+        out.append(resources.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
+    return resources.listing(out, _to_cursor(f"directory {target}", more), settings.ttl_ms)
+
+
+async def complete(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`completion/complete` for the path of the resource template: paths of files, as the template takes them."""
+    reference, argument = params["ref"], params["argument"]
+    if reference.get("type") != "ref/resource" or reference.get("uri") != TEMPLATE:
+        raise RequestError(f"Nothing to complete for {json.dumps(reference)[:200]}; known: the template {TEMPLATE}")
+    if argument["name"] != "path":
+        raise RequestError(f"The template has no variable {argument['name'][:100]!r}; it has 'path'")
+    return resources.completion(_completions(registry.snapshot, str(argument["value"]), settings.least))
+
+
+def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
+    """Paths that begin so, and those of skills whose name does."""
+    for path in snapshot.paths(least):
+        skill = snapshot.skills[path]
+        named = skill.name.startswith(begun)
+        directory = uri(path).removeprefix(SCHEME)
+        if named or directory.startswith(begun[: len(directory)]):
+            for file_path in skill.files:
+                each = uri(path, file_path).removeprefix(SCHEME)
+                if named or each.startswith(begun):
+                    yield each
+
+
 def is_served(registry: Registry, settings: Settings, target: str) -> bool:
     """Whether `resources/read` would know this URI."""
     parts = segments(target)
@@ -184,7 +229,7 @@ def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]
         out.append((resources.LIST_CHANGED, None))
     for path, file_path in sorted(changes.files):
         if path in before or path in after:
-            out.append((resources.UPDATED, resources.uri(path, file_path)))
+            out.append((resources.UPDATED, uri(path, file_path)))
     return out
 
 

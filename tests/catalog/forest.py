@@ -1,0 +1,124 @@
+"""Small trees of skills on a real disk, and what a registry makes of them as plain values."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.model import Changes, Skill
+
+LONG_AGO = 1_600_000_000
+"""A time stamp, in seconds, that any scan takes for settled."""
+DEADLINE = 10.0
+"""Seconds that a test waits for what must come."""
+
+
+def skill_md(name: str, *more: str, body: str = "Do it.") -> str:
+    """The text of a SKILL.md that keeps every rule; `more` are lines of frontmatter."""
+    fields = [f"name: {name}", f"description: Tells how {name} is done and when to use it.", *more]
+    return "\n".join(["---", *fields, "---", "", body, ""])
+
+
+def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write these files below `top`, making the directories they need. A text is written as UTF-8."""
+    top.mkdir(parents=True, exist_ok=True)
+    for path, content in files.items():
+        place = top / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content.encode() if isinstance(content, str) else content)
+    return top
+
+
+def skills(*paths: str) -> dict[str, str]:
+    """For `plant`: a valid skill in each of these directories."""
+    return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
+
+
+def loaded(*roots: Path, limits: Limits | None = None) -> Registry:
+    """A registry after its first scan."""
+    registry = Registry(roots, limits)
+    registry.load()
+    return registry
+
+
+def age(top: Path) -> None:
+    """Put the time stamps of all files far into the past (the change time cannot be set)."""
+    for path in top.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+def codes(subject: Registry | Skill) -> list[str]:
+    """The codes of all problems, sorted."""
+    problems = subject.problems() if isinstance(subject, Registry) else subject.problems
+    return sorted(problem.code for problem in problems)
+
+
+def view(registry: Registry) -> dict[str, Any]:
+    """All that a registry shows, as values that can be compared with those of another."""
+    snapshot = registry.snapshot
+    out: dict[str, Any] = {}
+    for path, skill in snapshot.skills.items():
+        files = {name: (file.root, file.location, file.size, file.signature) for name, file in skill.files.items()}
+        read = (dict(skill.frontmatter), skill.reading.heading, skill.reading.standing)
+        out[path] = (skill.root, skill.directory, read, Counter(skill.problems), files, skill.standing)
+    return {
+        "skills": out,
+        "problems": Counter(snapshot.problems),
+        "all": Counter(registry.problems()),
+        "paths": {least: list(snapshot.paths(least)) for least in (0, 1, 2)},
+        "names": {skill.name: list(snapshot.named(skill.name, 2)) for skill in snapshot.skills.values()},
+    }
+
+
+class Told:
+    """A listener that a test can wait on."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.all: list[Changes] = []
+        self._queue: SimpleQueue[Changes] = SimpleQueue()
+        self._registry = registry
+        registry.subscribe(self._hear)
+
+    def _hear(self, changes: Changes) -> None:
+        self.all.append(changes)
+        self._queue.put(changes)
+
+    def next(self) -> Changes:
+        """The next changes; fails when none come."""
+        return self._queue.get(timeout=DEADLINE)
+
+    def until(self, holds: Callable[[Registry], bool]) -> None:
+        """Wait until this holds of the registry; it is asked again after every change."""
+        while not holds(self._registry):
+            try:
+                self.next()
+            except Empty:
+                raise AssertionError("it did not come about in time") from None
+
+
+def together(*work: Callable[[], None]) -> None:
+    """Run these in threads of their own, wait for all, and raise what any of them raised."""
+    raised: list[BaseException] = []
+
+    def run(one: Callable[[], None]) -> None:
+        try:
+            one()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(one,), daemon=True) for one in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE * 3)
+        assert not thread.is_alive()
+    if raised:
+        raise raised[0]

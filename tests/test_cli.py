@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.commands.serve import serve
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 
@@ -60,12 +61,16 @@ def test_help_shows_examples() -> None:
     assert run().returncode == 2
 
 
-def test_every_option_of_serve_has_an_environment_variable() -> None:
-    from mcp_skills_server.cli import serve
-
-    for option in serve.params:
-        name = "ROOTS" if option.name == "roots" else str(option.name).upper()
-        assert option.envvar == f"MCP_SKILLS_{name}"
+def test_every_option_of_serve_has_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"page_size": "7", "watch": "false", "max_files": "3", "host": "::1", "roots": "a:b"}
+    with serve.make_context("serve", [], resilient_parsing=True, default_map={}) as unset:
+        assert unset.auto_envvar_prefix == "MCP_SKILLS"
+    for name, value in given.items():
+        monkeypatch.setenv(f"MCP_SKILLS_{name.upper()}", value)
+    with serve.make_context("serve", []) as context:
+        taken = context.params
+    assert (taken["page_size"], taken["watch"], taken["max_files"], taken["host"]) == (7, False, 3, "::1")
+    assert taken["roots"] == ("a", "b")
 
 
 def test_options_are_taken_from_the_environment() -> None:

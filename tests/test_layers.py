@@ -13,13 +13,24 @@ import mcp_skills_server
 
 PACKAGE = "mcp_skills_server"
 SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
-FLOORS = {"model": 0, "errors": 0, "format": 1, "dialects": 2, "catalog": 3, "server": 4, "cli": 5, "__main__": 6}
+FLOORS = {
+    "model": 0,
+    "errors": 0,
+    "format": 1,
+    "dialects": 2,
+    "catalog": 3,
+    "server": 4,
+    "web": 5,
+    "commands": 6,
+    "cli": 7,
+    "__main__": 8,
+}
 PURE = ("model.py", "format/", "dialects/")
 NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
-KNOW_THE_SDK = {"server/app.py", "server/notify.py"}
+KNOW_THE_SDK = {"server/app.py", "server/notify.py", "web/app.py", "web/guards.py"}
 OPEN_SKILL_FILES = "catalog/"
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
@@ -70,7 +81,7 @@ def test_dialects_never_import_each_other(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module not in KNOW_THE_SDK])
-def test_only_two_rooms_know_the_sdk(module: str) -> None:
+def test_few_rooms_know_the_sdk(module: str) -> None:
     assert not {dotted.split(".")[0] for dotted in imports(module)} & {"mcp", "mcp_types"}
 
 

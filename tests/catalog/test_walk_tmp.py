@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Final
 from unittest import mock
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.forest import age, loaded, skill_md, view
+from catalog.forest import loaded, skill_md, view
 from mcp_skills_server.catalog import scan
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits
 from mcp_skills_server.model import Changes, Skill
 
 LIMITS = Limits(skill_md=260, files=4, bytes=700, depth=2)
-DIRECTORIES: Final = ("a", "b", "s", ".git", "node_modules")
+DIRECTORIES: Final = ("a", "a", "a", "b", "b", "s", ".git")
 FILES: Final = ("SKILL.md", "SKILL.md", "SKILL.md", "skill.md", "x.md", "y.txt", "z.bin", "x.md~")
 CONTENTS: Final = (
     *(skill_md(name) for name in ("a", "b", "s", "one")),
@@ -35,10 +34,20 @@ CONTENTS: Final = (
     "x" * 300,
     "",
 )
-LINKS: Final = ("x.md", "SKILL.md", "../x.md", ".", "nowhere", "/etc/hostname", "/usr")
+LINKS: Final = (
+    "x.md",
+    "SKILL.md",
+    "../x.md",
+    ".",
+    "nowhere",
+    "../../outside.md",
+    "../../../outside.md",
+    "../../outside",
+    "../../../outside",
+)
 
 ROOTS = st.sampled_from(("one", "two"))
-DIRECTORY = st.lists(st.sampled_from(DIRECTORIES), max_size=4).map("/".join)
+DIRECTORY = st.lists(st.sampled_from(DIRECTORIES), max_size=3).map("/".join)
 SOMEWHERE = st.tuples(ROOTS, DIRECTORY).map("/".join).map(os.path.normpath)
 FILE = st.tuples(SOMEWHERE, st.sampled_from(FILES)).map("/".join).map(os.path.normpath)
 LINK = st.tuples(SOMEWHERE, st.sampled_from(("l.md", "SKILL.md", "b"))).map("/".join).map(os.path.normpath)
@@ -74,8 +83,12 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
     """Do it, and return the paths that a watch would name at the least. What cannot be done is left undone."""
     moves = verb in ("move", "rename")
     place, target, told = top / one, top / other if moves else top / one, list[str]()
-    if top in (place.parent, target.parent):
-        return told  # the roots stay
+    if top in (place.parent, target.parent) or any(
+        os.path.realpath(p.parent) != str(p.parent) for p in (place, target)
+    ):
+        return told  # the roots stay, and nothing is done through a link
+    if place.is_symlink() and verb not in ("remove", "move", "rename"):
+        return told
     with suppress(OSError):
         if verb in ("write", "directory", "link"):
             told += make_way(place)
@@ -118,6 +131,8 @@ def check_changes(before: dict[str, Skill], after: dict[str, Skill], changes: Ch
 def test_an_incremental_refresh_ends_where_a_fresh_scan_does(steps: Sequence[Sequence[tuple[str, str, str]]]) -> None:
     with tempfile.TemporaryDirectory() as made, mock.patch.object(scan, "_LOOK_BELOW", 1):
         top = Path(os.path.realpath(made))
+        (top / "outside").mkdir()
+        (top / "outside.md").write_text("secret")
         (top / "one").mkdir()
         (top / "two").mkdir()
         registry = loaded(top / "one", top / "two", limits=LIMITS)

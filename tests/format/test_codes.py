@@ -146,6 +146,26 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     assert found == set(CODES) - {"shadowed", "root-missing", "unreadable"}
 
 
+@pytest.mark.requirement("AS-1", "AS-15", "ASG-4")
+def test_a_skill_is_a_directory_with_a_skill_md_whatever_else_lies_in_it(tmp_path: Path):
+    for folder in ("skill/scripts", "skill/anything/else", "folder"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "skill" / "SKILL.md").write_text(skill_md("skill"))
+    for loose in (
+        "skill/scripts/run.py",
+        "skill/anything/else/notes.md",
+        "skill/LICENSE",
+        "folder/notes.md",
+        "loose.md",
+    ):
+        (tmp_path / loose).write_text("Text.\n")
+    registry = Registry([tmp_path])
+    assert _validated(registry) == []
+    assert {path: list(skill.files) for path, skill in registry.snapshot.skills.items()} == {
+        "skill": ["LICENSE", "SKILL.md", "anything/else/notes.md", "scripts/run.py"]
+    }
+
+
 def test_each_row_tells_a_mend_and_cites_a_rule_that_exists():
     page = (BROKEN.parents[1] / "docs" / "requirements.md").read_text()
     known = set(re.findall(r"^([A-Z0-9]+-\d+) \|", page, re.MULTILINE))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|\$|<")
+# The parser has escaped braces and angle brackets by then.
+_ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C")
 _PLAIN_HEADING: Final = re.compile(
     r" {0,3}#[ \t]+([^\\`*_\[\]<>&!#~\s](?:[^\\`*_\[\]<>&!#~\n]*[^\\`*_\[\]<>&!#~\s])?)[ \t]*(?:\n|\Z)"
 )

@@ -1,0 +1,207 @@
+"""`list`, `show` and `validate`: what is in a folder, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mcp_skills_server.commands.options import limits, make_registry, roots, take_limits
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.model import Problem, Skill
+
+
+@click.command("list")
+@roots
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
+)
+@limits
+def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
+    """List the skills below each ROOT, with those that cannot be served.
+
+    \b
+    Examples:
+      mcp-skills-server list ~/skills
+      mcp-skills-server list ~/skills --format json
+    """
+    from mcp_skills_server.model import Standing
+
+    registry = make_registry(roots, options)
+    registry.load()
+    snapshot = registry.snapshot
+    skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
+    if form == "json":
+        click.echo(json.dumps({"skills": [_summary(skill) for skill in skills]}, indent=2, ensure_ascii=False))
+        return
+    rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
+    for skill in skills:
+        told = _summary(skill)
+        about = " ".join(str(told["description"]).split())
+        state = str(told["problems"]) + ("" if told["served"] else " (not served)")
+        rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
+    _table(rows)
+    for problem in snapshot.problems:
+        click.echo(str(problem), err=True)
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... NAME")
+@click.option(
+    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
+)
+@limits
+def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
+    """Show one skill whole: its metadata, files with digests, instructions and problems.
+
+    NAME is the skill's name or its path below its root.
+
+    \b
+    Examples:
+      mcp-skills-server show ~/skills refunds
+      mcp-skills-server show ~/skills acme/billing/refunds --format json
+    """
+    from mcp_skills_server.dialects import sep2076
+    from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.format.uris import uri
+    from mcp_skills_server.model import SKILL_MD, Standing
+
+    if len(arguments) < 2:
+        raise UsageError("show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'")
+    registry = make_registry(arguments[:-1], options)
+    registry.load()
+    try:
+        skill = sep2076.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
+    except RequestError as error:
+        raise UsageError(f"{error}; 'list' shows what there is") from None
+    problems = sorted({*skill.problems, *registry.inspect(skill)}, key=lambda each: (each.path, each.line or 0))
+    readable = skill.standing > Standing.UNUSABLE
+    told: dict[str, Any] = _summary(skill) | {
+        "frontmatter": dict(skill.frontmatter),
+        "files": [
+            {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
+            for path, file in skill.files.items()
+        ],
+        "problems": [_as_json(problem) for problem in problems],
+        "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
+    }
+    if form == "json":
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    for key in ("path", "name", "title", "version", "uri", "description"):
+        if told[key]:
+            click.echo(f"{key + ':':13}{' '.join(str(told[key]).split())}")
+    click.echo(f"{'served:':13}{'yes' if told['served'] else 'no'}\n")
+    _table(
+        [
+            ("FILE", "BYTES", "DIGEST"),
+            *((path, str(file.size), file.digest or "") for path, file in skill.files.items()),
+        ]
+    )
+    for problem in problems:
+        click.echo(str(problem))
+    click.echo(f"\n{told['instructions']}")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "github"]),
+    default="text",
+    show_default=True,
+    help="How to print; github: annotations for a workflow.",
+)
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@limits
+def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
+    """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
+
+    A PATH is a skill, its SKILL.md, or a folder of skills. Exit code 1 when there are errors.
+
+    \b
+    Examples:
+      mcp-skills-server validate ./my-skill
+      mcp-skills-server validate ~/skills --strict --format github
+    """
+    bounds = take_limits(options)
+    from mcp_skills_server.catalog.registry import Registry
+
+    found: set[Problem] = set()
+    count = 0
+    for path in paths:
+        registry = Registry([path], bounds)
+        registry.load()
+        skills = registry.snapshot.skills.values()
+        count += len(skills)
+        found.update(registry.problems())
+        for skill in skills:
+            found.update(registry.inspect(skill))
+        if not skills:
+            click.echo(f"mcp-skills-server: no skill at {path}: no folder there has a SKILL.md", err=True)
+    problems = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+    errors = sum(problem.severity == "error" for problem in problems)
+    ok = not (problems if strict else errors)
+    if form == "json":
+        told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        for problem in problems:
+            click.echo(_annotation(problem) if form == "github" else str(problem))
+        click.echo(f"{count} skills, {errors} errors, {len(problems) - errors} warnings", err=form == "github")
+    return 0 if ok else 1
+
+
+def _summary(skill: Skill) -> dict[str, Any]:
+    from mcp_skills_server.dialects import sep2076
+    from mcp_skills_server.format.uris import uri
+    from mcp_skills_server.model import SKILL_MD, Standing
+
+    return {
+        "name": skill.name,
+        "path": skill.path,
+        "uri": uri(skill.path, SKILL_MD),
+        "title": sep2076.title(skill),
+        "description": skill.description,
+        "version": sep2076.version(skill.frontmatter),
+        "files": len(skill.files),
+        "bytes": skill.size,
+        "problems": len(skill.problems),
+        "served": skill.standing is Standing.VALID,
+    }
+
+
+def _as_json(problem: Problem) -> dict[str, Any]:
+    return {
+        "path": problem.path,
+        "skill": problem.skill,
+        "severity": problem.severity,
+        "code": problem.code,
+        "message": problem.text,
+        "line": problem.line,
+    }
+
+
+def _annotation(problem: Problem) -> str:
+    def escaped(text: str, more: str = "") -> str:
+        for character in "%\r\n" + more:
+            text = text.replace(character, f"%{ord(character):02X}")
+        return text
+
+    line = f",line={problem.line}" if problem.line is not None else ""
+    return (
+        f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
+        f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        last = row[-1] if len(row[-1]) <= 100 else row[-1][:97] + "..."
+        click.echo("  ".join([*cells, last]).rstrip())

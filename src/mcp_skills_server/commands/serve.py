@@ -1,0 +1,156 @@
+"""`serve`: over stdin and stdout, or over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mcp_skills_server.commands.options import limits, make_registry, roots
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.server.handlers import Settings
+
+
+# Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
+@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@roots
+@click.option(
+    "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
+)
+@click.option("--host", default="127.0.0.1", help="HTTP: the address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="HTTP: the port; 0 takes one that is free.")
+@click.option(
+    "--allowed-host",
+    multiple=True,
+    metavar="NAME",
+    help="HTTP: a name that the Host header may have, beside those of this machine. May be repeated; * for any.",
+)
+@click.option(
+    "--allowed-origin",
+    multiple=True,
+    metavar="ORIGIN",
+    help="HTTP: an origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(),
+    metavar="FILE",
+    help="HTTP: clients must bear a token of this file, which has lines name=token.",
+)
+@click.option("--tokens", metavar="LINES", help="HTTP: the same lines as a value; meant for MCP_SKILLS_TOKENS.")
+@click.option(
+    "--session-idle",
+    type=click.FloatRange(min=1),
+    default=1800,
+    metavar="SECONDS",
+    help="HTTP: close a legacy session that nobody used for so long.",
+)
+@click.option("--max-sessions", type=click.IntRange(min=1), default=1000, help="HTTP: legacy sessions at once.")
+@click.option("--max-connections", type=click.IntRange(min=1), default=1000, help="HTTP: connections at once.")
+@click.option(
+    "--max-body", type=click.IntRange(min=1), default=1 << 20, metavar="BYTES", help="HTTP: size of a request."
+)
+@click.option(
+    "--dialect",
+    type=click.Choice(["auto", "sep-2076", "sep-2640"]),
+    default="auto",
+    help="What skills/list and skills/get speak. auto: both, to each client what it can take.",
+)
+@click.option("--watch/--no-watch", default=True, help="Follow changes of the folders.")
+@click.option(
+    "--poll/--no-poll",
+    default=False,
+    help="Look at time stamps instead of waiting for events, for network file systems.",
+)
+@click.option(
+    "--reconcile",
+    type=click.FloatRange(min=1),
+    default=300,
+    metavar="SECONDS",
+    help="Look at everything again after so long, in case an event was lost.",
+)
+@click.option("--page-size", type=click.IntRange(1, 1000), default=50, help="Entries of one page of a listing.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="What is told on stderr.",
+)
+@limits
+def serve(roots: tuple[str, ...], **options: Any) -> None:
+    """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
+
+    A ROOT is a folder that holds skills at any depth, or a skill itself. Of two skills with the same path the one of
+    the earlier ROOT is served. Every option has an environment variable: MCP_SKILLS_PAGE_SIZE for --page-size, and
+    MCP_SKILLS_ROOTS for the roots.
+
+    \b
+    Examples:
+      mcp-skills-server serve ~/skills
+      mcp-skills-server serve ./project-skills ~/skills --dialect sep-2640
+      mcp-skills-server serve ~/skills --transport http --port 8000
+      MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
+    """
+    _log_to_stderr(options["log_level"])
+    registry = make_registry(roots, options)
+    from mcp_skills_server.catalog.report import report_to_log
+    from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.server.handlers import Settings
+
+    report_to_log(registry)
+    settings = Settings(dialect=options["dialect"], page_size=options["page_size"])
+    watcher = Watcher(registry, poll=options["poll"], reconcile=options["reconcile"]) if options["watch"] else None
+    if options["transport"] == "stdio":
+        _over_stdio(registry, settings, watcher)
+    else:
+        _over_http(registry, settings, watcher, options)
+    # A client that has stopped reading may hold a thread in a write for ever, and would hold the process with it.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _over_stdio(registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
+    import anyio
+
+    from mcp_skills_server.server.app import serve_stdio
+
+    anyio.run(serve_stdio, registry, settings, watcher)
+
+
+def _over_http(registry: Registry, settings: Settings, watcher: Watcher | None, options: dict[str, Any]) -> None:
+    import anyio
+
+    from mcp_skills_server.web.app import HttpSettings, serve_http
+    from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
+
+    if options["token_file"] and options["tokens"]:
+        raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
+    tokens = read_token_file(options["token_file"]) if options["token_file"] else []
+    if options["tokens"]:
+        tokens = read_tokens(options["tokens"].replace(",", "\n"), "MCP_SKILLS_TOKENS")
+    http = HttpSettings(
+        host=options["host"],
+        port=options["port"],
+        policy=make_policy(options["host"], options["allowed_host"], options["allowed_origin"], tokens),
+        session_idle=options["session_idle"],
+        max_sessions=options["max_sessions"],
+        max_body=options["max_body"],
+        max_connections=options["max_connections"],
+    )
+    anyio.run(serve_http, registry, settings, http, watcher)
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, format="mcp-skills-server: %(levelname)s: %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("mcp_skills_server").setLevel(level.upper())
+    if level == "debug":
+        logging.getLogger().setLevel(logging.DEBUG)

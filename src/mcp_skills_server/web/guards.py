@@ -1,0 +1,202 @@
+"""Who may come in: Host and Origin against DNS rebinding, bearer tokens against strangers.
+
+Pure ASGI around the endpoints, so that a refusal costs nothing. Tokens are compared in constant time and never
+logged; the name that the operator gave one is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_skills_server.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
+"""Probes come from whatever runs the container, under any Host and without a token; they tell nothing."""
+_SHORTEST_TOKEN: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A secret that lets its bearer in. Kept as a hash, so that it cannot be logged by accident.
+
+    Attributes:
+        name: what the log calls it.
+        hashed: SHA-256 of the token.
+    """
+
+    name: str
+    hashed: bytes
+
+
+def is_loopback(host: str) -> bool:
+    """Whether listening on this address reaches this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_tokens(text: str, source: str) -> list[Token]:
+    """Tokens out of lines `name=token`; blank lines and lines that begin with # are passed over.
+
+    Raises:
+        UsageError: a line is not of that form, a token is too short, or a name stands twice. Never shows a token.
+    """
+    out: list[Token] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, secret = line.partition("=")
+        name, secret = name.strip(), secret.strip()
+        if not equals or not _NAME.fullmatch(name):
+            raise UsageError(f"{source}, line {number}: write name=token")
+        if len(secret) < _SHORTEST_TOKEN:
+            raise UsageError(f"{source}, line {number}: the token has fewer than {_SHORTEST_TOKEN} characters")
+        if any(token.name == name for token in out):
+            raise UsageError(f"{source}, line {number}: the name {name} stands twice")
+        out.append(Token(name, hashlib.sha256(secret.encode()).digest()))
+    if not out:
+        raise UsageError(f"{source}: there is no token; write lines name=token")
+    return out
+
+
+def read_token_file(path: str) -> list[Token]:
+    """The tokens of a file.
+
+    Raises:
+        UsageError: it cannot be read, or others may read it.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o007:
+                logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
+            text = file.read(1 << 20)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: the tokens cannot be read ({error})") from None
+    return read_tokens(text, path)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a request must carry.
+
+    Attributes:
+        hosts: names that the Host header may have, None for any.
+        origins: origins that a browser may come from, beside those of `hosts`; "*" for any.
+        tokens: one of them must be borne; none for an open server.
+    """
+
+    hosts: frozenset[str] | None
+    origins: frozenset[str]
+    tokens: Sequence[Token] = ()
+
+    def host_allowed(self, header: str | None) -> bool:
+        """Whether this Host header names the server."""
+        return self.hosts is None or (header is not None and (_host_name(header) or "") in self.hosts)
+
+    def origin_allowed(self, header: str | None) -> bool:
+        """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
+        if header is None or "*" in self.origins or header in self.origins:
+            return True
+        parts = urlsplit(header)
+        return parts.scheme in {"http", "https"} and bool(self.hosts) and (parts.hostname or "") in (self.hosts or ())
+
+    def bearer(self, header: str | None) -> Token | None:
+        """The token that an Authorization header bears. Takes the same time whichever it is, or none."""
+        scheme, _, secret = (header or "").partition(" ")
+        hashed = hashlib.sha256(secret.strip().encode("utf-8", "surrogateescape")).digest()
+        found: Token | None = None
+        for token in self.tokens:
+            if hmac.compare_digest(token.hashed, hashed):
+                found = token
+        return found if scheme.lower() == "bearer" else None
+
+
+def make_policy(host: str, hosts: Iterable[str], origins: Iterable[str], tokens: Sequence[Token]) -> Policy:
+    """The policy for a server that listens on `host`.
+
+    Raises:
+        UsageError: it would be open to the network without an allow-list or a token.
+    """
+    named = frozenset(_bare(each) for each in hosts)
+    loopback = is_loopback(host)
+    if not loopback and not named and not tokens:
+        raise UsageError(
+            f"refusing to listen on {host}, which others can reach: give --allowed-host with the name that clients "
+            "use, or --token-file with the tokens that they must bear"
+        )
+    allowed: frozenset[str] | None
+    if "*" in named or (not named and not loopback):
+        allowed = None
+    else:
+        allowed = named | (frozenset(LOOPBACK) if loopback else frozenset[str]())
+    return Policy(allowed, frozenset(each.rstrip("/") for each in origins), tokens)
+
+
+class Guard:
+    """ASGI middleware that keeps a policy."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse with 403 or 401, or hand on with the bearer as the user."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        policy = self._policy
+        if not policy.host_allowed(headers.get(b"host")):
+            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"))
+            await _refuse(send, 403, "This Host is not served here")
+        elif not policy.origin_allowed(headers.get(b"origin")):
+            logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"))
+            await _refuse(send, 403, "This Origin may not come in")
+        elif not policy.tokens:
+            await self._app(scope, receive, send)
+        elif (token := policy.bearer(headers.get(b"authorization"))) is None:
+            await _refuse(send, 401, "A bearer token is required")
+        else:
+            # The SDK binds a session to the user who opened it.
+            user = AuthenticatedUser(AccessToken(token=token.name, client_id=token.name, scopes=[]))
+            await self._app({**scope, "user": user}, receive, send)
+
+
+async def _refuse(send: Send, status: int, message: str) -> None:
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": message}}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b'Bearer realm="mcp-skills-server"'))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _host_name(header: str) -> str | None:
+    try:
+        return urlsplit(f"//{header}").hostname
+    except ValueError:
+        return None
+
+
+def _bare(host: str) -> str:
+    return host if host == "*" else (_host_name(host) or host).lower()

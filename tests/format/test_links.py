@@ -1,0 +1,206 @@
+"""Which bundled files a body refers to, and its heading."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.format.links import Reference, heading, linked_files, references
+
+FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
+
+
+def targets(body: str) -> list[str]:
+    return [found.target for found in references(body)]
+
+
+def linked(body: str) -> dict[str, str]:
+    return linked_files(references(body), FILES, "SKILL.md")
+
+
+@pytest.mark.requirement("S76-19")
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("[A](a.md)", Reference("a.md", "A", 0, "link")),
+        ("[A](<references/b c.md>)", Reference("references/b c.md", "A", 0, "link")),
+        ("[A](references/b%20c.md)", Reference("references/b c.md", "A", 0, "link")),
+        ("[A](references/%C3%BC.md)", Reference("references/ü.md", "A", 0, "link")),
+        ("[A](references/ü.md)", Reference("references/ü.md", "A", 0, "link")),
+        ("[A](./a.md)", Reference("a.md", "A", 0, "link")),
+        ("[A](references/../a.md)", Reference("a.md", "A", 0, "link")),
+        ("[A](a.md#part)", Reference("a.md", "A", 0, "link")),
+        ("[A](a.md?raw=1)", Reference("a.md", "A", 0, "link")),
+        ('[A](a.md "title")', Reference("a.md", "A", 0, "link")),
+        ("[A](references/)", Reference("references", "A", 0, "link")),
+        ("[A][ref]\n\n[ref]: a.md", Reference("a.md", "A", 0, "link")),
+        ("[ref]\n\n[ref]: a.md", Reference("a.md", "ref", 0, "link")),
+        ("![A](assets/logo.png)", Reference("assets/logo.png", "A", 0, "image")),
+        ("text\n\n- item\n\n  [A](a.md)", Reference("a.md", "A", 4, "link")),
+        ("> [A](a.md)", Reference("a.md", "A", 0, "link")),
+        ("# [A](a.md)", Reference("a.md", "A", 0, "link")),
+        ("[*A* `b` **c**](a.md)", Reference("a.md", "A b c", 0, "link")),
+        ("[two\nlines](a.md)", Reference("a.md", "two lines", 0, "link")),
+        ("`a.md`", Reference("a.md", "", 0, "code")),
+        ("`'a.md'`", Reference("a.md", "", 0, "code")),
+    ],
+)
+def test_a_reference_tells_target_text_line_and_kind(body: str, expected: Reference):
+    assert expected in references(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[A](https://example.org/a.md)",
+        "[A](//example.org/a.md)",
+        "[A](/a.md)",
+        "[A](mailto:a@example.org)",
+        "[A](skill://other/a.md)",
+        "[A](C:/a.md)",
+        "[A](#part)",
+        "[A]()",
+        "[A](../a.md)",
+        "[A](references/../../a.md)",
+        "[A](%2e%2e/a.md)",
+        "[A](.)",
+        "[A]({{path}})",
+        "[A](<<path>.md>)",
+        "[A](\\<path\\>/a.md)",
+        "[A]($HOME/a.md)",
+        "<https://example.org>",
+        "\\[A](a.md)",
+        "<a href='a.md'>A</a>",
+        "```\n[A](a.md)\n```",
+        "    [A](a.md)",
+        "just a.md",
+        "",
+    ],
+)
+def test_what_does_not_point_into_the_bundle_is_no_reference(body: str):
+    assert targets(body) == []
+
+
+def test_a_target_is_decoded_once():
+    assert targets("[A](%2561.md)") == ["%61.md"]
+    assert targets("[A](%252e%252e/a.md)") == ["%2e%2e/a.md"]
+    assert targets("[A](100%25.md)") == ["100%.md"]
+
+
+@pytest.mark.requirement("S76-19")
+def test_the_words_of_a_code_span_may_name_files():
+    assert linked("Run `python scripts/run.py --input a.md` first.") == {"scripts/run.py": "", "a.md": ""}
+
+
+@pytest.mark.requirement("S76-19")
+def test_linked_files_come_in_order_of_appearance_with_their_first_text():
+    body = "`scripts/run.py`, then [second](a.md), ![](assets/logo.png), [later](a.md) and [Run it](scripts/run.py)\n"
+    assert list(linked(body).items()) == [("scripts/run.py", "Run it"), ("a.md", "second"), ("assets/logo.png", "")]
+
+
+def test_skill_md_directories_and_strangers_count_for_no_file():
+    assert linked("[self](SKILL.md), [dir](references), [gone](gone.md), `ls`") == {}
+
+
+@pytest.mark.requirement("AS-17")
+def test_lines_are_those_of_the_block():
+    body = "one\n\n[A](a.md)\nmore `scripts/run.py`\n\n| a |\n\n1. x\n2. [B](b.md)\n"
+    assert [(found.target, found.line) for found in references(body) if "." in found.target] == [
+        ("a.md", 2),
+        ("scripts/run.py", 2),
+        ("b.md", 8),
+    ]
+
+
+_MARKS = [*"[]()`/\\<>\n*_?# ü\0", "![", "``", "~~~", "# ", "- ", "    ", "===", "[x]: ", "\n\n", "&amp;"]
+_NAMES = ["a.md", "references/", "../", "%2e", "%2E%2e/", "%00"]
+_PIECES = st.lists(st.sampled_from(_MARKS + _NAMES), max_size=30).map("".join)
+
+
+@settings(max_examples=500, deadline=None)
+@given(_PIECES | st.text(max_size=80))
+@example("[" * 2000)
+@example("> " * 2000)
+@example("`" * 2001)
+def test_no_body_is_too_odd(body: str):
+    heading(body)
+    found = references(body)
+    for each in found:
+        assert each.target and not each.target.startswith("/")
+        assert not {"", ".", ".."} & set(each.target.split("/"))
+        assert 0 <= each.line <= body.count("\n")
+    files = linked_files(found, FILES, "SKILL.md")
+    assert set(files) <= set(FILES) - {"SKILL.md"}
+
+
+# The heading
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("# Title", "Title"),
+        ("# Title\n\nText", "Title"),
+        ("#   Title  with   blanks  \n", "Title with blanks"),
+        ("   # Title", "Title"),
+        ("# Title #", "Title"),
+        ("# Title ##\n", "Title"),
+        ("# C# and F#", "C# and F#"),
+        ("# *Very* `good` [title](a.md)", "Very good title"),
+        ("# A & B &lt; C", "A & B < C"),
+        ("# snake_case_name", "snake_case_name"),
+        ("# Title\\!", "Title!"),
+        ("Title\n=====\n", "Title"),
+        ("Two\nlines\n===\n", "Two lines"),
+        ("Text first.\n\n# Title\n", "Title"),
+        ("## Second\n\n# First\n", "First"),
+        ("<!-- note -->\n# Title\n", "Title"),
+        ("```sh\n# a comment\n```\n\n# Title\n", "Title"),
+        ("> # Quoted\n\n# Title", "Title"),
+        ("- # Item\n\n# Title", "Title"),
+        ("# ", None),
+        ("#", None),
+        ("#Title", None),
+        ("    # Code", None),
+        ("## Second", None),
+        ("Text\n\n===\n", None),
+        ("```\n# a comment\n", None),
+        ("Text only.", None),
+        ("", None),
+    ],
+)
+def test_the_heading_is_the_first_of_level_one_as_plain_text(body: str, expected: str | None):
+    assert heading(body) == expected
+
+
+def test_a_heading_is_found_behind_many_comments():
+    comments = "```sh\n" + "# step\nrun\n" * 300 + "```\n\n"
+    assert heading(comments + "# Title\n\nText\n") == "Title"
+    assert heading(comments + "Long title\n==========\n") == "Long title"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "#" + " " * 1_000_000 + "*x",
+        "# " + "a " * 500_000 + "*",
+        "```\n" + "# \n" * 300_000,
+        "```\n" + "===\n" * 250_000,
+        "> # a\n" * 150_000,
+        "# " + "[" * 1_000_000,
+    ],
+    ids=["blanks", "words", "comments", "underlines", "quotes", "brackets"],
+)
+def test_a_heading_is_looked_for_in_bounded_time(body: str):
+    """Every scan asks for it, so a body of a megabyte must not take minutes."""
+    found = heading(body)
+    assert found is None or len(found) <= len(body)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))
+def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
+    text = " ".join(title.split())
+    quick, parsed = heading(f"# {text}\n"), heading(f"\n# {text}\n\n")
+    assert quick == parsed

@@ -1,0 +1,97 @@
+"""Media types from names, and whether bytes are text."""
+
+from __future__ import annotations
+
+import mimetypes
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.format.media import MARKDOWN, as_text, is_text, media_type
+
+
+@pytest.mark.requirement("S40-10")
+def test_markdown_is_text_markdown():
+    assert media_type("SKILL.md") == MARKDOWN == "text/markdown"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("references/a.MD", "text/markdown"),
+        ("scripts/run.py", "text/x-python"),
+        ("scripts/run.sh", "application/x-sh"),
+        ("scripts/run.ts", "text/x-typescript"),
+        ("a.json", "application/json"),
+        ("a.yaml", "application/yaml"),
+        ("a.html", "text/html"),
+        ("a.csv", "text/csv"),
+        ("a.svg", "image/svg+xml"),
+        ("a.png", "image/png"),
+        ("a.JPG", "image/jpeg"),
+        ("a.pdf", "application/pdf"),
+        ("a.zip", "application/zip"),
+        ("a.tar.md", "text/markdown"),
+        ("a.unheard-of", None),
+        ("LICENSE", None),
+        ("folder.md/LICENSE", None),
+        ("trailing.", None),
+        ("", None),
+    ],
+)
+def test_the_name_tells_the_type(path: str, expected: str | None):
+    assert media_type(path) == expected
+
+
+def test_no_table_of_the_machine_is_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(mimetypes.types_map, ".md", "application/x-genesis-rom")
+    mimetypes.add_type("application/x-genesis-rom", ".md")
+    assert media_type("SKILL.md") == "text/markdown"
+
+
+@pytest.mark.parametrize(
+    ("media", "expected"),
+    [
+        (None, True),
+        ("text/plain", True),
+        ("text/x-anything", True),
+        ("application/json", True),
+        ("application/ld+json", True),
+        ("image/svg+xml", True),
+        ("image/png", False),
+        ("application/octet-stream", False),
+        ("application/pdf", False),
+    ],
+)
+def test_types_tell_whether_there_may_be_text(media: str | None, expected: bool):
+    assert is_text(media) is expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "media", "expected"),
+    [
+        (b"text", "text/plain", "text"),
+        (b"text", None, "text"),
+        (b"", None, ""),
+        (b"a\0b", "text/plain", "a\0b"),
+        (b"a\0b", None, None),
+        (b"caf\xe9", "text/plain", None),
+        (b"caf\xe9", None, None),
+        (b"text", "image/png", None),
+        (b"\xef\xbb\xbfa\r\nb", "text/markdown", "\ufeffa\r\nb"),
+    ],
+)
+def test_text_is_what_is_utf_8_and_of_a_text_type(raw: bytes, media: str | None, expected: str | None):
+    assert as_text(raw, media) == expected
+
+
+@pytest.mark.requirement("S40-18", "X-3")
+@settings(max_examples=200, deadline=None)
+@given(
+    st.binary(max_size=60) | st.text(max_size=40).map(str.encode), st.sampled_from([None, "text/plain", "image/png"])
+)
+@example(b"\xef\xbb\xbf\r\n\r", "text/plain")
+def test_text_gives_the_same_bytes_back(raw: bytes, media: str | None):
+    text = as_text(raw, media)
+    assert text is None or text.encode() == raw

@@ -1,0 +1,172 @@
+"""`skill://` URIs to skill path and file path, and back."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.format.uris import segments, uri
+
+
+@pytest.mark.requirement("S40-6", "S40-8")
+@pytest.mark.parametrize(
+    ("skill", "file", "expected"),
+    [
+        ("refunds", "SKILL.md", "skill://refunds/SKILL.md"),
+        ("acme/billing/refunds", "references/a.md", "skill://acme/billing/refunds/references/a.md"),
+        ("refunds", "", "skill://refunds"),
+        ("acme/refunds", "", "skill://acme/refunds"),
+        ("a", "Grüße und Anreden.md", "skill://a/Gr%C3%BC%C3%9Fe%20und%20Anreden.md"),
+        ("a", "日本語.md", "skill://a/%E6%97%A5%E6%9C%AC%E8%AA%9E.md"),
+        ("a", "100%.md", "skill://a/100%25.md"),
+        ("a", "50%25.md", "skill://a/50%2525.md"),
+        ("a", "what?.md", "skill://a/what%3F.md"),
+        ("a", "c#.md", "skill://a/c%23.md"),
+        ("a", "back\\slash", "skill://a/back%5Cslash"),
+        ("a", "user@host:1", "skill://a/user@host:1"),
+        ("a@b:1", "x", "skill://a%40b%3A1/x"),
+        ("a", "!$&'()*+,;=-._~", "skill://a/!$&'()*+,;=-._~"),
+    ],
+)
+def test_a_uri_escapes_what_rfc_3986_reserves(skill: str, file: str, expected: str):
+    assert uri(skill, file) == expected
+
+
+@pytest.mark.requirement("S40-6", "MCP-55")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("skill://refunds/SKILL.md", ("refunds", "SKILL.md")),
+        ("SKILL://refunds/SKILL.md", ("refunds", "SKILL.md")),
+        ("skill://a", ("a",)),
+        ("skill://a/%41.md", ("a", "A.md")),
+        ("skill://a/ü.md", ("a", "ü.md")),
+        ("skill://a/ü%20b.md", ("a", "ü b.md")),
+        ("skill://a/100%25.md", ("a", "100%.md")),
+        ("skill://a/%2541.md", ("a", "%41.md")),
+        ("skill://a/100%.md", ("a", "100%.md")),
+        ("skill://a/%zz", ("a", "%zz")),
+        ("skill://a/...", ("a", "...")),
+        ("skill://a/..b", ("a", "..b")),
+        ("skill://a/%252e%252e/b", ("a", "%2e%2e", "b")),
+        ("skill://a/%252Fb", ("a", "%2Fb")),
+        ("skill://a/back%5Cslash", ("a", "back\\slash")),
+    ],
+)
+def test_a_uri_is_split_first_and_decoded_once(text: str, expected: tuple[str, ...]):
+    assert segments(text) == expected
+
+
+@pytest.mark.requirement("MCP-55", "S40-30")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "skill:",
+        "skill://",
+        "skill:/a/b",
+        "skill:///a/b",
+        "file:///etc/passwd",
+        "https://a/SKILL.md",
+        " skill://a/b",
+        "skill://a/",
+        "skill://a//b",
+        "skill://a/b/",
+        "skill://a/.",
+        "skill://a/./b",
+        "skill://a/..",
+        "skill://a/../b",
+        "skill://../a",
+        "skill://a/%2e",
+        "skill://a/%2e%2e/b",
+        "skill://a/%2E./b",
+        "skill://a/.%2e/b",
+        "skill://a/..%2fb",
+        "skill://a/%2fetc%2fpasswd",
+        "skill://a%2fb/c",
+        "skill://a/b%00.md",
+        "skill://a/b\0",
+        "skill://a/b?c",
+        "skill://a/b#c",
+        "skill://a\\b",
+        "skill://a/..\\b",
+        "skill://a/%ff",
+        "skill://a/%c3%28",
+        "skill://a/%c0%ae%c0%ae/b",
+        "skill://a/%ed%a0%80",
+        "skill://a/\ud800%20",
+    ],
+)
+def test_what_can_name_nothing_that_is_served_is_refused(text: str):
+    assert segments(text) is None
+
+
+_NAME = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=12).filter(
+    lambda name: name not in {".", ".."}
+)
+_PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
+
+
+@pytest.mark.requirement("S40-6", "S40-8", "MCP-55")
+@settings(max_examples=300, deadline=None)
+@given(_PATH, _PATH)
+@example("%2e%2e/a", "..%2f..")
+@example("a", "\\")
+@example("a?b", "c#d")
+def test_a_uri_leads_back_to_its_names(skill: str, file: str):
+    made = uri(skill, file)
+    assert segments(made) == (*skill.split("/"), *file.split("/"))
+    assert re.fullmatch(
+        r"skill://(?:[A-Za-z0-9!$&'()*+,;=._~-]|%[0-9A-F]{2})+(?:/[A-Za-z0-9!$&'()*+,;=._~:@%-]+)+", made
+    )
+
+
+@pytest.mark.requirement("S40-17")
+@settings(max_examples=100, deadline=None)
+@given(_PATH, _PATH)
+def test_a_file_lies_in_the_directory_of_its_skill(skill: str, file: str):
+    assert uri(skill, file).startswith(uri(skill) + "/")
+
+
+def _encoded(dots: str) -> st.SearchStrategy[str]:
+    """The same characters, each as it is or escaped, in either case."""
+    each = [st.sampled_from([dot, f"%{ord(dot):02x}", f"%{ord(dot):02X}"]) for dot in dots]
+    return st.tuples(*each).map("".join)
+
+
+_HOSTILE = st.lists(
+    st.one_of(
+        _encoded("."),
+        _encoded(".."),
+        _encoded("../"),
+        _encoded("..\\"),
+        _encoded("/"),
+        _encoded("..").map(lambda text: quote(text, safe="")),
+        st.sampled_from(
+            ["a", "%00", "%c0%ae", "\u2024\u2024", "\uff0e\uff0e", "\u2215", "/", "//", ";", "%", "SKILL.md"]
+        ),
+    ),
+    max_size=8,
+).map("".join)
+
+
+@pytest.mark.requirement("MCP-55", "S40-30")
+@settings(max_examples=500, deadline=None)
+@given(_HOSTILE | st.text(max_size=30))
+def test_no_way_of_writing_it_climbs_out(text: str):
+    found = segments("skill://a/" + text)
+    if found is not None:
+        assert not {"", ".", ".."} & set(found)
+        assert not any("/" in segment or "\0" in segment for segment in found)
+
+
+@pytest.mark.requirement("MCP-55")
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8))
+def test_a_doubly_escaped_name_is_decoded_once(name: str):
+    once = "".join(f"%{byte:02X}" for byte in name.encode())
+    assert segments("skill://a/" + quote(once, safe="")) == ("a", once)

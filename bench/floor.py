@@ -45,4 +45,5 @@ async def serve(constants: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(serve, json.loads(Path(sys.argv[1]).read_bytes()) if len(sys.argv) > 1 else {})
+    given: dict[str, Any] = json.loads(Path(sys.argv[1]).read_bytes()) if len(sys.argv) > 1 else {}
+    anyio.run(serve, given)

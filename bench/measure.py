@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,7 @@ class Bench:
     size: int
     quick: bool
     scratch: Path
-    _first: list[_First] = field(default_factory=list)
+    _first: list[_First] = field(default_factory=list[_First])
 
     def __post_init__(self) -> None:
         self.scratch = self.scratch.resolve()
@@ -130,12 +130,16 @@ def cold_start(bench: Bench) -> Iterator[Row]:
         mine: list[float] = []
         bare: list[float] = []
         for _ in range(runs):
-            for times, start in ((mine, lambda era=era: ours(bench.root, era)), (bare, lambda era=era: floor(era))):
-                with start() as client:
-                    client.shake_hands()
-                    times.append(perf_counter() - client.started)
+            mine.append(_handshake(ours(bench.root, era)))
+            bare.append(_handshake(floor(era)))
         first = "initialize" if era == "legacy" else "server/discover"
         yield Row(f"cold start to {first}", bench.size, runs, median(mine) * _MS, median(bare) * _MS, "ms", 1.2)
+
+
+def _handshake(client: Client) -> float:
+    with client:
+        client.shake_hands()
+        return perf_counter() - client.started
 
 
 def first_listing(bench: Bench) -> Iterator[Row]:
@@ -192,7 +196,10 @@ def _pair(
             times[0].append(mine.time(asked[len(times[0]) % len(asked)])[0])
         times[1].extend(bare.time(asked[0])[0] for _ in range(_ROUND))
     count = len(times[0])
-    yield Row(f"{what}, p50", bench.size, count, *(median(each) * _MS for each in times), "ms", 1.3)
+    middle = [median(each) * _MS for each in times]
+    # A skill that nobody has asked for is read and parsed first: work that the floor has no like of, so no goal.
+    goal = 1.3 if len(asked) == 1 else None
+    yield Row(f"{what}, p50", bench.size, count, middle[0], middle[1], "ms", goal)
     if tail:
         slow = [sorted(each)[round(0.99 * (count - 1))] * _MS for each in times]
         yield Row(f"{what}, p99", bench.size, count, slow[0], slow[1], "ms", 1.3)
@@ -272,7 +279,7 @@ def notification(bench: Bench) -> Iterator[Row]:
 
 
 @contextmanager
-def _following(root: Path, era: Era) -> Iterator[Client]:
+def _following(root: Path, era: Era) -> Generator[Client]:
     """A client that has listed everything, follows changes and has heard nothing for a while."""
     with ours(root, era) as client:
         client.shake_hands()

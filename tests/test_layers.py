@@ -30,7 +30,7 @@ NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
-KNOW_THE_SDK = {"server/app.py", "server/notify.py", "web/app.py", "web/guards.py"}
+KNOW_THE_SDK = {"server/app.py", "server/attach.py", "server/notify.py", "web/app.py", "web/guards.py"}
 OPEN_SKILL_FILES = "catalog/"
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
@@ -113,4 +113,6 @@ def test_every_module_states_its_law(module: str) -> None:
     assert ast.get_docstring(tree) or not tree.body
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            if any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
+                continue
             assert ast.get_docstring(node), f"{module}: {node.name} has no docstring"

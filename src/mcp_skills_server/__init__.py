@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Problem as Problem
     from mcp_skills_server.model import Skill as Skill
     from mcp_skills_server.model import Snapshot as Snapshot
-    from mcp_skills_server.server.app import attach as attach
+    from mcp_skills_server.server.attach import attach as attach
     from mcp_skills_server.server.handlers import Settings as Settings
 
 __version__ = "0.1.0"
@@ -34,7 +34,7 @@ _HOMES = {
     "Snapshot": "model",
     "UsageError": "errors",
     "Watcher": "catalog.watch",
-    "attach": "server.app",
+    "attach": "server.attach",
 }
 
 __all__ = [

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from catalog.forest import plant
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.errors import StaleFile
@@ -48,11 +49,9 @@ def test_names_of_tools_and_editors_are_ignored(name: str) -> None:
     assert tree.is_ignored(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["SKILL.md", "a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "~", "git"][:-2]
-)
+@pytest.mark.parametrize("name", ["SKILL.md", "a.git", "node_modules2", "swp", "notes..md", "a b", "ä", "git"])
 def test_other_names_are_not_ignored(name: str) -> None:
-    assert tree.is_ignored(name) is (name == "~")
+    assert not tree.is_ignored(name)
 
 
 def test_a_walk_sorts_what_it_finds_by_kind(tmp_path: Path) -> None:
@@ -240,7 +239,7 @@ def saved_by_an_editor(top: Path) -> None:
     [
         lambda top: (top / "d/file").unlink(),
         lambda top: (top / "d/file").write_text("longer than before"),
-        lambda top: shutil.rmtree(top),
+        shutil.rmtree,
         saved_by_an_editor,
         replaced_by_link,
         directory_replaced_by_link,

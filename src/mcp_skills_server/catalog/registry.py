@@ -419,7 +419,7 @@ def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
 def outermost(parts: Collection[str]) -> list[str]:
     """These directories without those that lie inside another."""
     out: list[str] = []
-    for part in sorted(parts):
+    for part in sorted(parts, key=lambda part: part.split("/")):  # as text, "a-b" would stand between "a" and "a/b"
         if not out or not _within(part, out[-1]):
             out.append(part)
     return out

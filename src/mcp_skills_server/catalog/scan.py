@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_skills_server.catalog import tree
@@ -88,16 +88,18 @@ def scan(root: Root, part: str, known: Mapping[str, Skill], namespace: str, limi
     """
     depth = part.count("/") + 1 if part else 0
     below = limits.depth + _LOOK_BELOW - depth
-    if below < 0:
-        return Scan({}, [])  # nor does a scan of the whole root go there
-    try:
-        with tree.open_directory(root.path, part) as handle:
-            found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
-    except OSError as error:
-        instead = _instead(root, part, error) if part else None
-        if instead is None:
-            raise
-        found = instead
+    if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
+        found = _link_at(root, part) if below == -1 else None
+    else:
+        try:
+            with tree.open_directory(root.path, part) as handle:
+                found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
+        except OSError as error:
+            found = _instead(root, part, error) if part else None
+            if found is None:
+                raise
+    if found is None:
+        return Scan({}, [])
     scanner = _Scanner(root, known, namespace if part else "", limits)
     scanner.visit(found, inside=False)
     return scanner.out
@@ -107,7 +109,11 @@ def _instead(root: Root, part: str, error: OSError) -> Directory | None:
     """What a scan of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
     if isinstance(error, PermissionError):
         return Directory(part, {}, [], unreadable=True)
-    found = tree.look(root.path, part) if error.errno in tree.GONE else None
+    return _link_at(root, part) if error.errno in tree.GONE else None
+
+
+def _link_at(root: Root, part: str) -> Directory | None:
+    found = tree.look(root.path, part)
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = part.rpartition("/")
@@ -242,15 +248,18 @@ class _Scanner:
         skill = self.out.skills[here.path]
         files: dict[str, SkillFile] = {}
         findings: list[Problem] = []
-        self._gather(here, skill, files, findings)
+        empty: list[str] = []
+        self._gather(here, skill, files, findings, empty)
         files = dict(sorted(files.items()))
         findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
         standing_now = min(skill.standing, standing(findings))
-        found = Skill(skill.path, skill.root, skill.directory, skill.reading, files, tuple(findings), standing_now)
+        found = replace(skill, files=files, findings=tuple(findings), standing=standing_now, empty=tuple(sorted(empty)))
         old = self._known.get(here.path)
         self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
 
-    def _gather(self, here: Directory, skill: Skill, files: dict[str, SkillFile], findings: list[Problem]) -> None:
+    def _gather(
+        self, here: Directory, skill: Skill, files: dict[str, SkillFile], findings: list[Problem], empty: list[str]
+    ) -> None:
         """Collect what lies in this directory and below it, by its path in the skill."""
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
@@ -259,6 +268,7 @@ class _Scanner:
                 problem(code, message).at(self._root.show(f"{here.path}/{name}" if here.path else name), skill.path)
             )
 
+        before = len(files)
         for name, file in here.files.items():
             files[prefix + name] = file
         for name in here.links:
@@ -283,7 +293,9 @@ class _Scanner:
         if here.cut:
             find("too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
-            self._gather(inner, skill, files, findings)
+            self._gather(inner, skill, files, findings, empty)
+        if len(files) == before and prefix:
+            empty.append(prefix.rstrip("/"))
 
     def _over_limits(self, here: Directory, files: Mapping[str, SkillFile]) -> Iterator[Problem]:
         limits = self._limits
@@ -347,6 +359,7 @@ def _equal(old: Skill, new: Skill) -> bool:
         old.reading is new.reading
         and old.path == new.path
         and old.findings == new.findings
+        and old.empty == new.empty
         and old.files.keys() == new.files.keys()
         and all(old.files[path] is file for path, file in new.files.items())
     )

@@ -26,6 +26,8 @@ _STEP_MS: Final = 40
 """How long it must be quiet before a burst counts as over; also what an edit waits at the least."""
 _BURST_MS: Final = 1_000
 _POLL_MS: Final = 200
+_POLL_BLIND_S: Final = 1.1
+"""A poll compares time stamps by the second: what follows a change so soon, only a scan sees."""
 _IDLE_MS: Final = 500
 """How often an idle watch looks whether its roots are still the same directories."""
 _RETRY_S: Final = 0.5
@@ -101,7 +103,7 @@ class Watcher:
         identities = _identities(self._registry)
         with RustNotify(paths, False, poll, _POLL_MS, True, True) as notify:
             self._load_or_refresh()
-            due = time.monotonic() + self._reconcile
+            due = time.monotonic() + (_POLL_BLIND_S if poll else self._reconcile)
             while _identities(self._registry) == identities:
                 changes = notify.watch(_BURST_MS, _STEP_MS, _IDLE_MS, self._stop)
                 if changes in ("stop", "signal"):
@@ -113,6 +115,7 @@ class Watcher:
                     due = time.monotonic() + self._reconcile
                 elif not isinstance(changes, str):
                     self._registry.refresh(self._relevant(path for _, path in changes))
+                    due = min(due, time.monotonic() + _POLL_BLIND_S) if poll else due
 
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():

@@ -7,14 +7,12 @@ answered anew, from the new snapshot.
 
 from __future__ import annotations
 
-import binascii
 import json
 import logging
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from anyio import to_thread
 
@@ -23,6 +21,7 @@ from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.server import cursors
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +31,9 @@ Result: TypeAlias = dict[str, Any]
 _T = TypeVar("_T")
 
 _TRIES: Final = 3
+_DEPENDENCIES: Final = "dependencies"
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop, so that one reader of a slow disk does not stop all."""
-_LONGEST_CURSOR: Final = 16_384
 
 
 async def _nothing_else() -> sep2076.Served:
@@ -78,10 +77,10 @@ class Caller:
 
 async def list_skills(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
     """`skills/list` (S76-4, S76-5, S40-12, S40-20, X-9)."""
-    entry = _entry_maker(registry, settings, caller, await settings.served())
+    entry = _entry_maker(registry, settings, caller)
 
     async def answer(snapshot: Snapshot, last_try: bool) -> Result:
-        after = _cursor(params, "skills")
+        after = cursors.key_of(params, "skills")
         page, more = snapshot.page(after, settings.page_size, settings.least)
         entries: list[Json] = []
         for skill in page:
@@ -91,7 +90,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
                 if not last_try:
                     raise
                 logger.warning("%s is left out of the listing: %s", skill.path, stale)
-        return _framed(settings, sep2076.listing(entries, _to_cursor("skills", more)))
+        return _framed(settings, sep2076.listing(entries, cursors.encode("skills", more)))
 
     return await _answer(registry, answer)
 
@@ -106,9 +105,8 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
         also = " or 'uri'" if pinned == "auto" and "name" not in params else ""
         said = "must be a string" if wanted in params else "is missing"
         raise RequestError(f"Parameter {wanted!r}{also} {said}")
-    served = await settings.served()
     if wanted == "uri":
-        entry = _entry_maker(registry, settings, caller, served)
+        entry = _entry_maker(registry, settings, caller)
 
         async def by_its_uri(snapshot: Snapshot, _: bool) -> Result:
             return _framed(settings, sep2640.one(await entry(snapshot, sep2640.find(snapshot, target))))
@@ -120,6 +118,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
         skill = sep2076.find(snapshot, target, settings.least)
         body = await _off_loop(registry.has_body(skill), registry.body, skill)
         text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
+        served = await _served(settings, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
 
     return await _answer(registry, by_name)
@@ -127,14 +126,14 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
 
 async def list_resources(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/list`: every SKILL.md (S40-10, S40-11)."""
-    after = _cursor(params, "resources")
+    after = cursors.key_of(params, "resources")
     page, more = registry.snapshot.page(after, settings.page_size, settings.least)
-    return resources.listing([_descriptor(skill) for skill in page], _to_cursor("resources", more), settings.ttl_ms)
+    return resources.listing([_descriptor(skill) for skill in page], cursors.encode("resources", more), settings.ttl_ms)
 
 
 async def list_templates(_registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/templates/list`."""
-    if _cursor(params, "templates") is not None:
+    if cursors.key_of(params, "templates") is not None:
         raise RequestError("Invalid cursor: the list of templates has one page")
     return resources.template_listing(settings.ttl_ms)
 
@@ -174,7 +173,7 @@ async def read_directory(registry: Registry, settings: Settings, _: Caller, para
     children = snapshot.children(parts, settings.least) if parts else None
     if parts is None or children is None:
         raise RequestError(f"Not a directory: {target[:400]}")
-    after = _cursor(params, f"directory {target}")
+    after = cursors.key_of(params, f"directory {target}")
     names = [name for name in sorted(children) if after is None or name > after]
     page = names[: settings.page_size]
     more = page[-1] if len(names) > len(page) else None
@@ -183,13 +182,13 @@ async def read_directory(registry: Registry, settings: Settings, _: Caller, para
         found = children[name]
         title = sep2076.title(found[0]) if found else None
         out.append(resources.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
-    return resources.listing(out, _to_cursor(f"directory {target}", more), settings.ttl_ms)
+    return resources.listing(out, cursors.encode(f"directory {target}", more), settings.ttl_ms)
 
 
 async def complete(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
     """`completion/complete` for the path of the resource template: paths of files, as the template takes them."""
     reference, argument = params["ref"], params["argument"]
-    if reference.get("type") != "ref/resource" or reference.get("uri") != TEMPLATE:
+    if (reference.get("type"), reference.get("uri")) != ("ref/resource", TEMPLATE):
         raise RequestError(f"Nothing to complete for {json.dumps(reference)[:200]}; known: the template {TEMPLATE}")
     if argument["name"] != "path":
         raise RequestError(f"The template has no variable {argument['name'][:100]!r}; it has 'path'")
@@ -215,13 +214,19 @@ def is_served(registry: Registry, settings: Settings, target: str) -> bool:
     return parts is not None and registry.snapshot.find(parts, settings.least) is not None
 
 
+def is_our_template(reference: Any) -> bool:
+    """Whether `completion/complete` is about the template of skill files; takes the SDK's reference object."""
+    return getattr(reference, "uri", None) == TEMPLATE
+
+
 def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]]:
     """What clients may be told of these changes: (notification method, URI or None). Never data, only "refetch"."""
     least = settings.least
     before = {path: skill for path, skill in changes.before.items() if skill.standing >= least}
     after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
     out: list[tuple[str, str | None]] = []
-    if before or after:
+    changed = {path for path, _ in changes.files}
+    if before.keys() != after.keys() or changed & before.keys():
         out.append((sep2076.LIST_CHANGED, None))
     if {path: _descriptor(skill) for path, skill in before.items()} != {
         path: _descriptor(skill) for path, skill in after.items()
@@ -238,36 +243,39 @@ def _descriptor(skill: Skill) -> dict[str, Json]:
 
 
 def _entry_maker(
-    registry: Registry, settings: Settings, caller: Caller, served: sep2076.Served
+    registry: Registry, settings: Settings, caller: Caller
 ) -> Callable[[Snapshot, Skill], Awaitable[Json]]:
     """How an entry looks to this caller (X-9): SEP-2076's, SEP-2640's, or the union of both."""
-    least = settings.least
-    if settings.dialect == sep2076.NAME:
-
-        async def classic(snapshot: Snapshot, skill: Skill) -> Json:
-            return _remembered_2076(skill, snapshot, served, least)
-
-        return classic
     pure = settings.dialect == sep2640.NAME or caller.declares_skills
 
-    async def released(snapshot: Snapshot, skill: Skill) -> Json:
+    async def classic(snapshot: Snapshot, skill: Skill) -> dict[str, Json]:
+        name = sep2076.name_of(skill, snapshot, settings.least)
+        entry: dict[str, Json] | None = skill.memo.get(sep2076.NAME)
+        if entry is None or entry["name"] != name or _DEPENDENCIES in skill.frontmatter:
+            served = await _served(settings, skill)
+            entry = skill.memo[sep2076.NAME] = sep2076.entry(skill, snapshot, served, settings.least)
+        return entry
+
+    async def released(skill: Skill) -> dict[str, Json]:
         entry: dict[str, Json] | None = skill.memo.get(sep2640.NAME)
         if entry is None:
             digests = await _off_loop(_is_proved(skill), _digests, registry, skill)
             entry = skill.memo[sep2640.NAME] = sep2640.entry(skill, digests)
-        return entry if pure else entry | _remembered_2076(skill, snapshot, served, least)
+        return entry
 
-    return released
+    async def entry(snapshot: Snapshot, skill: Skill) -> Json:
+        if settings.dialect == sep2076.NAME:
+            return await classic(snapshot, skill)
+        if pure:
+            return await released(skill)
+        return await released(skill) | await classic(snapshot, skill)
 
-
-def _remembered_2076(skill: Skill, snapshot: Snapshot, served: sep2076.Served, least: Standing) -> dict[str, Json]:
-    if "dependencies" in skill.frontmatter:
-        return sep2076.entry(skill, snapshot, served, least)
-    name = sep2076.name_of(skill, snapshot, least)
-    entry: dict[str, Json] | None = skill.memo.get(sep2076.NAME)
-    if entry is None or entry["name"] != name:
-        entry = skill.memo[sep2076.NAME] = sep2076.entry(skill, snapshot, served, least)
     return entry
+
+
+async def _served(settings: Settings, skill: Skill) -> sep2076.Served:
+    """What else is served, which only a skill with dependencies needs to know."""
+    return await settings.served() if _DEPENDENCIES in skill.frontmatter else sep2076.Served()
 
 
 def _is_proved(skill: Skill) -> bool:
@@ -306,36 +314,3 @@ def _arguments(params: Params) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
         raise RequestError("Parameter 'arguments' must be an object")
     return cast("Mapping[str, Any]", given)
-
-
-def _cursor(params: Params, kind: str) -> str | None:
-    """The key that a cursor stands for (S76-5, MCP-21, MCP-22).
-
-    Raises:
-        RequestError: it is not a cursor of this list.
-    """
-    cursor = params.get("cursor")
-    if cursor is None:
-        return None
-    try:
-        if not isinstance(cursor, str) or len(cursor) > _LONGEST_CURSOR:
-            raise ValueError
-        raw = urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4))
-        list_kind, key = json.loads(raw)
-        if list_kind != kind or not isinstance(key, str) or _to_cursor(kind, key) != cursor:
-            raise ValueError
-    except (ValueError, TypeError, binascii.Error):
-        shown = repr(cursor)
-        raise RequestError(f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page") from None
-    return key
-
-
-@overload
-def _to_cursor(kind: str, key: str) -> str: ...
-@overload
-def _to_cursor(kind: str, key: None) -> None: ...
-def _to_cursor(kind: str, key: str | None) -> str | None:
-    if key is None:
-        return None
-    raw = json.dumps([kind, key], separators=(",", ":")).encode("utf-8")
-    return urlsafe_b64encode(raw).decode("ascii").rstrip("=")

@@ -82,9 +82,11 @@ class Notifier:
     """Tells every connected client what it may be told."""
 
     def __init__(self) -> None:
-        self._mailboxes: set[Mailbox] = set()
+        self.relays = False
+        """Whether events of the server that we are attached to reach listen streams too, through `relay`."""
+        self._told: set[Mailbox] = set()
+        self._streams: set[Mailbox] = set()
         self._legacy: WeakKeyDictionary[Connection, _Legacy] = WeakKeyDictionary()
-        self._streams = 0
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
@@ -101,20 +103,25 @@ class Notifier:
     def publish(self, notices: Iterable[Notice]) -> None:
         """Tell everyone. Returns at once."""
         notices = list(notices)
-        for mailbox in self._mailboxes:
+        for mailbox in (*self._told, *self._streams):
             mailbox.put(notices)
+
+    def relay(self, notice: Notice) -> None:
+        """Tell listen streams what the server that we are attached to has to say; legacy clients hear it from it."""
+        for mailbox in self._streams:
+            mailbox.put([notice])
 
     def close(self) -> None:
         """End every listen stream as the protocol says: what is owed, then the result of the request (MCP-37)."""
-        for mailbox in list(self._mailboxes):
+        for mailbox in list(self._streams):
             mailbox.close()
 
     def welcome(self, session: ServerSession) -> None:
         """A legacy client is ready to be told (S76-13)."""
         if self._tasks is not None:
             client = self._client(session)
-            if client.mailbox not in self._mailboxes:
-                self._mailboxes.add(client.mailbox)
+            if client.mailbox not in self._told:
+                self._told.add(client.mailbox)
                 self._tasks.start_soon(self._tell, session, client.mailbox)
 
     def watch(self, session: ServerSession, uri: str) -> None:
@@ -142,14 +149,13 @@ class Notifier:
         """
         if ctx.request_id is None:
             raise RequestError("subscriptions/listen must be a request")
-        if self._streams >= MOST_STREAMS:
+        if len(self._streams) >= MOST_STREAMS:
             raise RequestError(f"Too many listen streams: at most {MOST_STREAMS}")
-        honoured = _honoured(params.notifications)
+        honoured = _honoured(params.notifications, relays=self.relays)
         methods, uris = _wanted(honoured)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
-        self._streams += 1
-        self._mailboxes.add(mailbox)
+        self._streams.add(mailbox)
         try:
             acknowledged = types.SubscriptionsAcknowledgedNotification(
                 params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=meta)
@@ -165,8 +171,7 @@ class Notifier:
                 )
                 await ctx.session.send_notification(cancelled, related_request_id=ctx.request_id)
         finally:
-            self._mailboxes.discard(mailbox)
-            self._streams -= 1
+            self._streams.discard(mailbox)
         return types.SubscriptionsListenResult(_meta=meta)
 
     def _client(self, session: ServerSession) -> _Legacy:
@@ -186,7 +191,7 @@ class Notifier:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             logger.debug("a client left while it was being told")
         finally:
-            self._mailboxes.discard(mailbox)
+            self._told.discard(mailbox)
 
 
 class _SkillListChanged(
@@ -198,7 +203,7 @@ class _SkillListChanged(
     params: types.NotificationParams | None = None
 
 
-def _honoured(requested: types.SubscriptionFilter) -> types.SubscriptionFilter:
+def _honoured(requested: types.SubscriptionFilter, *, relays: bool) -> types.SubscriptionFilter:
     """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12)."""
     uris = list(dict.fromkeys(requested.resource_subscriptions or ()))
     if len(uris) > MOST_SUBSCRIPTIONS:
@@ -207,6 +212,8 @@ def _honoured(requested: types.SubscriptionFilter) -> types.SubscriptionFilter:
     if (requested.model_extra or {}).get("skillsListChanged") is True:
         extra["skillsListChanged"] = True
     return types.SubscriptionFilter(
+        tools_list_changed=True if relays and requested.tools_list_changed else None,
+        prompts_list_changed=True if relays and requested.prompts_list_changed else None,
         resources_list_changed=True if requested.resources_list_changed else None,
         resource_subscriptions=uris or None,
         **extra,
@@ -214,9 +221,13 @@ def _honoured(requested: types.SubscriptionFilter) -> types.SubscriptionFilter:
 
 
 def _wanted(honoured: types.SubscriptionFilter) -> tuple[frozenset[str], frozenset[str]]:
-    methods = {resources.LIST_CHANGED} if honoured.resources_list_changed else set[str]()
-    if (honoured.model_extra or {}).get("skillsListChanged"):
-        methods.add(sep2076.LIST_CHANGED)
+    asked = (
+        (honoured.tools_list_changed, _TOOLS_CHANGED),
+        (honoured.prompts_list_changed, _PROMPTS_CHANGED),
+        (honoured.resources_list_changed, resources.LIST_CHANGED),
+        ((honoured.model_extra or {}).get("skillsListChanged"), sep2076.LIST_CHANGED),
+    )
+    methods = (method for wanted, method in asked if wanted)
     return frozenset(methods), frozenset(honoured.resource_subscriptions or ())
 
 
@@ -225,6 +236,14 @@ def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNo
     if uri is not None:
         return types.ResourceUpdatedNotification(params=types.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
     params = None if meta is None else types.NotificationParams(_meta=meta)
-    if method == resources.LIST_CHANGED:
-        return types.ResourceListChangedNotification(params=params)
-    return cast("types.ServerNotification", _SkillListChanged(params=params))
+    return cast("types.ServerNotification", _KINDS[method](params=params))
+
+
+_TOOLS_CHANGED: Final = "notifications/tools/list_changed"
+_PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
+_KINDS: Final[dict[str, Callable[..., Any]]] = {
+    sep2076.LIST_CHANGED: _SkillListChanged,
+    resources.LIST_CHANGED: types.ResourceListChangedNotification,
+    _TOOLS_CHANGED: types.ToolListChangedNotification,
+    _PROMPTS_CHANGED: types.PromptListChangedNotification,
+}

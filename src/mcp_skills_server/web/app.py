@@ -27,7 +27,8 @@ from starlette.routing import Route
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.server.app import Attachment, attach, make_server
+from mcp_skills_server.server.app import make_server
+from mcp_skills_server.server.attach import Attachment, attach
 from mcp_skills_server.server.handlers import Settings
 from mcp_skills_server.web.guards import Guard, Policy
 
@@ -65,7 +66,7 @@ def make_app(
 ) -> tuple[Starlette, Attachment]:
     """The ASGI application: `/mcp`, `/healthz` and `/readyz`."""
     server = make_server()
-    attachment = attach(server, registry, settings, watcher=watcher)
+    attachment = attach(server, registry, settings, watch=watcher or False)
     manager = StreamableHTTPSessionManager(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.

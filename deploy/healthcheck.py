@@ -1,0 +1,28 @@
+"""The image's HEALTHCHECK: does the server of this container answer /healthz? Exit code 0 or 1.
+
+It reads the environment that the server reads. Under stdio there is nothing to ask, and the client sees the end itself.
+"""
+
+import http.client
+import os
+import sys
+
+
+def main() -> int:
+    if os.environ.get("MCP_SKILLS_TRANSPORT", "stdio") != "http":
+        return 0
+    host = os.environ.get("MCP_SKILLS_HOST", "127.0.0.1")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    connection = http.client.HTTPConnection(host, int(os.environ.get("MCP_SKILLS_PORT", "8000")), timeout=3)
+    try:
+        connection.request("GET", "/healthz")
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        print(f"no answer from {host}: {error}")
+        return 1
+    print(f"/healthz: {status}")
+    return 0 if status == 200 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

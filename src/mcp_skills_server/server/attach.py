@@ -1,0 +1,330 @@
+"""Gives an MCP server of the Python SDK the skills of a registry.
+
+What the server already has stays: its handlers are asked for what is not a skill, and its lists are joined with ours.
+This module, `app.py` and `notify.py` are the only ones in this room that know the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import anyio
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel.server import HandlerEntry, Server
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import ResourceUpdated, ServerEvent, event_to_notification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.errors import NotServed, RequestError
+from mcp_skills_server.model import Changes
+from mcp_skills_server.server import cursors, handlers
+from mcp_skills_server.server.handlers import Caller, Params, Settings
+from mcp_skills_server.server.notify import Notifier
+
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
+logger = logging.getLogger(__name__)
+
+_LEGACY_NOT_FOUND: Final = -32002
+_MOST_PAGES: Final = 100
+"""Pages of another handler's list that are read for its names."""
+
+_THEIRS: Final = "theirs"
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+Handler: TypeAlias = Callable[[Registry, Settings, Caller, Params], Awaitable[dict[str, Any]]]
+Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
+
+_OURS: Final[tuple[tuple[str, type[BaseModel], Handler], ...]] = (
+    ("skills/list", types.RequestParams, handlers.list_skills),
+    ("skills/get", types.RequestParams, handlers.get_skill),
+    ("resources/directory/read", types.RequestParams, handlers.read_directory),
+)
+_LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
+    ("resources/list", "resources", handlers.list_resources),
+    ("resources/templates/list", "resourceTemplates", handlers.list_templates),
+)
+
+
+class Attachment:
+    """A registry attached to a server: what `attach` returns.
+
+    Entered with the server's own lifespan. The first scan begins when a client has its answer to the handshake, so
+    that a large folder does not delay it; the first question about skills waits for the scan.
+    """
+
+    def __init__(self, registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
+        self.registry = registry
+        self.settings = settings
+        self.notifier = Notifier()
+        self._watcher = watcher
+        self._ready = anyio.Event()
+        self._begun = False
+
+    def begin(self) -> None:
+        """Start the first scan, and the watch. Later calls do nothing."""
+        if self._begun:
+            return
+        self._begun = True
+        loop = asyncio.get_running_loop()
+
+        def soon(work: Callable[..., None], *arguments: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                loop.call_soon_threadsafe(work, *arguments)
+
+        def loaded() -> None:
+            self.registry.loaded.wait()
+            soon(self._ready.set)
+
+        self.registry.subscribe(lambda changes: soon(self._publish, changes))
+        threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
+        if self._watcher is not None:
+            self._watcher.start()
+        else:
+            threading.Thread(target=self.registry.load, name="skills-load", daemon=True).start()
+
+    async def ready(self) -> None:
+        """Wait for the first scan."""
+        self.begin()
+        await self._ready.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Tell clients of changes while this is entered; stop the watch afterwards."""
+        async with self.notifier.running():
+            try:
+                yield
+            finally:
+                if self._watcher is not None:
+                    self._watcher.stop(timeout=0.2)
+
+    def _publish(self, changes: Changes) -> None:
+        # Nobody has seen anything before the first scan, so there is nothing to tell of it.
+        if self._ready.is_set():
+            self.notifier.publish(handlers.notices(changes, self.settings))
+
+
+def attach(
+    server: Server[Any] | MCPServer[Any],
+    registry: Registry,
+    settings: Settings | None = None,
+    *,
+    watch: Watcher | bool = True,
+) -> Attachment:
+    """Give an MCP server the skills of a registry: methods, capabilities, notifications.
+
+    Call it last, before the server runs: what the server has by then stays and is joined with the skills.
+
+    Args:
+        server: a lowlevel `Server` or an `MCPServer` of the Python SDK.
+        registry: not yet loaded; it is loaded when the first client has shaken hands.
+        settings: what the operator chose.
+        watch: follow changes of the folders, as the given watcher does or by default; False serves the first scan.
+    """
+    lowlevel = cast("Server[Any]", getattr(server, "_lowlevel_server", server))
+    watcher = Watcher(registry) if watch is True else watch or None
+    attachment = Attachment(registry, settings or Settings(), watcher)
+    joint = _Joint(lowlevel, attachment)
+    joint.add_handlers()
+    lowlevel.middleware.append(joint.middleware)
+    inner = lowlevel.lifespan
+
+    @asynccontextmanager
+    async def lifespan(of: Server[Any]) -> AsyncGenerator[Any]:
+        async with inner(of) as state, attachment.running():
+            yield state
+
+    lowlevel.lifespan = cast("Callable[[Server[Any]], AbstractAsyncContextManager[Any]]", lifespan)
+    return attachment
+
+
+class _Joint:
+    """Where our handlers meet those that a server has already."""
+
+    def __init__(self, server: Server[Any], attachment: Attachment) -> None:
+        self._server = server
+        self._attachment = attachment
+        self._theirs: dict[str, HandlerEntry[Any] | None] = {}
+
+    def add_handlers(self) -> None:
+        """Put ours in place of theirs, with theirs behind them."""
+        for method, params_type, handler in _OURS:
+            self._add(method, params_type, self._ours(handler))
+        for method, key, handler in _LISTS:
+            self._add(method, types.PaginatedRequestParams, self._joined(method, key, self._ours(handler)))
+        read, complete = self._ours(handlers.read_resource), self._ours(handlers.complete)
+        self._add("resources/read", types.ReadResourceRequestParams, self._routed("resources/read", read, _by_uri))
+        self._add(
+            "completion/complete",
+            types.CompleteRequestParams,
+            self._routed("completion/complete", complete, lambda _, params: handlers.is_our_template(params.ref)),
+        )
+        for method, params_type, call in (
+            ("resources/subscribe", types.SubscribeRequestParams, self._subscribe),
+            ("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe),
+        ):
+            self._add(method, params_type, self._routed(method, call, _by_uri))
+        self._add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
+        listening = self._theirs["subscriptions/listen"]
+        if listening is not None and isinstance(listening.handler, ListenHandler):
+            bus = listening.handler._bus  # pyright: ignore[reportPrivateUsage]
+            bus.subscribe(self._relay)
+            self._attachment.notifier.relays = True
+
+    async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
+        result = await call_next(ctx)
+        if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
+            return _declaring(result, self._attachment.settings)
+        if ctx.method == "notifications/initialized":
+            self._attachment.begin()
+            self._attachment.notifier.welcome(ctx.session)
+        return result
+
+    def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
+        self._theirs[method] = self._server.get_request_handler(method)
+        self._server.add_request_handler(method, params_type, _guarded(call))
+
+    def _ours(self, handler: Handler) -> Call:
+        attachment = self._attachment
+
+        async def call(ctx: Context, _: Any) -> dict[str, Any]:
+            await attachment.ready()
+            settings = replace(attachment.settings, served=partial(self._served, ctx))
+            return await handler(attachment.registry, settings, _caller(ctx), ctx.params or {})
+
+        return call
+
+    def _routed(self, method: str, ours: Call, is_ours: Callable[[Attachment, Any], bool]) -> Call:
+        """Ours where it is about a skill, or where the server has nothing of its own."""
+
+        async def call(ctx: Context, params: Any) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None:
+                return await ours(ctx, params)
+            await self._attachment.ready()
+            return await (ours if is_ours(self._attachment, params) else theirs.handler)(ctx, params)
+
+        return call
+
+    def _joined(self, method: str, key: str, ours: Call) -> Call:
+        """Their pages first, then ours; a cursor of theirs travels inside one of ours."""
+
+        async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None or (params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS):
+                return await ours(ctx, params)
+            inner = None if params.cursor is None else cursors.decode(params.cursor)[1]
+            page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
+            more = page.pop("nextCursor", None)
+            if more is not None:
+                return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
+            mine = await ours(replace(ctx, params={}), params)
+            return page | mine | {key: [*page[key], *mine[key]], "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+
+        return call
+
+    async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        await self._attachment.ready()
+        if not _by_uri(self._attachment, params):
+            raise NotServed(params.uri)
+        self._attachment.notifier.watch(ctx.session, params.uri)
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        self._attachment.notifier.unwatch(ctx.session, params.uri)
+        return types.EmptyResult()
+
+    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        self._attachment.begin()
+        return await self._attachment.notifier.listen(ctx, params)
+
+    def _relay(self, event: ServerEvent) -> None:
+        notification = event_to_notification(event, {})
+        uri = event.uri if isinstance(event, ResourceUpdated) else None
+        self._attachment.notifier.relay((notification.method, uri))
+
+    async def _served(self, ctx: Context) -> sep2076.Served:
+        """What the server has beside skills, by name (S76-9...11)."""
+        return sep2076.Served(
+            tools=await self._names(ctx, "tools/list", "tools", "name"),
+            prompts=await self._names(ctx, "prompts/list", "prompts", "name"),
+            resources=await self._names(ctx, "resources/list", "resources", "uri")
+            | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
+        )
+
+    async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
+        entry = self._theirs[method] if method in self._theirs else self._server.get_request_handler(method)
+        names: set[str] = set()
+        if entry is None:
+            return frozenset()
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
+            names |= {str(each[field]) for each in page.get(key, [])}
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+        return frozenset(names)
+
+
+def _by_uri(attachment: Attachment, params: Any) -> bool:
+    return handlers.is_served(attachment.registry, attachment.settings, params.uri)
+
+
+def _as_dict(result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(cast("Mapping[str, Any]", result))
+
+
+def _declaring(result: dict[str, Any], settings: Settings) -> dict[str, Any]:
+    """The result of a handshake with what the SDK's typed capabilities leave out (S76-1, S40-1, S40-4)."""
+    capabilities = dict(result.get("capabilities") or {})
+    if settings.dialect != sep2640.NAME:
+        capabilities |= sep2076.CAPABILITY
+    if settings.dialect != sep2076.NAME:
+        capabilities["extensions"] = {**(capabilities.get("extensions") or {}), sep2640.EXTENSION: sep2640.settings()}
+    capabilities["resources"] = {**(capabilities.get("resources") or {}), "subscribe": True, "listChanged": True}
+    return {**result, "capabilities": capabilities}
+
+
+def _caller(ctx: Context) -> Caller:
+    capabilities = ctx.session.client_capabilities
+    declared = capabilities.extensions if capabilities is not None else None
+    return Caller(ctx.protocol_version in MODERN_PROTOCOL_VERSIONS, bool(declared) and sep2640.EXTENSION in declared)
+
+
+def _guarded(call: Call) -> Call:
+    """Errors become the protocol's: the client's fault by its code, a bug as -32603 without internals."""
+
+    async def guarded(ctx: Context, params: Any) -> Any:
+        try:
+            return await call(ctx, params)
+        except NotServed as error:
+            modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+            code = types.INVALID_PARAMS if modern else _LEGACY_NOT_FOUND
+            raise MCPError(code=code, message=str(error), data={"uri": error.uri}) from None
+        except RequestError as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
+        except MCPError:
+            raise
+        except Exception:
+            logger.exception("%s failed", ctx.method)
+            raise MCPError(code=types.INTERNAL_ERROR, message="Internal error") from None
+
+    return guarded

@@ -1,0 +1,365 @@
+"""The watch: armed before the first scan, quiet when nothing changed, and alive whatever happens to its roots."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+from watchfiles import _rust_notify
+
+from catalog.forest import DEADLINE, Told, plant, skill_md, skills
+from mcp_skills_server.catalog import registry as registry_module
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher, is_ignored_below
+from mcp_skills_server.model import Skill, Standing
+
+
+@contextmanager
+def watching(*roots: Path, **options: Any) -> Iterator[tuple[Registry, Told]]:
+    """A registry under watch, after its first scan."""
+    registry = Registry(roots)
+    told, watcher = Told(registry), Watcher(registry, **options)
+    watcher.start()
+    try:
+        assert registry.loaded.wait(DEADLINE)
+        told.next()
+        yield registry, told
+    finally:
+        watcher.stop(DEADLINE)
+        assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+def serves(*paths: str) -> Callable[[Registry], bool]:
+    return lambda registry: registry.snapshot.paths(Standing.VALID) == sorted(paths)
+
+
+def version(path: str, number: int) -> Callable[[Registry], bool]:
+    return lambda registry: registry.snapshot.skills[path].frontmatter.get("version") == number
+
+
+def edit(top: Path, path: str, number: int) -> None:
+    plant(top, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
+
+
+class Heard(logging.Handler):
+    """Log records that a test can wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.put(record)
+
+    def next(self) -> str:
+        return self.records.get(timeout=DEADLINE).getMessage()
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    handler, logger = Heard(), logging.getLogger("mcp_skills_server")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
+    plant(tmp_path, skills("one"))
+    real = registry_module.scan
+
+    def scan(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if not (tmp_path / "two").exists():
+            plant(tmp_path, skills("two"))
+        return found
+
+    monkeypatch.setattr(registry_module, "scan", scan)
+    with watching(tmp_path) as (_, told):
+        told.until(serves("one", "two"))
+
+
+def test_an_edit_shows(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one", "deep/down/two"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "deep/down/two", 2)
+        told.until(version("deep/down/two", 2))
+        shutil.rmtree(tmp_path / "one")
+        told.until(serves("deep/down/two"))
+
+
+def test_a_burst_of_writes_is_told_in_few_words(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        plant(tmp_path, {f"one/ref/{number}.md": "x" for number in range(200)})
+        told.until(lambda registry: len(registry.snapshot.skills["one"].files) == 201)
+        assert len(told.all) - 1 <= 3
+
+
+def test_a_new_skill_directory_with_all_its_content_shows(tmp_path: Path) -> None:
+    with watching(tmp_path) as (registry, told):
+        plant(tmp_path, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(30)})
+        told.until(lambda registry: len(getattr(registry.snapshot.skills.get("acme/new"), "files", ())) == 31)
+        assert serves("acme/new")(registry)
+
+
+def test_a_save_by_renaming_over_shows(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        (tmp_path / "one/.SKILL.md.tmp").write_text(skill_md("one", "version: 2"))
+        (tmp_path / "one/.SKILL.md.tmp").rename(tmp_path / "one/SKILL.md")
+        told.until(version("one", 2))
+
+
+def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    plant(tmp_path / "outside", skills("two/three"))
+    with watching(root) as (_, told):
+        (tmp_path / "outside/two").rename(root / "two")
+        told.until(serves("one", "two/three"))
+        (root / "two").rename(root / "four")
+        told.until(serves("four/three", "one"))
+        edit(root, "four/three", 2)
+        told.until(version("four/three", 2))
+        (root / "four").rename(tmp_path / "outside/four")
+        told.until(serves("one"))
+
+
+def proved(registry: Registry) -> SimpleQueue[str]:
+    """The paths of skills as their digests become known."""
+    real, out = registry.prove, SimpleQueue[str]()
+
+    def prove(skill: Skill) -> None:
+        real(skill)
+        out.put(skill.path)
+
+    registry.prove = prove  # type: ignore[method-assign]
+    return out
+
+
+def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
+    """Nor for a skill that came after the first scan, though no client has asked for it yet."""
+    plant(tmp_path, {"last/SKILL.md": skill_md("last")})
+    with watching(tmp_path) as (registry, told):
+        done = proved(registry)
+        plant(tmp_path, skills("one") | {"one/ref.md": "x"})
+        told.until(serves("last", "one"))
+        while registry.snapshot.skills["one"].files.get("ref.md") is None:
+            told.next()
+        while any(file.digest is None for file in registry.snapshot.skills["one"].files.values()):
+            done.get(timeout=DEADLINE)
+        so_far, one = len(told.all), registry.snapshot.skills["one"]
+        os.utime(tmp_path / "one/SKILL.md")
+        os.utime(tmp_path / "one/ref.md")
+        os.utime(tmp_path / "one")
+        plant(tmp_path, {"one/.SKILL.md.swp": "x", "one/node_modules/x/SKILL.md": "x", ".git/HEAD": "x", "a~": "x"})
+        plant(tmp_path, {"one/ref.md": "x", "loose.md": "x", "docs/README.md": "x"})
+        edit(tmp_path, "last", 2)
+        told.until(version("last", 2))
+        assert {path for changes in told.all[so_far:] for path in changes.after} == {"last"}
+        assert registry.snapshot.skills["one"] is one
+
+
+def test_a_root_that_is_deleted_and_made_anew_at_once_is_followed_on(tmp_path: Path) -> None:
+    """The new directory may have the inode of the old one, and a watch on the old one hears nothing."""
+    root = plant(tmp_path / "root", skills("one"))
+    with watching(root) as (_, told):
+        shutil.rmtree(root)
+        plant(root, skills("two"))
+        told.until(serves("two"))
+        edit(root, "two", 2)
+        told.until(version("two", 2))
+        edit(root, "two", 3)
+        told.until(version("two", 3))
+
+
+def test_a_root_that_is_away_for_a_while_is_told_and_followed_on(tmp_path: Path, heard: Heard) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    plant(tmp_path / "other", skills("two"))
+    with watching(root, tmp_path / "other") as (registry, told):
+        root.rename(tmp_path / "away")
+        assert "the root cannot be read" in heard.next()
+        assert serves("one", "two")(registry)
+        edit(tmp_path / "other", "two", 2)
+        told.until(version("two", 2))
+        edit(tmp_path / "away", "one", 2)
+        (tmp_path / "away").rename(root)
+        told.until(version("one", 2))
+        edit(root, "one", 3)
+        told.until(version("one", 3))
+
+
+def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    registry = Registry([root])
+    root.rename(tmp_path / "away")
+    told, watcher = Told(registry), Watcher(registry)
+    watcher.start()
+    assert registry.loaded.wait(DEADLINE)
+    assert [problem.code for problem in registry.snapshot.problems] == ["root-missing"]
+    (tmp_path / "away").rename(root)
+    told.until(serves("one"))
+    watcher.stop(DEADLINE)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+def test_polling_sees_the_same(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path, poll=True) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        edit(tmp_path, "one", 3)
+        told.until(version("one", 3))
+        plant(tmp_path, skills("two"))
+        told.until(serves("one", "two"))
+
+
+def test_a_watch_that_cannot_be_armed_falls_back_to_polling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
+) -> None:
+    real, polled = _rust_notify.RustNotify, list[bool]()
+
+    def notify(paths: list[str], debug: bool, poll: bool, *more: Any) -> Any:
+        polled.append(poll)
+        if not poll:
+            raise OSError("inotify watch limit reached")
+        return real(paths, debug, poll, *more)
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        assert "inotify watch limit reached); polling instead" in heard.next()
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+    assert polled == [False, True]
+
+
+def test_where_no_watch_can_be_armed_at_all_the_skills_are_served_and_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def notify(*_: Any) -> Any:
+        raise OSError("no watch here")
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
+def test_a_watch_that_breaks_is_armed_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
+) -> None:
+    real, tries = _rust_notify.RustNotify, iter(range(100))
+
+    def notify(*arguments: Any) -> Any:
+        if next(tries) < 2:
+            raise RuntimeError("broken")
+        return real(*arguments)
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        assert "arming it again" in heard.next()
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        edit(tmp_path, "one", 3)
+        told.until(version("one", 3))
+    assert heard.records.empty()
+
+
+def test_a_root_that_goes_while_the_watch_is_armed_is_nothing_to_poll_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
+) -> None:
+    real, tries = _rust_notify.RustNotify, iter(range(100))
+
+    def notify(paths: list[str], debug: bool, poll: bool, *more: Any) -> Any:
+        assert not poll
+        if next(tries) == 0:
+            raise FileNotFoundError(paths[0])
+        return real(paths, debug, poll, *more)
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
+    with watching(plant(tmp_path, skills("one"))) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+    assert heard.records.empty()
+
+
+def test_a_file_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (registry, told):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
+        told.until(lambda registry: bool(registry.snapshot.skills["one"].findings))
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        assert [problem.code for problem in registry.snapshot.skills["one"].findings] == ["file-name"]
+
+
+def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deaf:
+        def __init__(self, *_: Any) -> None: ...
+        def __enter__(self) -> Deaf:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def watch(self, *arguments: Any) -> str:
+            return "stop" if arguments[-1].wait(0.01) else "timeout"
+
+    monkeypatch.setattr(_rust_notify, "RustNotify", Deaf)
+    with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
+def test_a_root_in_an_ignored_directory_of_another_root_is_followed(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one", ".agents/skills/two"))
+    with watching(tmp_path, tmp_path / ".agents/skills") as (_, told):
+        edit(tmp_path, ".agents/skills/two", 2)
+        told.until(version("two", 2))
+
+
+def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    watcher = Watcher(registry)
+    watcher.start()
+    assert registry.loaded.wait(DEADLINE)
+    watcher.stop(DEADLINE)
+    watcher.stop(DEADLINE)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert not registry._listeners
+
+
+def test_a_watcher_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    Watcher(Registry([tmp_path])).stop()
+
+
+@pytest.mark.requirement("ASG-5")
+@pytest.mark.parametrize(
+    ("path", "ignored"),
+    [
+        ("/r/one/SKILL.md", False),
+        ("/r/.git/HEAD", True),
+        ("/r/one/node_modules/x/y", True),
+        ("/r/one/.SKILL.md.swp", True),
+        ("/r", False),
+        ("/r/", False),
+        ("/.hidden/node_modules/s/one/SKILL.md", False),
+        ("/.hidden/node_modules/s/.x", True),
+        ("/elsewhere/.git/HEAD", False),
+        ("/r-evil/.git/HEAD", False),
+        ("/r/.agents/skills/two/SKILL.md", False),
+        ("/r/.agents/skills", False),
+        ("/r/.agents/other", True),
+        ("/r/.agents/skills/.git/x", True),
+    ],
+)
+def test_a_path_is_ignored_when_it_is_below_every_root_that_holds_it(path: str, ignored: bool) -> None:
+    assert is_ignored_below(path, ["/r", "/.hidden/node_modules/s", "/r/.agents/skills"]) is ignored

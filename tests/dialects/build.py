@@ -1,0 +1,31 @@
+"""Skills and snapshots built in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile, Snapshot, Standing
+
+
+def skill(
+    path: str,
+    files: Iterable[str] = (),
+    *,
+    heading: str | None = None,
+    standing: Standing = Standing.VALID,
+    only: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Skill:
+    """A skill with a name, a description and these other fields (`_` stands for `-`), or with `only` these fields."""
+    name = path.rpartition("/")[2]
+    frontmatter = {"name": name, "description": f"Does {name}."}
+    frontmatter |= {key.replace("_", "-"): value for key, value in fields.items()}
+    reading = Reading(frontmatter if only is None else only, heading, standing, ())
+    sizes = {file: SkillFile(0, f"{path}/{file}", len(file), (len(file),), True) for file in sorted({SKILL_MD, *files})}
+    return Skill(path, 0, path, reading, sizes, (), standing)
+
+
+def snapshot(*skills: Skill) -> Snapshot:
+    """A snapshot of these skills."""
+    return Snapshot({each.path: each for each in skills})

@@ -1,0 +1,138 @@
+"""MCP's own resources."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.dialects import resources
+from mcp_skills_server.model import Standing
+
+from .build import skill
+
+
+@pytest.mark.requirement("S40-10", "S40-11", "S40C-5")
+def test_a_skill_md_is_described_by_its_frontmatter():
+    one = skill("acme/a", license="MIT", metadata={"version": "1"}, allowed_tools="Read", empty=None)
+    assert resources.descriptor(one, "Title") == {
+        "uri": "skill://acme/a/SKILL.md",
+        "name": "a",
+        "title": "Title",
+        "description": "Does a.",
+        "mimeType": "text/markdown",
+        "size": 8,
+        "_meta": {
+            "io.modelcontextprotocol.skills/license": "MIT",
+            "io.modelcontextprotocol.skills/metadata": {"version": "1"},
+            "io.modelcontextprotocol.skills/allowed-tools": "Read",
+            "io.modelcontextprotocol.skills/empty": None,
+        },
+    }
+
+
+@pytest.mark.requirement("S40-10")
+def test_what_is_not_said_leaves_no_key():
+    assert set(resources.descriptor(skill("a"), None)) == {"uri", "name", "description", "mimeType", "size"}
+    bare = skill("acme/a", only={}, standing=Standing.LENIENT)
+    told = resources.descriptor(bare, None)
+    assert set(told) == {"uri", "name", "mimeType", "size"}
+    assert told["name"] == "a"
+
+
+@pytest.mark.requirement("S40-11")
+def test_name_and_description_are_not_told_twice():
+    told = resources.descriptor(skill("a", title="T"), "T")
+    assert told["_meta"] == {"io.modelcontextprotocol.skills/title": "T"}
+
+
+# Directories
+
+
+@pytest.mark.requirement("S40-27")
+def test_a_subdirectory_is_told_as_one_without_a_trailing_slash():
+    assert resources.child("references", "skill://a/references", None, None) == {
+        "uri": "skill://a/references",
+        "name": "references",
+        "mimeType": "inode/directory",
+    }
+
+
+@pytest.mark.requirement("S40-27")
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("notes.md", {"uri": "skill://a/notes.md", "name": "notes.md", "mimeType": "text/markdown", "size": 8}),
+        ("LICENSE", {"uri": "skill://a/LICENSE", "name": "LICENSE", "size": 7}),
+    ],
+)
+def test_a_file_of_a_directory_tells_type_and_size(path: str, expected: dict[str, Any]):
+    assert resources.child(path, f"skill://a/{path}", (skill("a", [path]), path), None) == expected
+
+
+@pytest.mark.requirement("S40-27", "S40-10")
+def test_a_skill_md_in_a_directory_looks_as_it_does_in_the_list():
+    one = skill("a", license="MIT")
+    assert resources.child("SKILL.md", "skill://a/SKILL.md", (one, "SKILL.md"), "T") == resources.descriptor(one, "T")
+
+
+# Answers
+
+
+@pytest.mark.requirement("MCP-23", "MCP-12", "MCP-24")
+def test_listings_say_how_long_they_hold_and_for_whom():
+    frame = {"resultType": "complete", "ttlMs": 1000, "cacheScope": "private"}
+    assert resources.listing([{"uri": "x"}], None, 1000) == {**frame, "resources": [{"uri": "x"}]}
+    assert resources.listing([], "", 1000) == {**frame, "resources": [], "nextCursor": ""}
+    templates = resources.template_listing(1000)
+    (template,) = templates.pop("resourceTemplates")
+    assert templates == frame
+    assert template["uriTemplate"] == "skill://{+path}"
+    assert template["name"]
+
+
+@pytest.mark.parametrize(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
+def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count: int, more: bool):
+    asked = iter(range(count))
+    told = resources.completion(str(number) for number in asked)
+    assert told["completion"] == {"values": [str(number) for number in range(min(count, 100))], "hasMore": more}
+    assert told["resultType"] == "complete"
+    assert next(asked, count) == min(101, count)
+
+
+@pytest.mark.requirement("MCP-55", "X-3")
+@pytest.mark.parametrize(
+    ("path", "raw", "expected"),
+    [
+        ("SKILL.md", b"# T\r\n", {"mimeType": "text/markdown", "text": "# T\r\n"}),
+        ("a.md", b"\xef\xbb\xbfx", {"mimeType": "text/markdown", "text": "\ufeffx"}),
+        ("LICENSE", b"text", {"mimeType": "text/plain", "text": "text"}),
+        ("empty", b"", {"mimeType": "text/plain", "text": ""}),
+        ("a.svg", b"<svg/>", {"mimeType": "image/svg+xml", "text": "<svg/>"}),
+        ("a.png", b"plain", {"mimeType": "image/png", "blob": "cGxhaW4="}),
+        ("a.md", b"\xff", {"mimeType": "text/markdown", "blob": "/w=="}),
+        ("data", b"\0", {"mimeType": "application/octet-stream", "blob": "AA=="}),
+        ("data", b"\xff", {"mimeType": "application/octet-stream", "blob": "/w=="}),
+    ],
+)
+def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: bytes, expected: dict[str, str]):
+    assert resources.contents(f"skill://a/{path}", path, raw, 0) == {
+        "resultType": "complete",
+        "contents": [{"uri": f"skill://a/{path}", **expected}],
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+
+
+@pytest.mark.requirement("X-3", "S40-18", "MCP-55")
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.sampled_from(["a.md", "a.png", "a", "a.json"]))
+@example(b"\xef\xbb\xbf\r\n\r\0", "a.md")
+def test_contents_give_the_very_bytes_back(raw: bytes, path: str):
+    told: Any = resources.contents("skill://a/x", path, raw, 0)
+    (item,) = told["contents"]
+    assert ("text" in item) != ("blob" in item)
+    assert (item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)) == raw

@@ -1,0 +1,223 @@
+"""SEP-2640: skills asked for by the URI of their SKILL.md."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.uris import segments, uri
+from mcp_skills_server.model import SKILL_MD, Skill, Standing
+
+from .build import skill, snapshot
+
+
+def digests(one: Skill) -> dict[str, str]:
+    """A digest for each file."""
+    return {path: "sha256:" + hashlib.sha256(path.encode()).hexdigest() for path in one.files}
+
+
+def entry(one: Skill) -> Any:
+    return sep2640.entry(one, digests(one))
+
+
+_NAME = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/\0"), min_size=1, max_size=6).filter(
+    lambda name: name not in {".", ".."}
+)
+_PATH = st.lists(_NAME, min_size=1, max_size=3).map("/".join)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@pytest.mark.requirement("S40-1", "S40C-1")
+def test_the_settings_are_a_plain_object_that_says_what_is_there():
+    assert sep2640.settings() == {"directoryRead": True}
+    assert sep2640.settings() is not sep2640.settings()
+
+
+@pytest.mark.requirement("S40-12", "S40-13", "S40-15", "S40-16", "S40-18")
+def test_an_entry_is_uri_frontmatter_and_resources():
+    one = skill("acme/billing/refunds", ["references/rules.md"], license="MIT", allowed_tools="Read")
+    assert sep2640.entry(one, {"SKILL.md": "sha256:aa", "references/rules.md": "sha256:bb"}) == {
+        "uri": "skill://acme/billing/refunds/SKILL.md",
+        "frontmatter": {"name": "refunds", "description": "Does refunds.", "license": "MIT", "allowed-tools": "Read"},
+        "resources": [
+            {"uri": "skill://acme/billing/refunds/SKILL.md", "digest": "sha256:aa", "size": 8},
+            {"uri": "skill://acme/billing/refunds/references/rules.md", "digest": "sha256:bb", "size": 19},
+        ],
+    }
+
+
+@pytest.mark.requirement("S40-13")
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.text(max_size=8), _JSON, max_size=5))
+def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
+    before = copy.deepcopy(fields)
+    told = entry(skill("a", only=fields))["frontmatter"]
+    assert told == before
+    assert list(told) == list(before)
+    assert type(told) is dict
+
+
+@pytest.mark.requirement("S40-13")
+def test_an_entry_that_a_caller_changes_leaves_the_skill_alone():
+    one = skill("a")
+    entry(one)["frontmatter"]["name"] = "b"
+    assert one.frontmatter["name"] == "a"
+
+
+@pytest.mark.requirement("S40-14", "S40-6")
+@pytest.mark.parametrize("path", ["a", "acme/refunds", "acme/billing/refunds"])
+def test_the_skill_path_of_the_uri_ends_with_the_name(path: str):
+    told = entry(skill(path))
+    directory, _, file = told["uri"].rpartition("/")
+    assert file == SKILL_MD
+    assert directory.rpartition("/")[2] == told["frontmatter"]["name"]
+
+
+@pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
+@settings(max_examples=200, deadline=None)
+@given(_PATH, st.sets(_PATH, max_size=6))
+def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_size(path: str, files: set[str]):
+    one = skill(path, files)
+    resources = entry(one)["resources"]
+    assert [each["uri"] for each in resources] == [uri(path, file) for file in one.files]
+    assert len({each["uri"] for each in resources}) == len({SKILL_MD, *files})
+    assert uri(path, SKILL_MD) in {each["uri"] for each in resources}
+    for each in resources:
+        assert set(each) == {"uri", "digest", "size"}
+        assert each["uri"].startswith(uri(path) + "/")
+        assert re.fullmatch("sha256:[0-9a-f]{64}", each["digest"])
+        assert type(each["size"]) is int and each["size"] >= 0
+        assert segments(each["uri"]) is not None
+
+
+@pytest.mark.requirement("S40-16")
+def test_files_of_a_nested_skill_belong_to_the_outer_one_too():
+    outer = skill("release", ["notes.md", "entry/SKILL.md", "entry/headings.md"])
+    inner = skill("release/entry", ["headings.md"])
+    assert [each["uri"] for each in entry(outer)["resources"]] == [
+        "skill://release/SKILL.md",
+        "skill://release/entry/SKILL.md",
+        "skill://release/entry/headings.md",
+        "skill://release/notes.md",
+    ]
+    assert [each["uri"] for each in entry(inner)["resources"]] == [
+        "skill://release/entry/SKILL.md",
+        "skill://release/entry/headings.md",
+    ]
+
+
+# Finding
+
+
+@pytest.mark.requirement("S40-23", "S40-25")
+def test_every_valid_skill_is_found_by_the_uri_of_its_skill_md():
+    skills = [skill("a"), skill("acme/a"), skill("out", ["in/SKILL.md"]), skill("out/in")]
+    here = snapshot(*skills)
+    for each in skills:
+        assert sep2640.find(here, uri(each.path, SKILL_MD)) is each
+
+
+@pytest.mark.requirement("S40-24", "S40C-5")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "skill://absent/SKILL.md",
+        "skill://acme/a/notes.md",
+        "skill://acme/a",
+        "skill://acme/a/",
+        "skill://acme",
+        "skill://acme/a/references",
+        "skill://acme/a/skill.md",
+        "skill://acme/a/SKILL.md/",
+        "skill://acme/a/SKILL.md?x",
+        "skill://acme/b/../a/SKILL.md",
+        "skill://acme%2Fa/SKILL.md",
+        "https://acme/a/SKILL.md",
+        "acme/a",
+        "a",
+        "",
+        "skill://",
+    ],
+)
+def test_what_is_no_skill_md_of_a_skill_is_refused_and_named(target: str):
+    with pytest.raises(RequestError) as caught:
+        sep2640.find(snapshot(skill("acme/a", ["notes.md", "references/x.md"])), target)
+    assert str(caught.value) == f"Unknown skill URI: {target}"
+
+
+def test_a_long_uri_is_not_repeated_whole():
+    with pytest.raises(RequestError) as caught:
+        sep2640.find(snapshot(), "skill://" + "x" * 100_000)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.requirement("S40-5", "X-2")
+@pytest.mark.parametrize("standing", [Standing.UNUSABLE, Standing.LENIENT])
+def test_a_skill_that_breaks_the_rules_is_not_there(standing: Standing):
+    broken = skill("acme/a", standing=standing)
+    with pytest.raises(RequestError):
+        sep2640.find(snapshot(broken), "skill://acme/a/SKILL.md")
+
+
+def test_a_broken_nested_skill_is_a_file_of_the_outer_one_and_no_skill():
+    outer = skill("out", ["in/SKILL.md"])
+    with pytest.raises(RequestError):
+        sep2640.find(snapshot(outer, skill("out/in", standing=Standing.LENIENT)), "skill://out/in/SKILL.md")
+
+
+# Frames
+
+
+@pytest.mark.requirement("S40-20", "S40-23")
+def test_results_are_framed_as_complete_with_a_time_to_live_and_a_scope():
+    assert sep2640.framed({"skills": []}, 5000) == {
+        "resultType": "complete",
+        "skills": [],
+        "ttlMs": 5000,
+        "cacheScope": "private",
+    }
+
+
+@pytest.mark.requirement("S40-23", "S40-26")
+def test_get_answers_the_very_entry_of_the_list_without_a_cursor():
+    told = entry(skill("a", ["b.md"]))
+    assert sep2640.one(told) == {"skill": told}
+
+
+# The union with SEP-2076
+
+
+@pytest.mark.requirement("X-10", "S40-12", "S76-4")
+def test_the_two_dialects_share_no_key_of_an_entry():
+    everything = skill(
+        "a",
+        ["i.png"],
+        title="T",
+        version="1",
+        tags=["t"],
+        icons=[{"src": "i.png"}],
+        arguments=[{"name": "x"}],
+        dependencies={"resources": ["skill://a/i.png"]},
+    )
+    here = snapshot(everything)
+    by_uri = entry(everything)
+    by_name = sep2076.entry(everything, here, sep2076.Served(), Standing.VALID)
+    assert set(by_uri) == {"uri", "frontmatter", "resources"}
+    assert set(by_name) == {
+        "name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"
+    }  # fmt: skip
+    union = by_uri | by_name
+    assert {key: union[key] for key in by_uri} == by_uri
+    assert {key: union[key] for key in by_name} == by_name

@@ -5,6 +5,10 @@ ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
 WORKDIR /build
+# Where pip looks for packages, for a build that cannot or may not use the public index.
+ARG PIP_INDEX_URL
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
 # pip stays here; the environment that is copied has none.
 RUN python3 -m venv pip && python3 -m venv --without-pip /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./

@@ -12,7 +12,7 @@ def main() -> int:
     if os.environ.get("MCP_SKILLS_TRANSPORT", "stdio") != "http":
         return 0
     host = os.environ.get("MCP_SKILLS_HOST", "127.0.0.1")
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
     connection = http.client.HTTPConnection(host, int(os.environ.get("MCP_SKILLS_PORT", "8000")), timeout=3)
     try:
         connection.request("GET", "/healthz")

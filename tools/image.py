@@ -52,7 +52,7 @@ TOKEN: Final = "image-test-" + os.urandom(16).hex()
 CLONE_NEWNET: Final = 0x40000000
 
 
-class Failure(Exception):
+class ImageError(Exception):
     """Something is not as it should be."""
 
 
@@ -74,10 +74,10 @@ class Steps:
         """A line that must be true.
 
         Raises:
-            Failure: it is not.
+            ImageError: it is not.
         """
         if not condition:
-            raise Failure(text)
+            raise ImageError(text)
         self.saw(f"ok  {text}")
 
 
@@ -85,12 +85,12 @@ def run(arguments: Sequence[str | Path], **options: Any) -> str:
     """Run a command and return its stdout; its stderr is shown only when it fails.
 
     Raises:
-        Failure: it fails.
+        ImageError: it fails.
     """
     done = subprocess.run([str(each) for each in arguments], capture_output=True, text=True, check=False, **options)
     if done.returncode:
         told = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise Failure(f"{arguments[0]} failed with {done.returncode}: {' '.join(map(str, arguments))}\n{told}")
+        raise ImageError(f"{arguments[0]} failed with {done.returncode}: {' '.join(map(str, arguments))}\n{told}")
     return done.stdout.strip()
 
 
@@ -124,7 +124,7 @@ class Buildah:
     def clean(self) -> None:
         """Remove every container that was made here."""
         for name in list(self.made):
-            with suppress(Failure):
+            with suppress(ImageError):
                 self.remove(name)
 
 
@@ -181,11 +181,9 @@ def fetch_wheels(buildah: Buildah, base: str, wheels: Path, steps: Steps) -> Non
     steps.saw(f"{len(list(wheels.iterdir()))} wheels for Python {version}")
 
 
-def build(buildah: Buildah, wheels: Path, scratch: Path, steps: Steps) -> str:
+def build(buildah: Buildah, wheels: Path, steps: Steps) -> str:
     """The image; its name."""
     steps.step("buildah build, without a network")
-    pip_conf = scratch / "pip.conf"
-    pip_conf.write_text("[global]\nno-index = true\nfind-links = /wheels\n", encoding="utf-8")
     source = (ROOT / "src" / "mcp_skills_server" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__(?:: \S+)? = "([^"]+)"', source, re.MULTILINE)
     version = found[1] if found else "dev"
@@ -194,7 +192,8 @@ def build(buildah: Buildah, wheels: Path, scratch: Path, steps: Steps) -> str:
         *("build", "--quiet", "--isolation", "chroot", "--pull-never", "--format", "docker"),
         # Only docker's format keeps a HEALTHCHECK. vfs copies a layer whole, so there are to be few.
         *("--layers=false", "--force-rm", "--network", "host"),
-        *("--volume", f"{wheels}:/wheels:ro", "--volume", f"{pip_conf}:/etc/pip.conf:ro"),
+        # /mnt is there in any case: buildah leaves an empty directory behind where it has to make one.
+        *("--volume", f"{wheels}:/mnt:ro", "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/mnt"),
         *("--build-arg", f"VERSION={version}", "--build-arg", f"REVISION={revision.stdout.strip() or 'unknown'}"),
         *("--tag", NAME, "--file", ROOT / "Dockerfile", ROOT),
     )
@@ -226,8 +225,8 @@ def look_at(buildah: Buildah, image: str, base: str, place: Path, steps: Steps) 
         if not each.is_symlink() and (each.stat().st_uid != 0 or each.stat().st_mode & 0o022)
     ]
     steps.check(not writable, "all of /app belongs to root, and nobody else may write there")
-    left = [each for each in ("wheels", "build", "app/bin/pip", "etc/pip.conf") if (place / each).exists()]
-    steps.check(not left, "nothing is left of pip, the wheels and the sources")
+    left = [each for each in ("build", "app/bin/pip", "etc/pip.conf") if (place / each).exists()]
+    steps.check(not left and not any((place / "mnt").iterdir()), "nothing is left of pip, the wheels and the sources")
     size = weigh(place)
     app = weigh(place / "app")
     steps.saw(f"size: {size / 1e6:.0f} MB, of which /app {app / 1e6:.0f} MB")
@@ -282,7 +281,7 @@ class Client:
         with self.connection("POST", "/mcp", message, **headers) as response:
             session = response.getheader("Mcp-Session-Id")
             if response.status >= 300:
-                raise Failure(f"{message['method']}: HTTP {response.status} {response.read()[:300]!r}")
+                raise ImageError(f"{message['method']}: HTTP {response.status} {response.read()[:300]!r}")
             if response.status == 202:
                 return {}, session
             if (response.getheader("Content-Type") or "").startswith("application/json"):
@@ -292,7 +291,7 @@ class Client:
                     received = json.loads(line[5:])
                     if received.get("id") == message["id"]:
                         return answer(received), session
-        raise Failure(f"{message['method']}: the stream ended without an answer")
+        raise ImageError(f"{message['method']}: the stream ended without an answer")
 
     def legacy(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         """Ask within the session."""
@@ -330,10 +329,10 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
     """The result.
 
     Raises:
-        Failure: it is an error.
+        ImageError: it is an error.
     """
     if "error" in message:
-        raise Failure(f"an error came back: {message['error']}")
+        raise ImageError(f"an error came back: {message['error']}")
     return message["result"]
 
 
@@ -363,7 +362,7 @@ def talk(client: Client, steps: Steps) -> None:
             (content,) = ask("resources/read", {"uri": file["uri"]})["contents"]
             raw = base64.b64decode(content["blob"]) if "blob" in content else content["text"].encode()
             if "sha256:" + hashlib.sha256(raw).hexdigest() != file["digest"]:
-                raise Failure(f"{file['uri']} does not have the digest of its listing")
+                raise ImageError(f"{file['uri']} does not have the digest of its listing")
         steps.check(True, f"{era}: resources/read gives the listed bytes of {uri}")
 
 
@@ -376,7 +375,7 @@ def open_streams(client: Client) -> list[http.client.HTTPResponse]:
     modern = client.connection("POST", "/mcp", message, **headers)
     for stream in (legacy, modern):
         if stream.status != 200:
-            raise Failure(f"a stream was not opened: HTTP {stream.status} {stream.read()[:300]!r}")
+            raise ImageError(f"a stream was not opened: HTTP {stream.status} {stream.read()[:300]!r}")
     modern.readline()
     return [legacy, modern]
 
@@ -388,14 +387,23 @@ def own_network() -> None:
     """Leave this machine's network: from here on there is a loopback of our own and nothing else.
 
     Raises:
-        Failure: that is not allowed.
+        ImageError: that is not allowed.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNET):
-        raise Failure(f"no network namespace: {os.strerror(ctypes.get_errno())}")
+        raise ImageError(f"no network namespace: {os.strerror(ctypes.get_errno())}")
     flags, up = 0x8914, 0x1  # SIOCSIFFLAGS, IFF_UP
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         fcntl.ioctl(control, flags, struct.pack("16sh", b"lo", up))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A container of the image, its root file system and its configuration."""
+
+    container: str
+    place: Path
+    config: dict[str, Any]
 
 
 @dataclass
@@ -446,7 +454,7 @@ def started(command: Sequence[str], log: Path) -> Generator[Running]:
         end = time.monotonic() + DEADLINE
         while True:
             if process.poll() is not None or time.monotonic() > end:
-                raise Failure(f"the server did not get ready (exit code {process.poll()}):\n{log.read_text()}")
+                raise ImageError(f"the server did not get ready (exit code {process.poll()}):\n{log.read_text()}")
             pid = pid or server_below(process.pid)
             with suppress(OSError, http.client.HTTPException):
                 if pid is not None and Client().get("/readyz")[0] == 200:
@@ -470,7 +478,7 @@ def end_and_check(server: Running, client: Client, steps: Steps) -> None:
     try:
         code = server.process.wait(DEADLINE)
     except subprocess.TimeoutExpired:
-        raise Failure("SIGTERM did not end it") from None
+        raise ImageError("SIGTERM did not end it") from None
     took = time.monotonic() - begun
     steps.check(code == 0, f"SIGTERM, with a stream of each era open: exit code {code}")
     steps.check(took < ENDING, f"after {took:.2f} s")
@@ -499,15 +507,15 @@ def differences(before: Mapping[str, tuple[int, ...]], after: Mapping[str, tuple
     return sorted(each for each in before.keys() | after.keys() if before.get(each) != after.get(each))
 
 
-def run_by_buildah(
-    buildah: Buildah, container: str, place: Path, config: dict[str, Any], scratch: Path, steps: Steps
-) -> None:
+def run_by_buildah(built: Built, buildah: Buildah, scratch: Path, steps: Steps) -> None:
     """The image as buildah runs it: its user, its environment, its entry point."""
 
     def command(program: Sequence[str], *options: str) -> list[str]:
         mount = f"{SKILLS}:/skills:ro"
-        return buildah.command("run", "--isolation", "chroot", "--volume", mount, *options, container, "--", *program)
+        chroot = ("run", "--isolation", "chroot", "--volume", mount)
+        return buildah.command(*chroot, *options, built.container, "--", *program)
 
+    place, config = built.place, built.config
     program = [*config["Entrypoint"], *config["Cmd"]]
 
     steps.step("run without configuration: it must not be open to everybody")
@@ -556,8 +564,9 @@ exec chroot "$PLACE" /usr/bin/setpriv --reuid "${USERS%:*}" --regid "${USERS#*:}
 """
 
 
-def run_locked(place: Path, config: dict[str, Any], scratch: Path, steps: Steps) -> None:
+def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
     """The image as an orchestrator would run it."""
+    place, config = built.place, built.config
     steps.step("run as process 1: read-only root file system, no capabilities, no new privileges, a token file")
     tokens = scratch / "tokens"
     tokens.write_text(f"# for the test\nimage={TOKEN}\n", encoding="utf-8")
@@ -629,13 +638,13 @@ def main() -> None:
             wheels = scratch / "wheels"
             fetch_wheels(buildah, base[1], wheels, steps)
             own_network()
-            image = build(buildah, wheels, scratch, steps)
+            image = build(buildah, wheels, steps)
             container = buildah.container(image)
             place = Path(buildah("mount", container))
-            config = look_at(buildah, image, base[1], place, steps)
-            run_by_buildah(buildah, container, place, config, scratch, steps)
-            run_locked(place, config, scratch, steps)
-        except Failure as failure:
+            built = Built(container, place, look_at(buildah, image, base[1], place, steps))
+            run_by_buildah(built, buildah, scratch, steps)
+            run_locked(built, scratch, steps)
+        except ImageError as failure:
             print(f"\nFAILED: {failure}", flush=True)
             sys.exit(1)
         finally:

@@ -32,6 +32,13 @@ class Standing(IntEnum):
     """Keeps AS-3...8: served everywhere (S40-5)."""
 
 
+def printable(text: str) -> str:
+    """The text with control characters written out, for a terminal or a log; file names may hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong with a skill or a root, told so that a person can mend it.
@@ -66,7 +73,7 @@ class Problem:
     def __str__(self) -> str:
         """All of it as one line: place, severity, what is wrong and what to do."""
         place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return f"{place}: {self.severity}: {self.text} [{self.code}]"
+        return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,8 @@ class _Scanner:
         if not inside:
             for name in here.files:
                 if name.lower() == "skill.md":
-                    return problem("skill-md-case", f"the file is named {name}")
+                    place = self._root.show(f"{here.path}/{name}" if here.path else name)
+                    return problem("skill-md-case", f"the file is named {name}").at(place, "")
         return None
 
     def _skill(self, here: Directory, manifest: SkillFile | Problem) -> Skill:
@@ -201,7 +202,7 @@ class _Scanner:
             path = self._path(here, reading)
         place = self._root.show(f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD)
         if reading.problems:
-            located = tuple(found.at(place, path) for found in reading.problems)
+            located = tuple(found.at(found.path or place, path) for found in reading.problems)
             reading = Reading(reading.frontmatter, reading.heading, reading.standing, located)
             if old is not None and old.reading == reading:
                 reading = old.reading
@@ -211,8 +212,9 @@ class _Scanner:
         if here.path:
             return f"{self._namespace}/{here.path}" if self._namespace else here.path
         name = reading.frontmatter.get("name")
-        # A root that is itself a skill goes by its name; a bad name must not put slashes into the path.
-        return name if isinstance(name, str) and name and "/" not in name else self._directory_name(here)
+        # A root that is itself a skill goes by its name, unless the name would make a path of another shape.
+        sound = isinstance(name, str) and name.isprintable() and "/" not in name and name not in {"", ".", ".."}
+        return name if isinstance(name, str) and sound else self._directory_name(here)
 
     def _directory_name(self, here: Directory) -> str:
         name = os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"

@@ -9,6 +9,7 @@ import click
 
 from mcp_skills_server.commands.options import limits, make_registry, roots, take_limits
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.model import Problem, Skill
@@ -103,7 +104,9 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     )
     for problem in problems:
         click.echo(str(problem))
-    click.echo(f"\n{told['instructions']}")
+    click.echo()
+    for line in str(told["instructions"]).split("\n"):
+        click.echo("\t".join(printable(part) for part in line.split("\t")))
 
 
 @click.command()
@@ -204,4 +207,4 @@ def _table(rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         last = row[-1] if len(row[-1]) <= 100 else row[-1][:97] + "..."
-        click.echo("  ".join([*cells, last]).rstrip())
+        click.echo(printable("  ".join([*cells, last]).rstrip()))

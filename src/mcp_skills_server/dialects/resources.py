@@ -5,6 +5,7 @@ Snapshot in, plain dicts out.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable
 from itertools import islice
@@ -19,6 +20,8 @@ UPDATED: Final = "notifications/resources/updated"
 META_PREFIX: Final = "io.modelcontextprotocol.skills/"
 DIRECTORY: Final = "inode/directory"
 MOST_COMPLETIONS: Final = 100
+_META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""What MCP lets a `_meta` key be; a field of another name is still in the skill's entry."""
 _TOLD_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
@@ -32,7 +35,9 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
     out["mimeType"] = media.MARKDOWN
     out["size"] = skill.files[SKILL_MD].size
     meta: dict[str, Json] = {
-        META_PREFIX + key: value for key, value in skill.frontmatter.items() if key not in _TOLD_ELSEWHERE
+        META_PREFIX + key: value
+        for key, value in skill.frontmatter.items()
+        if key not in _TOLD_ELSEWHERE and _META_NAME.fullmatch(key)
     }
     if meta:
         out["_meta"] = meta

@@ -36,8 +36,10 @@ class Served:
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
-    """What the skill is called here: its name while no other has it, else its skill path."""
-    return skill.name if len(snapshot.named(skill.name, least)) == 1 else skill.path
+    """What the skill is called here: its name while no other has it, as name or as path, else its skill path."""
+    holder = snapshot.skills.get(skill.name)
+    taken = holder is not None and holder is not skill and holder.standing >= least
+    return skill.path if taken or len(snapshot.named(skill.name, least)) > 1 else skill.name
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:

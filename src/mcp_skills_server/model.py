@@ -171,22 +171,30 @@ class Skill:
         return sum(file.size for file in self.files.values())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Changes:
     """One snapshot minus another.
 
     Attributes:
         before: the skills that were removed or replaced, by skill path.
         after: the skills that were added or that replaced one, by skill path.
-        files: (skill path, file path) of every file that was added, removed or has other bytes.
     """
 
     before: Mapping[str, Skill]
     after: Mapping[str, Skill]
-    files: frozenset[tuple[str, str]] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after)
+
+    @cached_property
+    def files(self) -> frozenset[tuple[str, str]]:
+        """(skill path, file path) of every file that was added, removed or has other bytes."""
+        out: set[tuple[str, str]] = set()
+        for path in self.before.keys() | self.after.keys():
+            old = self.before[path].files if path in self.before else dict[str, SkillFile]()
+            new = self.after[path].files if path in self.after else dict[str, SkillFile]()
+            out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
+        return frozenset(out)
 
 
 class Snapshot:
@@ -205,7 +213,7 @@ class Snapshot:
 
     def replacing(self, after: Mapping[str, Skill], gone: Iterable[str], problems: tuple[Problem, ...]) -> Snapshot:
         """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
-        skills = dict(self.skills)
+        skills: dict[str, Skill] = self.skills.copy()
         same_face = True
         for path in gone:
             del skills[path]

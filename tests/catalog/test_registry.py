@@ -722,7 +722,7 @@ OPERATION = st.one_of(
     st.tuples(st.just("remove"), st.one_of(FILE, SOMEWHERE, LINK), st.just("")),
     st.tuples(st.just("move"), SOMEWHERE, SOMEWHERE),
     st.tuples(st.just("rename"), FILE, FILE),
-    st.tuples(st.just("directory"), st.one_of(SOMEWHERE, FILE), st.just("")),
+    st.tuples(st.just("directory"), st.one_of(SOMEWHERE, SOMEWHERE.map("{}/SKILL.md".format)), st.just("")),
     st.tuples(st.just("link"), LINK, st.sampled_from(LINKS)),
     st.tuples(st.just("prove"), st.just("one"), st.just("")),
 )
@@ -750,6 +750,8 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
         os.path.realpath(p.parent) != str(p.parent) for p in (place, target)
     ):
         return told  # the roots stay, and nothing is done through a link
+    if verb == "rename" and place.is_dir():
+        return told  # or a link that nobody touched would lead to a directory, of which no event tells
     if place.is_symlink() and verb not in ("remove", "move", "rename"):
         return told
     with suppress(OSError):

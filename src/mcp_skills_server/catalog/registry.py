@@ -184,7 +184,7 @@ class Registry:
             before = {path: s for path, s in old.skills.items() if new.skills.get(path) is not s}
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
-        changes = Changes(before, after, _changed_files(before, after))
+        changes = Changes(before, after)
         if changes:
             self._tell(changes)
         return changes
@@ -442,12 +442,3 @@ def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> 
     if path in merged:
         return path
     return next((parent for parent in _parents(path) if parent in merged), above.get(path))
-
-
-def _changed_files(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> frozenset[tuple[str, str]]:
-    out: set[tuple[str, str]] = set()
-    for path in before.keys() | after.keys():
-        old = before[path].files if path in before else dict[str, SkillFile]()
-        new = after[path].files if path in after else dict[str, SkillFile]()
-        out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
-    return frozenset(out)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -295,7 +296,7 @@ class _Builder:
                     )
                 elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
                     self._note("yaml-key", event, f"the key {_short(text)} is not text for every YAML reader")
-            return text
+            return sys.intern(text)  # ten thousand skills have the same dozen keys
         value = self._value(event, depth + 1)
         if event.__class__ is ScalarEvent:
             return str(event.value)

@@ -17,7 +17,7 @@ _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=4096)
 def uri(skill_path: str, file_path: str = "") -> str:
     """The URI of a file of a skill, or of the skill's directory (S40-6, S40-8)."""
     first, _, rest = skill_path.partition("/")

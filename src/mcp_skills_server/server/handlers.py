@@ -82,6 +82,9 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
     async def answer(snapshot: Snapshot, last_try: bool) -> Result:
         after = cursors.key_of(params, "skills")
         page, more = snapshot.page(after, settings.page_size, settings.least)
+        unproved = [skill for skill in page if sep2640.NAME not in skill.memo and not _is_proved(skill)]
+        if unproved and settings.dialect != sep2076.NAME:
+            await to_thread.run_sync(_prove, registry, unproved)
         entries: list[Json] = []
         for skill in page:
             try:
@@ -276,6 +279,11 @@ def _entry_maker(
 async def _served(settings: Settings, skill: Skill) -> sep2076.Served:
     """What else is served, which only a skill with dependencies needs to know."""
     return await settings.served() if _DEPENDENCIES in skill.frontmatter else sep2076.Served()
+
+
+def _prove(registry: Registry, skills: list[Skill]) -> None:
+    for skill in skills:
+        registry.prove(skill)
 
 
 def _is_proved(skill: Skill) -> bool:

@@ -1,0 +1,204 @@
+"""A folder of skills attached to servers that have something of their own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp.client.client import Client
+from mcp.server.lowlevel.server import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.shared.exceptions import MCPError
+from pydantic import ConfigDict
+
+from mcp_skills_server import Registry, Settings, attach
+from wire import EXTENSION, ROOT, Era, Wire, WireError, write_skill
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def example(era: Era) -> Iterator[Wire]:
+    """The example, as a process."""
+    wire = Wire([sys.executable, str(ROOT / "examples" / "give_a_server_skills.py")], era=era)
+    try:
+        yield wire
+    finally:
+        wire.kill()
+
+
+SKILL = "skill://summarise-ticket/SKILL.md"
+
+
+def test_the_server_keeps_what_it_has(example: Wire) -> None:
+    capabilities = example.open()["capabilities"]
+    assert {"tools", "prompts", "resources", "skills", "extensions"} <= capabilities.keys()
+    assert [tool["name"] for tool in example.request("tools/list")["tools"]] == ["read_ticket"]
+    called = example.request("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}})
+    assert "green" in called["content"][0]["text"]
+    uris = [each["uri"] for each in example.request("resources/list")["resources"]]
+    assert uris == ["tickets://open", SKILL]
+    templates = [each["uriTemplate"] for each in example.request("resources/templates/list")["resourceTemplates"]]
+    assert templates == ["tickets://{number}", "skill://{+path}"]
+    assert example.request("resources/read", {"uri": "tickets://7"})["contents"][0]["text"].startswith("The printer")
+    assert example.request("resources/read", {"uri": SKILL})["contents"][0]["mimeType"] == "text/markdown"
+    with pytest.raises(WireError):
+        example.request("resources/read", {"uri": "tickets://none/none"})
+
+
+@pytest.mark.requirement("S76-9", "S76-10", "S76-11", "X-14")
+def test_dependencies_resolve_against_what_the_server_really_has(example: Wire) -> None:
+    example.open()
+    kept = {
+        "tools": ["read_ticket"],  # close_ticket is not served
+        "prompts": [{"type": "ref/prompt", "name": "handover"}],
+        "resources": [
+            {"type": "ref/resource", "uri": "tickets://open"},
+            {"type": "ref/resource", "uri": "tickets://{number}"},
+            {"type": "ref/resource", "uri": SKILL},
+        ],
+    }
+    assert example.every_skill()[0]["dependencies"] == kept
+    assert example.request("skills/get", {"name": "summarise-ticket"})["dependencies"] == kept
+
+
+async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    server = MCPServer("mine")
+
+    async def announce(ctx: Context[Any, Any]) -> str:
+        """Say that tools and a resource changed."""
+        await ctx.notify_tools_changed()
+        await ctx.notify_resource_updated("mine://x")
+        return "told"
+
+    server.add_tool(announce)
+    attach(server, Registry([tmp_path]))
+    async with Client(server, mode="auto") as client:
+        listening = client.listen(tools_list_changed=True, resource_subscriptions=["mine://x", "skill://a/SKILL.md"])
+        async with listening as events:
+            assert events.honored.tools_list_changed is True
+            await client.call_tool("announce")
+            seen = {repr(await anext(events)), repr(await anext(events))}
+            assert seen == {"ToolsListChanged()", "ResourceUpdated(uri='mine://x')"}
+            write_skill(tmp_path / "a", description="Another description of some length.")
+            assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
+
+
+class Ask(types.Request[dict[str, Any], str]):
+    """A request for a method that the SDK does not know."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Answer(types.Result):
+    """Its result, as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def paged_server() -> Server[Any]:
+    """A lowlevel server with two pages of resources, a template, a reader and a completion."""
+
+    async def list_resources(_: Any, params: types.PaginatedRequestParams | None) -> types.ListResourcesResult:
+        second = params is not None and params.cursor == "second"
+        resource = types.Resource(uri="own://2" if second else "own://1", name="own")
+        return types.ListResourcesResult(resources=[resource], next_cursor=None if second else "second")
+
+    async def read(_: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        if not params.uri.startswith("own://"):
+            raise MCPError(code=-32602, message="own: not found")
+        return types.ReadResourceResult(contents=[types.TextResourceContents(uri=params.uri, text="own")])
+
+    async def complete(_: Any, __: types.CompleteRequestParams) -> types.CompleteResult:
+        return types.CompleteResult(completion=types.Completion(values=["own"]))
+
+    return Server("own", on_list_resources=list_resources, on_read_resource=read, on_completion=complete)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_lists_of_a_lowlevel_server_are_joined_page_by_page(tmp_path: Path, mode: Any) -> None:
+    for name in ("a", "b", "c"):
+        write_skill(tmp_path / name)
+    server = paged_server()
+    attach(server, Registry([tmp_path]), Settings(page_size=2), watch=False)
+    async with Client(server, mode=mode) as client:
+        assert client.server_capabilities.resources is not None
+        pages: list[list[str]] = []
+        cursor: str | None = None
+        while True:
+            page = await client.session.list_resources(params=types.PaginatedRequestParams(cursor=cursor))
+            pages.append([resource.uri for resource in page.resources])
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        assert pages == [
+            ["own://1"],
+            ["own://2", "skill://a/SKILL.md", "skill://b/SKILL.md"],
+            ["skill://c/SKILL.md"],
+        ]
+        assert (await client.read_resource("own://1")).contents[0].uri == "own://1"
+        assert (await client.read_resource("skill://a/SKILL.md")).contents[0].mime_type == "text/markdown"
+        with pytest.raises(MCPError, match="own: not found"):
+            await client.read_resource("skill://none/SKILL.md")
+        ref = types.ResourceTemplateReference(uri="skill://{+path}")
+        assert "a/SKILL.md" in (await client.complete(ref, {"name": "path", "value": "a"})).completion.values
+        other = types.ResourceTemplateReference(uri="own://{x}")
+        assert (await client.complete(other, {"name": "x", "value": ""})).completion.values == ["own"]
+
+
+@pytest.mark.requirement("S40-30")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_bug_is_told_without_its_internals(
+    tmp_path: Path, mode: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_skill(tmp_path / "a")
+    server = Server[Any]("mine")
+    registry = Registry([tmp_path])
+
+    def broken(*_: object) -> None:
+        raise KeyError("a secret of ours")
+
+    attach(server, registry, watch=False)
+    monkeypatch.setattr(registry, "body", broken)
+    async with Client(server, mode=mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.session.send_request(Ask(method="skills/get", params={"name": "a"}), Answer)
+        assert (caught.value.error.code, caught.value.error.message) == (-32603, "Internal error")
+        assert caught.value.error.data is None
+        listed = await client.session.send_request(Ask(method="skills/list", params={}), Answer)
+        assert listed.model_dump()["skills"]
+    assert "a secret of ours" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mode: Any) -> None:
+    write_skill(tmp_path / "a")
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> Any:
+        steps.append("begun")
+        yield {"own": 1}
+        steps.append("ended")
+
+    server = Server[Any]("mine", lifespan=lifespan)
+    server.extensions["com.example/own"] = {"x": 1}
+    attach(server, Registry([tmp_path]), watch=False)
+    async with Client(server, mode=mode) as client:
+        extensions = client.server_capabilities.extensions or {}
+        assert extensions[EXTENSION] == {"directoryRead": True}
+        if mode == "auto":
+            assert extensions["com.example/own"] == {"x": 1}
+    assert steps == ["begun", "ended"]

@@ -9,7 +9,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test lint format requirements golden bench clean
+.PHONY: help demo test lint format requirements golden interop image bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -34,6 +34,12 @@ requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which te
 
 golden: $(VENV)/.ready  ## write tests/golden/ anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py
+
+interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm; says so when there is none)
+	@$(BIN)/python tools/interop.py
+
+image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
+	@$(BIN)/python tools/image.py
 
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench

@@ -332,9 +332,9 @@ def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
     assert (resolved and resolved.location) == found
 
 
-def test_names_are_printable_whatever_their_bytes() -> None:
-    assert tree.printable("grün") == "grün" and tree.is_utf8("grün")
-    assert tree.printable(os.fsdecode(b"a\xff")) == "a\\xff" and not tree.is_utf8(os.fsdecode(b"a\xff"))
+def test_names_can_be_spelled_whatever_their_bytes() -> None:
+    assert tree.spelled("grün") == "grün" and tree.is_utf8("grün")
+    assert tree.spelled(os.fsdecode(b"a\xff")) == "a\\xff" and not tree.is_utf8(os.fsdecode(b"a\xff"))
 
 
 def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,7 +191,10 @@ class Registry:
 
     def _tell(self, changes: Changes) -> None:
         for listener in list(self._listeners.values()):
-            listener(changes)
+            try:
+                listener(changes)
+            except Exception:  # one listener's bug must not cost the others their news
+                logger.exception("a listener failed")
 
     def _wins(self, skill: Skill) -> bool:
         shown = self.snapshot.skills.get(skill.path)
@@ -369,7 +372,7 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            out.append(Root(len(out), path, tree.printable(shown)))
+            out.append(Root(len(out), path, tree.spelled(shown)))
     return tuple(out)
 
 

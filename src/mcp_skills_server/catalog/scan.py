@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.catalog import tree
@@ -218,7 +218,7 @@ class _Scanner:
 
     def _directory_name(self, here: Directory) -> str:
         name = os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"
-        return tree.printable(name)
+        return tree.spelled(name)
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
         for _ in range(_TRIES):
@@ -255,7 +255,8 @@ class _Scanner:
         files = dict(sorted(files.items()))
         findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
         standing_now = min(skill.standing, standing(findings))
-        found = replace(skill, files=files, findings=tuple(findings), standing=standing_now, empty=tuple(sorted(empty)))
+        empties, said = tuple(sorted(empty)), tuple(findings)
+        found = Skill(skill.path, skill.root, skill.directory, skill.reading, files, said, standing_now, empties)
         old = self._known.get(here.path)
         self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
 

@@ -105,7 +105,7 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
             if is_ignored(name):
                 continue
             if not name.isascii() and not is_utf8(name):
-                here.unnamed = (*here.unnamed, printable(name))
+                here.unnamed = (*here.unnamed, spelled(name))
             elif entry.is_dir(follow_symlinks=False):
                 inner.append(name)
             elif entry.is_file(follow_symlinks=False):
@@ -249,6 +249,6 @@ def is_utf8(name: str) -> bool:
     return True
 
 
-def printable(name: str) -> str:
+def spelled(name: str) -> str:
     """The name, with escapes for the bytes that are not UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

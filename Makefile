@@ -39,7 +39,7 @@ interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm
 	@$(BIN)/python tools/interop.py
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
-	@$(BIN)/python tools/image.py
+	@$(BIN)/python tools/image.py --install
 
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench

@@ -35,6 +35,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+import yaml
+
+from mcp_skills_server.commands.serve import serve
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 SKILLS: Final = ROOT / "fixtures" / "skills"
 NAME: Final = "localhost/mcp-skills-server"
@@ -151,6 +155,8 @@ def make_base(buildah: Buildah, name: str, fresh: bool, steps: Steps) -> None:
     if present.returncode == 0 and not fresh:
         steps.saw("kept from the last time (--fresh makes it anew)")
         return
+    if present.returncode == 0:
+        buildah("rmi", "--force", name)  # or it would stay, without a name
     container = buildah.container("scratch")
     place = Path(buildah("mount", container))
     run(["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, place])
@@ -187,7 +193,8 @@ def build(buildah: Buildah, wheels: Path, steps: Steps) -> str:
     source = (ROOT / "src" / "mcp_skills_server" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__(?:: \S+)? = "([^"]+)"', source, re.MULTILINE)
     version = found[1] if found else "dev"
-    revision = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     with suppress(ImageError):
         buildah("rmi", "--force", NAME)  # or it would stay, without a name
     buildah(
@@ -202,7 +209,7 @@ def build(buildah: Buildah, wheels: Path, steps: Steps) -> str:
     return NAME
 
 
-def look_at(buildah: Buildah, image: str, base: str, place: Path, steps: Steps) -> dict[str, Any]:
+def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Steps) -> dict[str, Any]:
     """Check what the image says of itself and what it contains; its configuration."""
     steps.step("what was built")
     inspected = json.loads(buildah("inspect", "--type", "image", image))
@@ -232,8 +239,9 @@ def look_at(buildah: Buildah, image: str, base: str, place: Path, steps: Steps) 
     size = weigh(place)
     app = weigh(place / "app")
     steps.saw(f"size: {size / 1e6:.0f} MB, of which /app {app / 1e6:.0f} MB")
-    archive = place.parent / "size-of-image"
-    steps.saw(f"compressed: {compressed(buildah, image, archive) / 1e6:.0f} MB over {base}")
+    archive = scratch / "archive"
+    buildah("push", "--quiet", image, f"oci:{archive}")
+    steps.saw(f"compressed: {weigh(archive) / 1e6:.0f} MB")
     return config
 
 
@@ -242,13 +250,34 @@ def weigh(place: Path) -> int:
     return sum(each.lstat().st_size for each in place.rglob("*") if each.is_file() and not each.is_symlink())
 
 
-def compressed(buildah: Buildah, image: str, archive: Path) -> int:
-    """Bytes of the image as a registry would hold it."""
-    try:
-        buildah("push", "--quiet", image, f"oci:{archive}")
-        return weigh(archive)
-    finally:
-        shutil.rmtree(archive, ignore_errors=True)
+def check_manifests(config: dict[str, Any], steps: Steps) -> None:
+    """The files in deploy/ and the page about them must fit the image and the server."""
+    steps.step("deploy/ and docs/container.md beside the image")
+    known = {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
+    for name in ("Dockerfile", "deploy/compose.yaml", "deploy/kubernetes.yaml", "docs/container.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        used = set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", text))
+        steps.check(
+            used <= known, f"{name}: its {len(used)} variables are options of serve {used - known or ''}".rstrip()
+        )
+    user, group = map(int, config["User"].split(":"))
+    deployment, service = yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8"))
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    security = pod["securityContext"]
+    ids = [security[key] for key in ("runAsUser", "runAsGroup", "fsGroup")]
+    steps.check(ids == [user, group, group] and security["runAsNonRoot"], "kubernetes.yaml: the user of the image")
+    steps.check(container["securityContext"]["readOnlyRootFilesystem"], "kubernetes.yaml: a read-only root")
+    probes = {key: container[key]["httpGet"]["path"] for key in ("livenessProbe", "readinessProbe", "startupProbe")}
+    steps.check(list(probes.values()) == ["/healthz", "/readyz", "/readyz"], "kubernetes.yaml: the probes")
+    (port,) = container["ports"]
+    steps.check(port["containerPort"] == PORT, f"kubernetes.yaml: port {PORT}")
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    steps.check(service["spec"]["selector"] == selector, "kubernetes.yaml: the service selects the pods")
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text(encoding="utf-8"))["services"]["server"]
+    steps.check(
+        compose["read_only"] and compose["cap_drop"] == ["ALL"], "compose.yaml: a read-only root, no capability"
+    )
 
 
 # Talking to it
@@ -477,6 +506,8 @@ def started(command: Sequence[str], log: Path) -> Generator[Running]:
 def end_and_check(server: Running, client: Client, steps: Steps) -> None:
     """SIGTERM, with a stream of each era open."""
     streams = open_streams(client)
+    now, most = (int(server.status(key)[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    steps.saw(f"memory: {now:.0f} MiB, at the most {most:.0f} MiB")
     begun = time.monotonic()
     os.kill(server.pid, signal.SIGTERM)
     try:
@@ -487,18 +518,17 @@ def end_and_check(server: Running, client: Client, steps: Steps) -> None:
     steps.check(code == 0, f"SIGTERM, with a stream of each era open: exit code {code}")
     steps.check(took < ENDING, f"after {took:.2f} s")
     for era, stream in streams.items():
-        how, received = "properly", b""
         try:
             received = stream.read()
-        except http.client.IncompleteRead as cut:
-            how, received = "by closing the connection", cut.partial
-        said = next((line[5:].decode() for line in received.splitlines() if line.startswith(b"data:")), "nothing")
-        steps.check(era == "legacy" or '"result"' in said, f"the {era} stream ended {how}, the last word:{said}")
+        except http.client.IncompleteRead:
+            raise ImageError(f"the {era} stream was cut off in the middle") from None
+        said = next((line[5:].decode() for line in received.splitlines() if line.startswith(b"data:")), " nothing")
+        steps.check(era == "legacy" or '"result"' in said, f"the {era} stream ended properly, its last word:{said}")
     told = server.log.read_text().splitlines()
     for line in told:
         steps.saw(f"    {line}")
-    if any("Traceback" in line for line in told):
-        steps.saw("!!  there is a traceback in its log, above")
+    wrong = [line for line in told if line.startswith(("mcp-skills-server: ERROR", "Traceback"))]
+    steps.check(not wrong, "no error in its log, above")
 
 
 def snapshot(place: Path) -> dict[str, tuple[int, ...]]:
@@ -652,7 +682,8 @@ def main() -> None:
             image = build(buildah, wheels, steps)
             container = buildah.container(image)
             place = Path(buildah("mount", container))
-            built = Built(container, place, look_at(buildah, image, base[1], place, steps))
+            built = Built(container, place, look_at(buildah, image, place, scratch, steps))
+            check_manifests(built.config, steps)
             # Where the image declares a volume, this buildah mounts an empty folder over the one that it is given.
             buildah("config", "--volume", "/skills-", container)
             run_by_buildah(built, buildah, scratch, steps)
@@ -662,7 +693,7 @@ def main() -> None:
             sys.exit(1)
         finally:
             buildah.clean()
-    steps.step("the image was built and does what it should")
+    steps.step(f"{NAME} was built and does what it should; it is kept in {options.cache}")
 
 
 if __name__ == "__main__":

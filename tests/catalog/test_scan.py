@@ -416,7 +416,7 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     registry = loaded(Path("skills"))
     assert [problem.path for problem in registry.problems()] == ["skills/one/SKILL.md"]
-    assert Root(0, "/x", "y").show("") == "y"
+    assert Root(0, "/x", "y", "/x").show("") == "y"
 
 
 def test_the_digest_is_that_of_the_raw_bytes() -> None:

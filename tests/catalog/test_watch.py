@@ -18,7 +18,7 @@ from catalog.forest import DEADLINE, Told, plant, skill_md, skills
 from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher, is_ignored_below
-from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.model import Changes, Skill, Standing
 
 
 @contextmanager
@@ -363,3 +363,33 @@ def test_a_watcher_that_was_never_started_can_be_stopped(tmp_path: Path) -> None
 )
 def test_a_path_is_ignored_when_it_is_below_every_root_that_holds_it(path: str, ignored: bool) -> None:
     assert is_ignored_below(path, ["/r", "/.hidden/node_modules/s", "/r/.agents/skills"]) is ignored
+
+
+def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path) -> None:
+    """As git-sync and Kubernetes publish a folder: whole, by moving one link."""
+    for name in ("first", "second"):
+        skill = tmp_path / name / f"from-{name}"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text(
+            f"---\nname: from-{name}\ndescription: Comes from the {name} folder.\n---\n# S\n"
+        )
+    link = tmp_path / "link"
+    link.symlink_to("first")
+    registry = Registry([link])
+    told: SimpleQueue[Changes] = SimpleQueue()
+    registry.subscribe(told.put)
+    watcher = Watcher(registry)
+    watcher.start()
+    try:
+        assert told.get(timeout=10).after.keys() == {"from-first"}
+        fresh = tmp_path / "fresh"
+        fresh.symlink_to("second")
+        fresh.replace(link)
+        changes = told.get(timeout=10)
+        assert (changes.before.keys(), changes.after.keys()) == ({"from-first"}, {"from-second"})
+        (tmp_path / "second" / "from-second" / "SKILL.md").write_text(
+            "---\nname: from-second\ndescription: Edited where the link leads now.\n---\n# S\n"
+        )
+        assert told.get(timeout=10).after["from-second"].description.startswith("Edited")
+    finally:
+        watcher.stop()

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
@@ -17,7 +18,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
-from wire import EXTENSION, ROOT, Era, Wire, WireError, write_skill
+from wire import DEADLINE, EXTENSION, ROOT, Era, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -84,15 +85,18 @@ async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Pa
 
     server.add_tool(announce)
     attach(server, Registry([tmp_path]))
-    async with Client(server, mode="auto") as client:
-        listening = client.listen(tools_list_changed=True, resource_subscriptions=["mine://x", "skill://a/SKILL.md"])
-        async with listening as events:
-            assert events.honored.tools_list_changed is True
-            await client.call_tool("announce")
-            seen = {repr(await anext(events)), repr(await anext(events))}
-            assert seen == {"ToolsListChanged()", "ResourceUpdated(uri='mine://x')"}
-            write_skill(tmp_path / "a", description="Another description of some length.")
-            assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="auto") as client:
+            listening = client.listen(
+                tools_list_changed=True, resource_subscriptions=["mine://x", "skill://a/SKILL.md"]
+            )
+            async with listening as events:
+                assert events.honored.tools_list_changed is True
+                await client.call_tool("announce")
+                seen = {repr(await anext(events)), repr(await anext(events))}
+                assert seen == {"ToolsListChanged()", "ResourceUpdated(uri='mine://x')"}
+                write_skill(tmp_path / "a", description="Another description of some length.")
+                assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
 
 
 class Ask(types.Request[dict[str, Any], str]):

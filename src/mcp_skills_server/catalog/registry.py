@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_skills_server.catalog import tree
@@ -101,6 +101,8 @@ class Registry:
     def refresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Scan again what these absolute paths touch, or everything, and swap the snapshot if anything changed."""
         with self._lock:
+            if paths is None:
+                self._follow_roots()
             todo = [(root, [""]) for root in self.roots] if paths is None else self._touched(paths)
             before: list[Skill] = []
             after: list[Skill] = []
@@ -115,6 +117,14 @@ class Registry:
             if before or after or loose_before != (self._loose, self._missing):
                 return self._swap(before, after, same_keys=same_keys)
             return Changes({}, {})
+
+    def _follow_roots(self) -> None:
+        """Look where the roots lead now: tools that publish a folder whole do it by moving a link."""
+        for root in self.roots:
+            path = os.path.realpath(root.given)
+            if path != root.path and os.path.isdir(path):
+                logger.info("%s now leads to another folder", root.shown)
+                self.roots = (*self.roots[: root.index], replace(root, path=path), *self.roots[root.index + 1 :])
 
     def _touched(self, paths: Iterable[str]) -> list[tuple[Root, list[str]]]:
         by_root: dict[int, set[str]] = {}
@@ -372,7 +382,7 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            out.append(Root(len(out), path, tree.spelled(shown)))
+            out.append(Root(len(out), path, tree.spelled(shown), os.path.abspath(shown)))
     return tuple(out)
 
 

@@ -49,11 +49,13 @@ class Root:
         index: its rank; the lower one wins.
         path: absolute and resolved.
         shown: as the operator wrote it.
+        given: absolute and not resolved; a link on the way may come to lead elsewhere.
     """
 
     index: int
     path: str
     shown: str
+    given: str
 
     def show(self, location: str) -> str:
         """A place below this root as the operator would type it."""

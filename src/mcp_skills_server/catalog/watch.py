@@ -73,7 +73,8 @@ class Watcher:
     def _follow(self) -> None:
         poll, told = self._poll, False
         while not self._stop.is_set():
-            present = [root.path for root in self._registry.roots if os.path.isdir(root.path)]
+            # Where they lead now, and not at the start: a root may be a link that is moved.
+            present = [path for root in self._registry.roots if os.path.isdir(path := os.path.realpath(root.given))]
             try:
                 if present:
                     self._watch(present, poll=poll)
@@ -156,7 +157,7 @@ def _identities(registry: Registry) -> list[tuple[int, int] | None]:
     out: list[tuple[int, int] | None] = []
     for root in registry.roots:
         try:
-            found = os.stat(root.path)
+            found = os.stat(root.given)
             out.append((found.st_dev, found.st_ino))
         except OSError:
             out.append(None)

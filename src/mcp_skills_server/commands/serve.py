@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
 
     A ROOT is a folder that holds skills at any depth, or a skill itself. Of two skills with the same path the one of
     the earlier ROOT is served. Every option has an environment variable: MCP_SKILLS_PAGE_SIZE for --page-size, and
-    MCP_SKILLS_ROOTS for the roots.
+    MCP_SKILLS_ROOTS for the roots, separated as in PATH.
 
     \b
     Examples:
@@ -99,6 +100,9 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
       mcp-skills-server serve ~/skills --transport http --port 8000
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
+    # Until the loop takes the signals over: the first process of a container has no default action for them.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_at_once)
     _log_to_stderr(options["log_level"])
     registry = make_registry(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
@@ -115,6 +119,10 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         _over_http(registry, settings, watcher, options)
     # A client that has stopped reading may hold a thread in a write for ever, and would hold the process with it.
     sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_at_once(_signal: int, _frame: object) -> None:
     os._exit(0)
 
 

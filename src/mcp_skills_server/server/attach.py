@@ -250,7 +250,8 @@ class _Joint:
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
-        self._attachment.begin()
+        # Acknowledged after the first scan, so that whatever changes after the acknowledgement is told.
+        await self._attachment.ready()
         return await self._attachment.notifier.listen(ctx, params)
 
     def _relay(self, event: ServerEvent) -> None:

@@ -7,35 +7,47 @@ grow has a limit: sessions in number and age, bodies in size, connections in num
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import signal
 import socket
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
+from typing import Any, Final
 
 import anyio
+import mcp_types as types
 import uvicorn
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.streamable_http_manager import (
+    RequestBodyLimitMiddleware,
+    StreamableHTTPASGIApp,
+    StreamableHTTPSessionManager,
+)
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.app import make_server
-from mcp_skills_server.server.attach import Attachment, attach
+from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
 from mcp_skills_server.web.guards import Guard, Policy
 
 logger = logging.getLogger(__name__)
 
-_ENDING_S = 1
+_BACKLOG: Final = 2048
+_ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
+_ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
+"""The key of `params._meta` that makes a request one of the modern era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +75,8 @@ class HttpSettings:
 
 def make_app(
     registry: Registry, settings: Settings, http: HttpSettings, watcher: Watcher | None
-) -> tuple[Starlette, Attachment]:
-    """The ASGI application: `/mcp`, `/healthz` and `/readyz`."""
+) -> tuple[Starlette, Callable[[], None]]:
+    """The ASGI application, `/mcp`, `/healthz` and `/readyz`; and what ends its open streams in good order."""
     server = make_server()
     attachment = attach(server, registry, settings, watch=watcher or False)
     manager = StreamableHTTPSessionManager(
@@ -81,6 +93,12 @@ def make_app(
         async with manager.run():
             attachment.begin()
             yield
+
+    def end() -> None:
+        # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
+        attachment.notifier.close()
+        for transport in list(manager._server_instances.values()):  # pyright: ignore[reportPrivateUsage]
+            transport.close_standalone_sse_stream()
 
     async def alive(_: Request) -> PlainTextResponse:
         return PlainTextResponse("alive\n")
@@ -100,16 +118,65 @@ def make_app(
             expose_headers=["Mcp-Session-Id"],
         )
         middleware.insert(0, cors)
+    endpoint = RequestBodyLimitMiddleware(_Endpoint(StreamableHTTPASGIApp(manager)), http.max_body)
     app = Starlette(
         routes=[
-            Route("/mcp", StreamableHTTPASGIApp(manager)),
+            Route("/mcp", endpoint),
             Route("/healthz", alive),
             Route("/readyz", ready),
         ],
         middleware=middleware,
         lifespan=lifespan,
     )
-    return app, attachment
+    return app, end
+
+
+class _Endpoint:
+    """The SDK's endpoint, and what it leaves out: it goes by the headers alone, and trips over half a request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on what is whole and agrees with itself."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            # No events are kept. The SDK would answer this header with nothing at all; without it a stream opens.
+            headers = [header for header in scope.get("headers", ()) if header[0] != b"last-event-id"]
+            await self._app({**scope, "headers": headers}, receive, send)
+            return
+        first: Message | None = await receive()  # the whole body, since it comes through the limit
+        if first["type"] != "http.request" or first.get("more_body"):
+            return  # the client left in the middle of it: nobody reads an answer
+        version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), b"")
+        body: bytes = first.get("body", b"")
+        if version.decode("latin-1") in ("", *HANDSHAKE_PROTOCOL_VERSIONS) and (found := _modern_request(body)):
+            error = {"code": types.HEADER_MISMATCH, "message": _MISMATCH}
+            answer = JSONResponse({"jsonrpc": "2.0", "id": found["id"], "error": error}, status_code=400)
+            await answer(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            nonlocal first
+            message, first = first, None
+            return await receive() if message is None else message
+
+        await self._app(scope, replay, send)
+
+
+_MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
+
+
+def _modern_request(body: bytes) -> dict[str, Any] | None:
+    """The request of the modern era that this is, if it is one, whatever its headers say (MCP-42)."""
+    if b"protocolVersion" not in body:
+        return None
+    try:
+        request = json.loads(body)
+        version = request["params"]["_meta"][_ENVELOPE]
+        is_request = isinstance(request["id"], str | int) and request["method"] != "initialize"
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
 
 
 async def serve_http(registry: Registry, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
@@ -118,7 +185,7 @@ async def serve_http(registry: Registry, settings: Settings, http: HttpSettings,
     Raises:
         UsageError: the address cannot be listened on.
     """
-    app, attachment = make_app(registry, settings, http, watcher)
+    app, end = make_app(registry, settings, http, watcher)
     listener = _listen(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -138,8 +205,7 @@ async def serve_http(registry: Registry, settings: Settings, http: HttpSettings,
         async def end_on_signal() -> None:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 async for _ in signals:
-                    # Listen streams end with their result first, as the protocol says; then the doors close.
-                    attachment.notifier.close()
+                    end()  # streams first, then the doors
                     server.should_exit = True
                     return
 
@@ -162,8 +228,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except OSError as error:
-        raise UsageError(
-            f"cannot listen on {host} port {port} ({error.strerror or error}); choose another --host or --port"
-        ) from None
+        listener.listen(_BACKLOG)  # now, so that whoever reads the address below can connect
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None
     return listener

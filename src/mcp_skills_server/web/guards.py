@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -30,7 +29,10 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token; they tell nothing."""
 _SHORTEST_TOKEN: Final = 16
+_LONGEST_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
+_HOST: Final = re.compile(r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE)
+_ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ def read_tokens(text: str, source: str) -> list[Token]:
     """Tokens out of lines `name=token`; blank lines and lines that begin with # are passed over.
 
     Raises:
-        UsageError: a line is not of that form, a token is too short, or a name stands twice. Never shows a token.
+        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name stands
+            twice. Never shows a token.
     """
     out: list[Token] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -71,6 +74,8 @@ def read_tokens(text: str, source: str) -> list[Token]:
             raise UsageError(f"{source}, line {number}: write name=token")
         if len(secret) < _SHORTEST_TOKEN:
             raise UsageError(f"{source}, line {number}: the token has fewer than {_SHORTEST_TOKEN} characters")
+        if not (secret.isascii() and secret.isprintable()):
+            raise UsageError(f"{source}, line {number}: the token has characters that are not printable ASCII")
         if any(token.name == name for token in out):
             raise UsageError(f"{source}, line {number}: the name {name} stands twice")
         out.append(Token(name, hashlib.sha256(secret.encode()).digest()))
@@ -80,18 +85,22 @@ def read_tokens(text: str, source: str) -> list[Token]:
 
 
 def read_token_file(path: str) -> list[Token]:
-    """The tokens of a file.
+    """The tokens of a file. That others may read it is told in the log.
 
     Raises:
-        UsageError: it cannot be read, or others may read it.
+        UsageError: it cannot be read, or what it says is no tokens.
     """
     try:
         with open(path, encoding="utf-8") as file:
             if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o007:
                 logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
-            text = file.read(1 << 20)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the tokens cannot be read ({error})") from None
+            text = file.read(_LONGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: the tokens cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
+    if len(text) > _LONGEST_FILE:
+        raise UsageError(f"{path}: too long to be tokens")
     return read_tokens(text, path)
 
 
@@ -111,14 +120,14 @@ class Policy:
 
     def host_allowed(self, header: str | None) -> bool:
         """Whether this Host header names the server."""
-        return self.hosts is None or (header is not None and (_host_name(header) or "") in self.hosts)
+        return self.hosts is None or (header is not None and _host_name(header) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
         """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
-        if header is None or "*" in self.origins or header in self.origins:
+        if header is None or "*" in self.origins or header.lower() in self.origins:
             return True
-        parts = urlsplit(header)
-        return parts.scheme in {"http", "https"} and bool(self.hosts) and (parts.hostname or "") in (self.hosts or ())
+        origin = _ORIGIN.fullmatch(header)
+        return origin is not None and self.hosts is not None and _host_name(origin[1]) in self.hosts
 
     def bearer(self, header: str | None) -> Token | None:
         """The token that an Authorization header bears. Takes the same time whichever it is, or none."""
@@ -135,7 +144,7 @@ def make_policy(host: str, hosts: Iterable[str], origins: Iterable[str], tokens:
     """The policy for a server that listens on `host`.
 
     Raises:
-        UsageError: it would be open to the network without an allow-list or a token.
+        UsageError: it would be open to the network without an allow-list or a token, or a host is no host name.
     """
     named = frozenset(_bare(each) for each in hosts)
     loopback = is_loopback(host)
@@ -149,7 +158,7 @@ def make_policy(host: str, hosts: Iterable[str], origins: Iterable[str], tokens:
         allowed = None
     else:
         allowed = named | (frozenset(LOOPBACK) if loopback else frozenset[str]())
-    return Policy(allowed, frozenset(each.rstrip("/") for each in origins), tokens)
+    return Policy(allowed, frozenset(each.rstrip("/").lower() for each in origins), tokens)
 
 
 class Guard:
@@ -175,8 +184,10 @@ class Guard:
         elif not policy.tokens:
             await self._app(scope, receive, send)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
+            logger.warning("refused a request without a token that lets it in")
             await _refuse(send, 401, "A bearer token is required")
         else:
+            logger.debug("%s by the bearer of %s", scope["method"], token.name)
             # The SDK binds a session to the user who opened it.
             user = AuthenticatedUser(AccessToken(token=token.name, client_id=token.name, scopes=[]))
             await self._app({**scope, "user": user}, receive, send)
@@ -192,11 +203,14 @@ async def _refuse(send: Send, status: int, message: str) -> None:
 
 
 def _host_name(header: str) -> str | None:
-    try:
-        return urlsplit(f"//{header}").hostname
-    except ValueError:
-        return None
+    """The name in a Host header, lower case and without port; None if it is not of the form of one."""
+    # Not urlsplit: that finds a host in `evil@localhost` and in `localhost/evil` too, and refuses others by raising.
+    found = _HOST.fullmatch(header)
+    return (found[1] or found[2]).lower() if found else None
 
 
 def _bare(host: str) -> str:
-    return host if host == "*" else (_host_name(host) or host).lower()
+    name = host if host == "*" else _host_name(f"[{host}]" if host.count(":") > 1 and host[0] != "[" else host)
+    if name is None:
+        raise UsageError(f"--allowed-host takes a host name such as mcp.example.com, or * for any host, not {host!r}")
+    return name

@@ -1,0 +1,217 @@
+"""The pure parts of tools/interop.py: what it makes of a referee's results."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+_ROOT = Path(__file__).parent.parent.parent
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("interop_tool", _ROOT / "tools" / "interop.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+tool: Any = _load()
+
+
+def check(status: str, identifier: str = "one", scenario: str = "tools-list") -> Any:
+    return tool.Check(scenario, identifier, status)
+
+
+BASELINE = {
+    ("base", "tools-list", "one"): "there are no tools here",
+    ("base", "ping", "pong"): "there is no ping here",
+    ("other", "tools-list", "two"): "another suite",
+}
+
+
+def test_checks_are_parsed() -> None:
+    raw = [{"id": "one", "status": "SUCCESS"}, {"id": "two", "status": "FAILURE", "errorMessage": "no"}]
+    assert tool.parse_checks("tools-list", raw) == [
+        tool.Check("tools-list", "one", "SUCCESS", ""),
+        tool.Check("tools-list", "two", "FAILURE", "no"),
+    ]
+
+
+@pytest.mark.parametrize("raw", [[], {}, None, ["one"], [{"id": "one"}], [{"status": "SUCCESS", "id": 1}]])
+def test_results_without_checks_are_no_results(raw: object) -> None:
+    with pytest.raises(ValueError, match="tools-list"):
+        tool.parse_checks("tools-list", raw)
+
+
+@pytest.mark.parametrize(
+    ("directory", "scenario"),
+    [
+        ("server-tools-list-2026-11-20T11-22-36-213Z", "tools-list"),
+        ("server-server-initialize-2026-11-20T11-22-39-282Z", "server-initialize"),
+        ("server-json-schema-2020-12-2026-11-20T11-22-41-021Z", "json-schema-2020-12"),
+        ("client-tools-list-2026-11-20T11-22-36-213Z", None),
+        ("server-tools-list", None),
+    ],
+)
+def test_a_directory_names_its_scenario(directory: str, scenario: str | None) -> None:
+    assert tool.scenario_of(directory) == scenario
+
+
+def test_scenarios_that_are_not_scored_are_required_too() -> None:
+    raw = {
+        "server": ["ping"],
+        "client": ["initialize"],
+        "not_scored": [{"scenario": "tasks", "leg": "server"}, {"scenario": "auth", "leg": "client"}],
+    }
+    assert tool.required_scenarios(raw) == {"ping", "tasks"}
+    assert tool.required_scenarios({"server": ["ping"]}) == {"ping"}
+
+
+def test_a_scenario_without_a_result_is_a_failure() -> None:
+    (missing,) = tool.not_run({"ping", "tools-list"}, [check("SUCCESS")])
+    assert (missing.scenario, missing.status) == ("ping", "FAILURE")
+
+
+def test_a_scenario_that_gave_up_is_a_failure() -> None:
+    seen = [check("SUCCESS", "one"), check("SUCCESS", "one"), check("SKIPPED", "two")]
+    assert tool.too_few(seen, "tools-list", 2) == []
+    (short,) = tool.too_few(seen, "tools-list", 3)
+    assert (short.status, short.message) == ("FAILURE", "2 of 3 checks")
+
+
+@pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING-NEW"])
+def test_what_did_not_pass_needs_an_expectation(status: str) -> None:
+    verdict = tool.judge("base", [check(status, "two")], BASELINE)
+    assert [each.id for each in verdict.unexpected] == ["two"]
+    assert tool.judge("base", [check(status, "one")], BASELINE).unexpected == []
+
+
+def test_success_and_information_need_none() -> None:
+    verdict = tool.judge("unknown", [check("SUCCESS"), check("INFO", "two")], BASELINE)
+    assert (verdict.unexpected, verdict.expected, verdict.stale) == ([], 0, [])
+    assert verdict.counts == {"SUCCESS": 1, "INFO": 1}
+
+
+def test_an_expectation_holds_for_its_suite_and_scenario_alone() -> None:
+    checks = [check("FAILURE", "one", "ping")]
+    assert tool.judge("base", checks, BASELINE).unexpected == checks
+    assert tool.judge("other", [check("FAILURE", "one")], BASELINE).unexpected == [check("FAILURE", "one")]
+
+
+def test_an_expected_failure_that_passes_is_told() -> None:
+    assert tool.judge("base", [check("SUCCESS", "one")], BASELINE).stale == [("tools-list", "one")]
+    assert tool.judge("base", [check("SUCCESS", "three")], BASELINE).stale == [("tools-list", "one")]
+
+
+def test_an_expected_failure_that_was_not_run_is_not_told_as_passed() -> None:
+    assert tool.judge("base", [check("FAILURE", "ran")], BASELINE).stale == []
+    assert tool.judge("base", [check("FAILURE", "one")], BASELINE).stale == []
+
+
+def test_one_failure_among_checks_of_the_same_id_is_a_failure() -> None:
+    verdict = tool.judge("base", [check("SUCCESS", "two"), check("FAILURE", "two"), check("SUCCESS", "two")], {})
+    assert len(verdict.unexpected) == 1
+    verdict = tool.judge("base", [check("SUCCESS"), check("FAILURE"), check("FAILURE")], BASELINE)
+    assert (verdict.expected, verdict.stale) == (2, [])
+
+
+def test_only_named_checks_may_be_skipped() -> None:
+    may_skip = frozenset({"one"})
+    assert tool.judge("skills", [check("SKIPPED", "one")], {}, may_skip).unexpected == []
+    assert tool.judge("skills", [check("SKIPPED", "two")], {}, may_skip).unexpected != []
+    assert tool.judge("skills", [check("FAILURE", "one")], {}, may_skip).unexpected != []
+
+
+def test_nothing_but_two_legacy_checks_for_skills_may_be_skipped() -> None:
+    assert not tool.MAY_SKIP["modern"]
+    assert tool.MAY_SKIP["legacy"] == {
+        "sep-2640-skills-list-cache-attributes",
+        "sep-2640-skills-get-cache-attributes",
+    }
+
+
+def test_every_expectation_has_a_reason() -> None:
+    group = {"reason": "there are no tools here", "suites": {"base": {"tools-list": ["one"]}}}
+    assert tool.read_baseline([group]) == {("base", "tools-list", "one"): "there are no tools here"}
+    for reason in ("", None, "no tools"):
+        with pytest.raises(ValueError, match="say in a sentence"):
+            tool.read_baseline([{**group, "reason": reason}])
+    with pytest.raises(ValueError, match="stands twice"):
+        tool.read_baseline([group, group])
+    with pytest.raises(ValueError, match="list"):
+        tool.read_baseline({"reason": "there are no tools here"})
+
+
+def test_our_baseline_can_be_read_and_says_nothing_of_skills() -> None:
+    text = (_ROOT / "tests" / "interop" / "expected-failures.yaml").read_text(encoding="utf-8")
+    baseline = tool.read_baseline(yaml.safe_load(text))
+    assert {suite for suite, _, _ in baseline} == {"2026-07-28", "2025-11-25", "ext-skills", "fastmcp"}
+    assert not [scenario for suite, scenario, _ in baseline if scenario in tool.SCENARIOS]
+
+
+REPORT = {
+    "uri": "skill://a/SKILL.md",
+    "conformance": [],
+    "frontmatter": [],
+    "files": [{"uri": "skill://a/SKILL.md", "status": "verified"}],
+    "ok": True,
+    "outcome": "verified",
+}
+
+
+def test_a_verified_skill_passes_with_its_files() -> None:
+    checks = tool.inspector_checks("modern", json.dumps(REPORT))
+    assert [(each.id, each.status) for each in checks] == [
+        ("skill skill://a/SKILL.md", "SUCCESS"),
+        ("file skill://a/SKILL.md skill://a/SKILL.md", "SUCCESS"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"ok": False},
+        {"outcome": "unverifiable"},
+        {"conformance": ["something"]},
+        {"frontmatter": [{"field": "name"}]},
+        {"files": [{"uri": "skill://a/SKILL.md", "status": "digest-mismatch"}]},
+    ],
+)
+def test_a_skill_with_any_fault_does_not(fault: dict[str, Any]) -> None:
+    checks = tool.inspector_checks("modern", json.dumps(REPORT | fault))
+    assert [each.status for each in checks].count("FAILURE") == 1
+
+
+def test_no_report_is_no_result() -> None:
+    with pytest.raises(ValueError, match="no report"):
+        tool.inspector_checks("modern", "")
+
+
+def test_every_skill_and_file_must_be_seen() -> None:
+    checks = tool.inspector_checks("modern", json.dumps(REPORT))
+    assert tool.all_there("modern", checks, 1, 1).good
+    short = tool.all_there("modern", checks, 2, 3)
+    assert (short.status, short.message) == ("FAILURE", "1 skills, 1 files; the folder has 2 skills, 3 files")
+
+
+def test_the_server_must_end_well_and_log_no_error() -> None:
+    assert all(each.good for each in tool.server_checks(["INFO: serving", "exit code 0"]))
+    assert [each.good for each in tool.server_checks(["x: ERROR: boom", "exit code 0"])] == [False, True]
+    assert [each.good for each in tool.server_checks(["INFO: serving", "exit code -9"])] == [True, False]
+
+
+def test_the_table_counts_what_is_neither_good_nor_named_as_failed() -> None:
+    run = tool.Run("referee", "1", "modern", "http", "base", list)
+    checks = [check("SUCCESS"), check("FAILURE", "two"), check("ODD", "three"), check("SKIPPED", "four")]
+    head, row = tool.summary([(run, tool.judge("base", checks, {}))]).splitlines()
+    assert head.split()[4:] == ["passed", "failed", "warned", "skipped", "expected", "UNEXPECTED"]
+    assert row.split()[4:] == ["1", "2", "0", "1", "0", "3"]

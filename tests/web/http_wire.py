@@ -1,0 +1,384 @@
+"""A raw HTTP client: requests and streams to a real server process over real sockets.
+
+Every answer to a method of ours is validated against the schemas in `schemas/` before a test sees it, and a server
+that told of a traceback fails its test.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from wire import COMMAND, DEADLINE, EXTENSION, META, ROOT, VERSIONS, Era, WireError, check
+
+BOTH = "application/json, text/event-stream"
+WHO = {"name": "wire", "version": "1"}
+MODERN_META = {META + "protocolVersion": VERSIONS["modern"], META + "clientInfo": WHO, META + "clientCapabilities": {}}
+HELLO = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": WHO}
+_NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
+
+
+class Server:
+    """One server process, the port it listens on and what it said."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+        )
+        self.stderr = ""
+        self._said = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        try:
+            self.port = int(self.said(r"listening on http://\S+:(\d+)/mcp")[1])
+        except BaseException:
+            self.kill()
+            raise
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._said:
+                self.stderr += line.decode()
+                self._said.notify_all()
+
+    def said(self, pattern: str, times: int = 1) -> re.Match[str]:
+        """Wait until the log has this so many times."""
+        until = monotonic() + DEADLINE
+        with self._said:
+            while len(found := list(re.finditer(pattern, self.stderr))) < times:
+                assert self._said.wait(until - monotonic()), f"never said {pattern!r}: {self.stderr}"
+            return found[-1]
+
+    def resident(self) -> int:
+        """Bytes of memory that the process holds."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def signal(self, number: signal.Signals) -> tuple[int, float]:
+        """Send a signal and wait for the end; the exit code and the seconds that it took."""
+        begun = monotonic()
+        self.process.send_signal(number)
+        code = self.process.wait(DEADLINE)
+        took = monotonic() - begun
+        self._thread.join(DEADLINE)
+        return code, took
+
+    def kill(self) -> None:
+        """Whatever happened, leave no process behind."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._thread.join(DEADLINE)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def connect(self, receive_buffer: int | None = None) -> socket.socket:
+        """A bare connection."""
+        out = socket.socket()
+        if receive_buffer:
+            out.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        out.settimeout(DEADLINE)
+        out.connect(("127.0.0.1", self.port))
+        return out
+
+    def send(
+        self,
+        method: str = "POST",
+        path: str = "/mcp",
+        body: bytes | None = None,
+        headers: list[tuple[str, str]] | Mapping[str, str | None] | None = None,
+    ) -> Reply:
+        """One request on a connection of its own. A header may stand twice in a list, and None leaves it out."""
+        given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
+        try:
+            connection.putrequest(method, path, skip_host=any(name.lower() == "host" for name, _ in given))
+            for name, value in given:
+                if value is not None:
+                    connection.putheader(name, value)
+            if body is not None:
+                connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            with connection.getresponse() as response:
+                return Reply(response.status, response.headers, response.read())
+        finally:
+            connection.close()
+
+
+@contextmanager
+def http_serving(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, command: list[str] | None = None
+) -> Iterator[Server]:
+    """A server over HTTP on a free port. Whatever it was sent, it must not have told of a traceback."""
+    server = Server(
+        [*(command or COMMAND), "serve", "--transport", "http", "--port", "0", *map(str, arguments)], environment
+    )
+    try:
+        yield server
+    finally:
+        server.kill()
+    assert "Traceback" not in server.stderr, server.stderr
+    assert server.process.returncode in {0, -signal.SIGKILL}
+
+
+def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
+    """What `serve` says on stderr when it will not start: one line, exit code 2."""
+    done = subprocess.run(
+        [*COMMAND, "serve", "--transport", "http", *map(str, arguments)],
+        capture_output=True,
+        timeout=DEADLINE,
+        cwd=ROOT,
+        check=False,
+        text=True,
+        env={**os.environ, **(environment or {})},
+    )
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The JSON-RPC messages of it, whether it is JSON or a stream."""
+        if self.headers.get_content_type() == "text/event-stream":
+            lines = self.body.decode().splitlines()
+            return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
+        return [json.loads(self.body)]
+
+    @property
+    def error(self) -> tuple[int, int, Any]:
+        """HTTP status, JSON-RPC code and id of an error."""
+        (message,) = self.messages
+        assert message["jsonrpc"] == "2.0" and message["error"]["message"]
+        return self.status, message["error"]["code"], message["id"]
+
+
+class Stream:
+    """An open `text/event-stream`: its messages as they come, and None at its end."""
+
+    def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+        try:
+            connection.request(method, "/mcp", body, dict(headers))
+            sock = connection.sock
+            response = connection.getresponse()
+        except BaseException:
+            connection.close()
+            raise
+        self.status, self.headers = response.status, response.headers
+        self.messages: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.comments: queue.Queue[str] = queue.Queue()
+        self.whole: bool | None = None
+        self._connection, self._socket, self._response = connection, sock, response
+        sock.settimeout(None)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while line := self._response.readline():
+                if line.startswith(b"data:"):
+                    self.messages.put(json.loads(line[5:]))
+                elif line.startswith(b":"):
+                    self.comments.put(line.decode())
+            self.whole = self._response.isclosed()  # with its last chunk, that is, and not cut off
+        except (OSError, http.client.HTTPException, ValueError):
+            self.whole = False
+        self.messages.put(None)
+
+    def next(self) -> dict[str, Any] | None:
+        """The next message, or None if the stream has ended."""
+        return self.messages.get(timeout=DEADLINE)
+
+    def until(self, method: str, uri: str | None = None) -> list[tuple[str, str | None]]:
+        """The notifications up to and with the first of this method and URI: (method, URI)."""
+        seen: list[tuple[str, str | None]] = []
+        while not seen or seen[-1] != (method, uri):
+            message = self.next()
+            assert message is not None, f"the stream ended after {seen}"
+            seen.append((message["method"], message.get("params", {}).get("uri")))
+        return seen
+
+    def rest(self) -> list[dict[str, Any]]:
+        """What comes until the end of the stream."""
+        return list(iter(self.next, None))
+
+    def close(self, *, abruptly: bool = False) -> None:
+        """Leave."""
+        with suppress(OSError):
+            if abruptly:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(DEADLINE)
+        self._response.close()
+        self._connection.close()
+
+
+class HttpClient:
+    """A client of one era. A legacy one has a session once it is opened."""
+
+    def __init__(self, server: Server, era: Era, *, token: str | None = None, extension: bool = False) -> None:
+        self.server = server
+        self.era = era
+        self.extension = extension
+        self.session: str | None = None
+        self._authorization = {"Authorization": f"Bearer {token}"} if token else {}
+        self._streams: list[Stream] = []
+        self._id = 0
+
+    def headers(self, message: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """What a client of this era sends beside a message."""
+        out = {"Accept": BOTH, "Content-Type": "application/json", **self._authorization}
+        if self.era == "legacy":
+            if self.session:
+                out |= {"Mcp-Session-Id": self.session, "MCP-Protocol-Version": VERSIONS["legacy"]}
+            return out
+        out |= {"MCP-Protocol-Version": VERSIONS["modern"]}
+        if message is not None:
+            out["Mcp-Method"] = message["method"]
+            if (key := _NAMED.get(message["method"])) and key in message["params"]:
+                out["Mcp-Name"] = message["params"][key]
+        return out
+
+    def message(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """A request as the era wants it."""
+        self._id += 1
+        sent = dict(params or {})
+        if self.era == "modern":
+            declared = {META + "clientCapabilities": {"extensions": {EXTENSION: {}}}} if self.extension else {}
+            sent["_meta"] = MODERN_META | declared | sent.get("_meta", {})
+        return {"jsonrpc": "2.0", "id": self._id, "method": method, "params": sent}
+
+    def post(self, message: Any, headers: Mapping[str, str | None] | None = None) -> Reply:
+        """Send a message with the headers that belong to it, or with others."""
+        return self.server.send(body=json.dumps(message).encode(), headers={**self.headers(message), **(headers or {})})
+
+    def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask, and wait for the result.
+
+        Raises:
+            WireError: the answer is an error.
+        """
+        message = self.message(method, params)
+        reply = self.post(message)
+        (answer,) = reply.messages  # and nothing else came with it
+        assert answer["id"] == message["id"]
+        if "error" in answer:
+            raise WireError(answer["error"])
+        assert reply.status == 200
+        assert ("Mcp-Session-Id" in reply.headers) == (self.era == "legacy")
+        check(method, params or {}, answer["result"], dialect="auto", pure=self.extension, era=self.era)
+        if method == "initialize":
+            self.session = reply.headers["Mcp-Session-Id"]
+        return answer["result"]
+
+    def open(self) -> dict[str, Any]:
+        """Shake hands as the era does, and return the result of it."""
+        if self.era == "modern":
+            return self.request("server/discover")
+        capabilities = {"extensions": {EXTENSION: {}}} if self.extension else {}
+        result = self.request("initialize", {**HELLO, "capabilities": capabilities})
+        reply = self.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert (reply.status, reply.body) == (202, b"")
+        return result
+
+    def every_skill(self) -> list[dict[str, Any]]:
+        """All pages of skills/list."""
+        out: list[dict[str, Any]] = []
+        cursor: dict[str, Any] = {}
+        while True:
+            page = self.request("skills/list", cursor)
+            out += page["skills"]
+            if "nextCursor" not in page:
+                return out
+            cursor = {"cursor": page["nextCursor"]}
+
+    def read(self, uri: str) -> bytes:
+        """The bytes of a file."""
+        (content,) = self.request("resources/read", {"uri": uri})["contents"]
+        return content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
+
+    def follow(self) -> Stream:
+        """The GET stream of a legacy session."""
+        stream = Stream(self.server, "GET", None, self.headers())
+        self._streams.append(stream)
+        return stream
+
+    def listen(self, identifier: str | int = "listening", **wanted: Any) -> Stream:
+        """A `subscriptions/listen` stream, acknowledged."""
+        message = {**self.message("subscriptions/listen", {"notifications": wanted}), "id": identifier}
+        stream = Stream(self.server, "POST", json.dumps(message).encode(), self.headers(message))
+        self._streams.append(stream)
+        first = stream.next()
+        assert stream.status == 200 and first is not None
+        assert first["method"] == "notifications/subscriptions/acknowledged"
+        assert first["params"]["_meta"][META + "subscriptionId"] == identifier
+        return stream
+
+    def hear(self, *uris: str) -> Stream:
+        """Ask to be told of every change, and of these URIs, as the era does."""
+        self.every_skill()
+        if self.era == "modern":
+            return self.listen(skillsListChanged=True, resourcesListChanged=True, resourceSubscriptions=list(uris))
+        for uri in uris:
+            self.request("resources/subscribe", {"uri": uri})
+        return self.follow()
+
+    def delete(self) -> Reply:
+        """End the session."""
+        return self.server.send("DELETE", headers=self.headers())
+
+    def close(self) -> None:
+        """Leave without a word."""
+        for stream in self._streams:
+            stream.close()
+
+
+@contextmanager
+def client(server: Server, era: Era, *, opened: bool = True, **options: Any) -> Iterator[HttpClient]:
+    """A client of this era, hands shaken. It leaves without a word."""
+    out = HttpClient(server, era, **options)
+    try:
+        if opened:
+            out.open()
+        yield out
+    finally:
+        out.close()
+
+
+def proved(reader: HttpClient, entry: Mapping[str, Any]) -> int:
+    """Read every file of an entry of skills/list and prove its bytes; how many there are."""
+    for each in entry["resources"]:
+        raw = reader.read(each["uri"])
+        assert (len(raw), "sha256:" + hashlib.sha256(raw).hexdigest()) == (each["size"], each["digest"])
+    return len(entry["resources"])

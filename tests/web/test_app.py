@@ -1,0 +1,584 @@
+"""The endpoint, by real clients over real HTTP: both eras, notifications, probes, how the server starts and ends."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+from pydantic import ConfigDict
+
+from web.http_wire import BOTH, HttpClient, Server, Stream, client, http_serving, proved, refused
+from wire import DEADLINE, EXTENSION, FIXTURES, META, VERSIONS, Era, WireError, write_skill
+
+SKILLS = ("notifications/skills/list_changed", None)
+RESOURCES = ("notifications/resources/list_changed", None)
+UPDATED = "notifications/resources/updated"
+
+PATCHED = """
+import sys, threading
+{patch}
+from mcp_skills_server.cli import main
+main(sys.argv[1:])
+"""
+SLOW_LOAD = """
+from pathlib import Path
+from mcp_skills_server.catalog.registry import Registry
+load = Registry.load
+
+def slow(self):
+    with Path({gate!r}).open() as waiting:  # a fifo: blocks until the test opens its other end
+        waiting.read()
+    load(self)
+
+Registry.load = slow
+"""
+SOON_PING = """
+from mcp.server import _streamable_http_modern as modern
+from sse_starlette import EventSourceResponse
+modern._SSE_PING_INTERVAL = 0.05
+EventSourceResponse.DEFAULT_PING_INTERVAL = 0.05
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server on the fixtures, for tests that change nothing."""
+    with http_serving(FIXTURES) as started:
+        yield started
+
+
+@pytest.fixture
+def asked(server: Server, era: Era) -> Iterator[HttpClient]:
+    """A client of each era on it."""
+    with client(server, era) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two skills, settled."""
+    for name in ("a", "b"):
+        write_skill(tmp_path / name, references__guide_md="guide", zz_md="last")
+    return tmp_path
+
+
+# Both eras on one endpoint
+
+
+@pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "S40-1", "S40-4", "S76-1")
+def test_the_capability_is_declared_in_both_eras_on_one_endpoint(server: Server, era: Era) -> None:
+    with client(server, era, opened=False) as one:
+        told = one.open()
+        assert told["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert told["capabilities"]["skills"] == {"listChanged": True}
+        assert told["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+        assert told["instructions"]
+        if era == "legacy":
+            assert told["protocolVersion"] == VERSIONS["legacy"]
+        else:
+            assert told["supportedVersions"] == [VERSIONS["modern"]]
+            assert told["ttlMs"] >= 0 and told["cacheScope"]
+
+
+@pytest.mark.requirement("S40-16", "S40-18", "S40-20", "MCP-12", "MCP-15")
+def test_every_listed_byte_is_served_and_proves(asked: HttpClient) -> None:
+    skills = asked.every_skill()
+    assert len(skills) == len(list(FIXTURES.rglob("SKILL.md")))
+    read = sum(proved(asked, skill) for skill in skills)
+    assert read >= sum(1 for path in FIXTURES.rglob("*") if path.is_file() and path.name == "SKILL.md")
+
+
+@pytest.mark.requirement("MCP-31", "X-11")
+def test_a_client_that_declares_the_extension_gets_its_own_entries(server: Server, era: Era) -> None:
+    with client(server, era, extension=True) as declared, client(server, era) as plain:
+        for pure, union in zip(declared.every_skill(), plain.every_skill(), strict=True):
+            assert pure == {key: union[key] for key in ("uri", "frontmatter", "resources")}
+
+
+def test_a_skill_is_fetched_by_name_and_by_uri(asked: HttpClient) -> None:
+    got = asked.request("skills/get", {"name": "meeting-notes", "arguments": {"topic": "tea"}})
+    assert "tea" in got["instructions"]
+    got = asked.request("skills/get", {"uri": "skill://commit-messages/SKILL.md"})
+    assert got["skill"]["frontmatter"]["name"] == "commit-messages"
+
+
+@pytest.mark.requirement("MCP-8", "MCP-10", "MCP-26")
+def test_both_eras_are_served_at_the_same_time(server: Server) -> None:
+    failed: list[BaseException] = []
+    answers: dict[Era, list[Any]] = {"legacy": [], "modern": []}
+
+    def work(one: HttpClient) -> None:
+        try:
+            for _ in range(10):
+                page = one.request("skills/list")
+                answers[one.era].append([skill["uri"] for skill in page["skills"]])
+                one.request("skills/get", {"name": "commit-messages"})
+                one.read("skill://commit-messages/SKILL.md")
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client(server, era)) for era in ("legacy", "modern", "legacy", "modern")]
+        threads = [threading.Thread(target=work, args=(one,)) for one in clients]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+    assert not failed
+    assert len(answers["legacy"]) == len(answers["modern"]) == 20
+    assert {str(each) for each in answers["legacy"]} == {str(each) for each in answers["modern"]}
+
+
+@pytest.mark.requirement("MCP-16", "MCP-17", "MCP-18", "MCP-55", "S40-30", "X-13")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "skill://commit-messages/none.md",
+        "skill://none/SKILL.md",
+        "skill://commit-messages/../commit-messages/SKILL.md",
+        "skill://commit-messages/%2e%2e/commit-messages/SKILL.md",
+        "skill://commit-messages/..%2F..%2F..%2Fetc%2Fpasswd",
+        "skill://commit-messages",
+        "file:///etc/passwd",
+    ],
+)
+def test_what_is_not_served_is_not_found(asked: HttpClient, uri: str) -> None:
+    message = asked.message("resources/read", {"uri": uri})
+    status, code, identifier = asked.post(message).error
+    assert (status, code) == {"legacy": (200, -32002), "modern": (400, -32602)}[asked.era]
+    assert identifier == message["id"]
+
+
+# The SDK's own client
+
+
+class Ask(types.Request[dict[str, Any], str]):
+    """A request for a method that the SDK does not know."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Answer(types.Result):
+    """Its result, as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+Mode = Literal["legacy", "auto"]
+MODES: list[Mode] = ["legacy", "auto"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def connected(server: Server, mode: Mode, **options: Any) -> AsyncGenerator[Client]:
+    with anyio.fail_after(DEADLINE):
+        async with Client(f"http://127.0.0.1:{server.port}/mcp", mode=mode, **options) as out:
+            yield out
+
+
+async def ask(host: Client, method: str, **params: Any) -> dict[str, Any]:
+    result = await host.session.send_request(Ask(method=method, params=params), Answer)
+    return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_host_lists_gets_and_reads(server: Server, mode: Mode) -> None:
+    async with connected(server, mode) as host:
+        assert host.protocol_version == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
+        skills = (await ask(host, "skills/list"))["skills"]
+        assert len(skills) == len(list(FIXTURES.rglob("SKILL.md")))
+        got = await ask(host, "skills/get", name="meeting-notes", arguments={"topic": "tea"})
+        assert "tea" in got["instructions"]
+        for each in skills[0]["resources"]:
+            (content,) = (await host.read_resource(each["uri"])).contents
+            raw = (
+                content.text.encode()
+                if isinstance(content, types.TextResourceContents)
+                else base64.b64decode(content.blob)
+            )
+            assert len(raw) == each["size"]
+        with pytest.raises(MCPError) as caught:
+            await host.read_resource("skill://nothing/SKILL.md")
+        assert caught.value.error.code == {"legacy": -32002, "auto": -32602}[mode]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_host_hears_of_a_change(folder: Path, mode: Mode) -> None:
+    heard: list[str] = []
+    told = anyio.Event()
+
+    async def hear(message: Any) -> None:
+        heard.append(getattr(message, "method", ""))
+        if RESOURCES[0] in heard:
+            told.set()
+
+    with http_serving(folder) as server:
+        async with connected(server, mode, message_handler=hear) as host:
+            await ask(host, "skills/list")
+            if mode == "legacy":
+                # The client opens its GET stream by itself, and nothing tells when it stands: edit until it hears.
+                number = 0
+                while not told.is_set():
+                    number += 1
+                    write_skill(folder / f"c{number}")
+                    with anyio.move_on_after(1):
+                        await told.wait()
+                assert set(heard) <= {SKILLS[0], RESOURCES[0]}
+            else:
+                async with host.listen(resources_list_changed=True) as events:
+                    write_skill(folder / "c")
+                    assert type(await anext(events)).__name__ == "ResourcesListChanged"
+
+
+# Notifications
+
+
+@pytest.mark.requirement("S76-13", "MCP-34", "MCP-35", "MCP-36", "MCP-39", "X-12")
+def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Path) -> None:
+    """Each hears each thing once; who asked for less hears less, and who asked for nothing hears nothing."""
+    with http_serving(folder) as server, ExitStack() as stack:
+        follower: dict[str, Stream] = {}
+        for number in (1, 2):
+            for era in ("legacy", "modern"):
+                one = stack.enter_context(client(server, era))
+                follower[f"{era} {number}"] = one.hear("skill://a/SKILL.md", "skill://b/zz.md")
+        modest = stack.enter_context(client(server, "modern")).listen(resourceSubscriptions=["skill://b/zz.md"])
+        silent = stack.enter_context(client(server, "modern")).listen()
+        unsubscribed = stack.enter_context(client(server, "legacy")).follow()
+        deaf = stack.enter_context(client(server, "legacy"))  # no stream: its answers bring nothing else
+
+        write_skill(folder / "a", description="Does something else when it is asked to.")
+        heard = {who: stream.until(UPDATED, "skill://a/SKILL.md") for who, stream in follower.items()}
+        deaf.every_skill()
+        # A second change, to see that nothing else of the first one comes.
+        (folder / "b" / "zz.md").write_text("other")
+        for who, stream in follower.items():
+            heard[who] += stream.until(UPDATED, "skill://b/zz.md")
+            assert Counter(heard[who]) == {
+                SKILLS: 2,
+                RESOURCES: 1,
+                (UPDATED, "skill://a/SKILL.md"): 1,
+                (UPDATED, "skill://b/zz.md"): 1,
+            }, who
+        assert modest.until(UPDATED, "skill://b/zz.md") == [(UPDATED, "skill://b/zz.md")]
+        assert unsubscribed.until(*RESOURCES) == [SKILLS, RESOURCES]
+        deaf.every_skill()
+
+        assert server.signal(signal.SIGTERM)[0] == 0
+        for who, stream in follower.items():
+            assert ["result" in message for message in stream.rest()] == [True] * who.startswith("modern"), who
+        assert [message["method"] for message in unsubscribed.rest()] == [SKILLS[0]]
+        (result,) = silent.rest()
+        assert result["id"] == "listening" and result["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("MCP-36")
+def test_two_streams_of_one_client_are_told_apart(folder: Path) -> None:
+    with http_serving(folder) as server, client(server, "modern") as one:
+        one.every_skill()
+        streams = {name: one.listen(name, skillsListChanged=True) for name in ("first", "second")}
+        write_skill(folder / "c")
+        for name, stream in streams.items():
+            told = stream.next()
+            assert told is not None and told["params"]["_meta"][META + "subscriptionId"] == name
+
+
+def test_a_skill_that_goes_is_told_and_gone_in_both_eras(folder: Path, era: Era) -> None:
+    with http_serving(folder) as server, client(server, era) as one:
+        stream = one.hear("skill://a/SKILL.md")
+        shutil.rmtree(folder / "a")
+        stream.until(UPDATED, "skill://a/SKILL.md")
+        assert [skill["name"] for skill in one.every_skill()] == ["b"]
+        with pytest.raises(WireError):
+            one.read("skill://a/SKILL.md")
+
+
+@pytest.mark.requirement("MCP-49")
+def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) -> None:
+    with http_serving(folder, "--max-connections", "4") as server, client(server, "modern") as one:
+        one.every_skill()
+        for _ in range(3):
+            streams = [one.listen(skillsListChanged=True) for _ in range(3)]
+            assert one.post(one.message("skills/list")).status == 503  # the fourth connection is one too many
+            for number, stream in enumerate(streams):
+                stream.close(abruptly=number == 0)
+            _until_served(one)
+        stream = one.listen(skillsListChanged=True)
+        write_skill(folder / "c")
+        assert stream.until(*SKILLS) == [SKILLS]
+
+
+def _until_served(one: HttpClient) -> None:
+    """Ask until the server has noticed that others left."""
+    event, tries = threading.Event(), 0
+    while one.post(one.message("skills/list")).status == 503:
+        tries += 1
+        assert tries < 200
+        event.wait(0.05)
+
+
+def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> None:
+    with http_serving(folder) as server, client(server, "legacy") as one:
+        one.every_skill()
+        stream = one.follow()
+        assert Stream_status(server, one) == 409  # one at a time
+        stream.close()
+        again = _opened_again(server, one)
+        write_skill(folder / "c")
+        assert again.until(*RESOURCES) == [SKILLS, RESOURCES]
+        again.close()
+
+
+def Stream_status(server: Server, one: HttpClient) -> int:  # noqa: N802
+    return server.send("GET", headers=one.headers()).status
+
+
+def _opened_again(server: Server, one: HttpClient) -> Stream:
+    # The server notices after a moment that the first stream is gone. It keeps no events to send again.
+    for _ in range(200):
+        stream = Stream(server, "GET", None, {**one.headers(), "Last-Event-ID": "7"})
+        if stream.status == 200:
+            return stream
+        stream.close()
+        threading.Event().wait(0.05)
+    raise AssertionError("the stream was not opened again")
+
+
+@pytest.mark.requirement("MCP-48")
+def test_streams_are_kept_alive_and_not_held_back(era: Era) -> None:
+    command = [sys.executable, "-c", PATCHED.format(patch=SOON_PING)]
+    with http_serving(FIXTURES, command=command) as server, client(server, era) as one:
+        stream = one.hear()
+        assert stream.headers["X-Accel-Buffering"] == "no"
+        assert "no-cache" in stream.headers["Cache-Control"]
+        assert stream.headers.get_content_type() == "text/event-stream"
+        for _ in range(3):
+            assert stream.comments.get(timeout=DEADLINE).startswith(":")
+
+
+# Probes
+
+
+def test_the_probes_answer_anyone(server: Server) -> None:
+    for path, word in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
+        server.said("serving 17 skills")
+        for headers in ({}, {"Host": "10.1.2.3:8000"}, {"Origin": "https://evil.example"}):
+            reply = server.send("GET", path, headers=headers)
+            assert (reply.status, reply.body) == (200, word)
+        reply = server.send("HEAD", path)
+        assert (reply.status, reply.body) == (200, b"")
+        for method in ("POST", "PUT", "DELETE"):
+            reply = server.send(method, path, body=b"x")
+            assert reply.status == 405 and "GET" in reply.headers["Allow"]
+
+
+def test_ready_is_said_once_the_first_scan_is_done(tmp_path: Path, era: Era) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
+    with http_serving(FIXTURES, command=command) as server:
+        with client(server, era, opened=False) as one:
+            assert server.send("GET", "/healthz").status == 200
+            assert server.send("GET", "/readyz").status == 503
+            assert one.open()["capabilities"]  # the handshake does not wait for the scan
+            answers: list[Any] = []
+            waiting = threading.Thread(target=lambda: answers.append(one.request("skills/list")))
+            waiting.start()
+            assert server.send("GET", "/readyz").status == 503
+            assert not answers
+            gate.write_text("go")
+            waiting.join(DEADLINE)
+            assert answers[0]["skills"]
+            assert server.send("GET", "/readyz").status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/mcp2", "/mcp/x", "/healthz/x", "/.well-known/none", "//mcp", "/%2e%2e/mcp"])
+def test_nothing_else_is_served(server: Server, path: str) -> None:
+    assert server.send("GET", path).status == 404
+
+
+# Host and Origin
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.mark.requirement("MCP-45")
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS", "PUT"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:8000"},
+        {"Host": "localhost@evil.example"},
+        {"Host": "evil.example@localhost"},
+        {"Host": "localhost/evil"},
+        {"Host": "[::1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Origin": "http://evil.example@localhost"},
+        {"Origin": "null"},
+        {"Origin": "http://[::1"},
+        {"Host": "localhost", "Origin": "http://127.0.0.2"},
+    ],
+    ids=lambda headers: "-".join(headers.values()),
+)
+def test_a_foreign_host_or_origin_is_forbidden(server: Server, method: str, headers: dict[str, str]) -> None:
+    sent = {"Accept": BOTH, "Content-Type": "application/json", **headers}
+    status, code, identifier = server.send(method, body=PING, headers=sent).error
+    assert (status, code, identifier) == (403, -32600, None)
+
+
+def test_a_request_without_host_is_forbidden(server: Server) -> None:
+    for version, status in (("1.0", b"403"), ("1.1", b"400")):
+        with server.connect() as bare:
+            bare.sendall(f"GET /mcp HTTP/{version}\r\nAccept: */*\r\n\r\n".encode())
+            assert bare.recv(1000).split()[1] == status
+
+
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "127.0.0.1", "[::1]"])
+def test_the_names_of_this_machine_are_served(server: Server, name: str, era: Era) -> None:
+    with client(server, era) as one:
+        message = one.message("skills/list")
+        host = {"Host": f"{name}:{server.port}", "Origin": f"http://{name}:1234"}
+        assert one.post(message, host).messages[0]["result"]["skills"]
+
+
+def test_an_allowed_host_and_origin_are_served_and_a_browser_may_look() -> None:
+    options = ["--allowed-host", "mcp.example.com", "--allowed-origin", "https://app.example"]
+    origin = {"Host": "mcp.example.com", "Origin": "https://app.example"}
+    with http_serving(FIXTURES, *options) as server, client(server, "legacy", opened=False) as one:
+        reply = one.post(
+            one.message("initialize", {"protocolVersion": "x", "capabilities": {}, "clientInfo": {}}), origin
+        )
+        assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert "Mcp-Session-Id" in reply.headers["Access-Control-Expose-Headers"]
+        asking = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "mcp-method"}
+        reply = server.send("OPTIONS", headers=asking)
+        assert reply.status == 200
+        assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        foreign = {**asking, "Origin": "https://evil.example"}
+        reply = server.send("OPTIONS", headers=foreign)
+        assert reply.status == 400 and "Access-Control-Allow-Origin" not in reply.headers
+        assert one.post(PING.decode(), {**origin, "Origin": "https://evil.example"}).status == 403
+        assert one.post(PING.decode(), {**origin, "Host": "other.example.com"}).status == 403
+
+
+# How it starts
+
+
+@pytest.mark.requirement("MCP-46")
+def test_it_listens_on_loopback_only(server: Server) -> None:
+    listening = "0A"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (address,) = [row[1] for row in rows if row[3] == listening and int(row[1].split(":")[1], 16) == server.port]
+    assert address.split(":")[0] == "0100007F"
+    if Path("/proc/net/tcp6").exists():
+        rows = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+        assert not [row for row in rows if row[3] == listening and int(row[1].split(":")[1], 16) == server.port]
+
+
+@pytest.mark.requirement("MCP-46")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "mcp.example.com"])
+def test_it_does_not_listen_for_others_without_a_guard(host: str) -> None:
+    told = refused(FIXTURES, "--host", host)
+    assert host in told and "--allowed-host" in told and "--token-file" in told
+
+
+def test_it_listens_for_others_with_one() -> None:
+    with http_serving(FIXTURES, "--host", "0.0.0.0", "--allowed-host", "mcp.example.com") as server:
+        with client(server, "modern", opened=False) as one:
+            message = one.message("skills/list")
+            assert one.post(message, {"Host": "mcp.example.com"}).messages[0]["result"]["skills"]
+            assert one.post(message).status == 403  # 127.0.0.1 is not on the list
+            assert server.send("GET", "/healthz").status == 200
+
+
+def test_a_port_in_use_is_told_in_a_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = refused(FIXTURES, "--port", str(port))
+    assert f"cannot listen on 127.0.0.1 port {port}" in told and "in use" in told and "--port" in told
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70 + ".example", "192.0.2.1"])
+def test_a_host_that_cannot_be_listened_on_is_told_in_a_line(host: str) -> None:
+    told = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
+    assert f"cannot listen on {host}" in told and "--host" in told
+
+
+def test_an_allowed_host_that_is_a_url_is_wrong_usage() -> None:
+    assert "--allowed-host takes a host name" in refused(FIXTURES, "--allowed-host", "https://mcp.example.com")
+
+
+@pytest.mark.parametrize("name", ["localhost", "::1"])
+def test_it_listens_on_names_of_this_machine(name: str) -> None:
+    with http_serving(FIXTURES, "--host", name) as server:
+        shown = server.said(r"listening on http://(\S+):\d+/mcp")[1]
+        assert shown in {"127.0.0.1", "[::1]"}
+        with socket.create_connection((shown.strip("[]"), server.port), DEADLINE) as bare:
+            bare.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert bare.recv(100).startswith(b"HTTP/1.1 ")
+
+
+# How it ends
+
+
+@pytest.mark.requirement("MCP-37", "MCP-38")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_open_streams_as_the_protocol_says_within_two_seconds(number: signal.Signals) -> None:
+    with http_serving(FIXTURES) as server, ExitStack() as stack:
+        modern = stack.enter_context(client(server, "modern"))
+        legacy = [stack.enter_context(client(server, "legacy")) for _ in range(3)]
+        listens = {name: modern.listen(name, skillsListChanged=True) for name in ("one", 2, "three")}
+        follows = [one.follow() for one in legacy]
+        code, took = server.signal(number)
+        assert code == 0 and took < 2
+        for name, stream in listens.items():
+            (last,) = stream.rest()
+            assert last["id"] == name
+            assert last["result"]["resultType"] == "complete"
+            assert last["result"]["_meta"][META + "subscriptionId"] == name
+            assert stream.whole
+        for stream in follows:
+            assert stream.rest() == [] and stream.whole
+        assert "ERROR" not in server.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_an_idle_server_with_0(number: signal.Signals) -> None:
+    with http_serving(FIXTURES) as server:
+        code, took = server.signal(number)
+        assert code == 0 and took < 2
+
+
+def test_a_signal_during_the_first_scan_ends_it_too(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
+    with http_serving(FIXTURES, command=command) as server:
+        assert server.send("GET", "/readyz").status == 503
+        code, took = server.signal(signal.SIGTERM)
+        assert code == 0 and took < 2

@@ -1,0 +1,377 @@
+"""Who may come in, with plain values: Host, Origin, tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web import guards
+from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy, read_token_file, read_tokens
+
+SECRET = "not-a-real-secret-0123456789"
+OTHER = "another-made-up-one-0123456789"
+
+
+def local(*hosts: str, origins: tuple[str, ...] = (), tokens: tuple[Token, ...] = ()) -> Policy:
+    """The policy of a server on loopback."""
+    return make_policy("127.0.0.1", hosts, origins, tokens)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.10", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("localhost.example", False),
+        ("example.com", False),
+        ("", False),
+    ],
+)
+def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "localhost",
+        "localhost:8000",
+        "LOCALHOST:8000",
+        "LocalHost",
+        "localhost:",
+        "127.0.0.1",
+        "127.0.0.1:65535",
+        "[::1]",
+        "[::1]:8000",
+    ],
+)
+def test_names_of_this_machine_are_served_on_loopback(header: str) -> None:
+    assert local().host_allowed(header)
+
+
+NOT_A_HOST = [
+    None,
+    "",
+    " ",
+    "evil.example",
+    "evil.example:8000",
+    "localhost@evil.example",
+    "evil.example@localhost",
+    "evil@localhost:8000",
+    "localhost:pass@evil.example",
+    "localhost.evil.example",
+    "localhost.",
+    "xlocalhost",
+    "localhost/evil",
+    "localhost/",
+    "localhost?x",
+    "localhost#x",
+    "localhost\\@evil.example",
+    "localhost:junk",
+    "localhost:8000:8000",
+    "localhost:-1",
+    "localhost, evil.example",
+    "local\thost",
+    "localhost\n",
+    " localhost",
+    "localhost ",
+    "http://localhost",
+    "//localhost",
+    "::1",
+    "[::1",
+    "::1]",
+    "[::1]x",
+    "[localhost]",
+    "[127.0.0.1]",
+    "127.0.0.1.evil.example",
+    "0.0.0.0",
+    "127.1",
+    "2130706433",
+    "\u017flocalhost",
+    "locaLho\u017ft",
+    "*",
+]
+
+
+@pytest.mark.parametrize("header", NOT_A_HOST)
+def test_any_other_host_is_refused(header: str | None) -> None:
+    assert not local().host_allowed(header)
+
+
+@pytest.mark.requirement("MCP-45")
+@pytest.mark.parametrize("header", [f"http://{each}" for each in NOT_A_HOST if each is not None])
+def test_an_origin_of_another_host_is_refused(header: str) -> None:
+    assert not local().origin_allowed(header)
+
+
+@given(st.text())
+def test_no_header_trips_the_guards(header: str) -> None:
+    policy = local("mcp.example.com", tokens=tuple(read_tokens(f"a={SECRET}", "x")))
+    assert policy.host_allowed(header) in {True, False}
+    assert policy.origin_allowed(header) in {True, False}
+    assert policy.origin_allowed("http://" + header) in {True, False}
+    assert policy.bearer(header) is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "header"),
+    [
+        ("mcp.example.com", "mcp.example.com"),
+        ("mcp.example.com", "MCP.Example.com:443"),
+        ("MCP.Example.COM", "mcp.example.com"),
+        ("mcp.example.com:8443", "mcp.example.com"),
+        ("mcp.example.com:8443", "mcp.example.com:9"),
+        ("skills_server", "skills_server:8000"),
+        ("2001:db8::7", "[2001:db8::7]:8000"),
+        ("[2001:DB8::7]", "[2001:db8::7]"),
+        ("[2001:db8::7]:8000", "[2001:DB8::7]"),
+        ("192.0.2.7", "192.0.2.7:8000"),
+    ],
+)
+def test_an_allowed_host_is_served_in_any_case_and_on_any_port(allowed: str, header: str) -> None:
+    assert make_policy("0.0.0.0", [allowed], [], []).host_allowed(header)
+    assert local(allowed).host_allowed(header)
+
+
+def test_an_allow_list_on_another_address_is_the_whole_list() -> None:
+    policy = make_policy("0.0.0.0", ["mcp.example.com"], [], [])
+    assert not policy.host_allowed("localhost")
+    assert not policy.host_allowed("sub.mcp.example.com")
+    assert not policy.host_allowed(None)
+    assert not policy.origin_allowed("http://localhost")
+
+
+def test_an_allow_list_on_loopback_adds_to_the_names_of_this_machine() -> None:
+    assert local("mcp.example.com").host_allowed("localhost")
+
+
+@pytest.mark.parametrize("header", [None, "", "anything", "evil@x", "[::1"])
+def test_a_star_serves_every_host(header: str | None) -> None:
+    assert make_policy("0.0.0.0", ["*"], [], []).host_allowed(header)
+    assert local("*", "mcp.example.com").host_allowed(header)
+
+
+def test_a_star_for_hosts_lets_no_browser_in() -> None:
+    assert not make_policy("0.0.0.0", ["*"], [], []).origin_allowed("https://evil.example")
+
+
+@pytest.mark.parametrize(
+    "host", ["https://mcp.example.com", "mcp.example.com/mcp", "user@mcp.example.com", "*.example.com", "", "a b", "[x"]
+)
+def test_an_allowed_host_that_no_header_could_have_is_wrong_usage(host: str) -> None:
+    with pytest.raises(UsageError, match=r"^--allowed-host takes a host name such as mcp\.example\.com"):
+        local(host)
+
+
+@pytest.mark.requirement("MCP-46")
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "mcp.example.com", "localhost.example"])
+def test_listening_for_others_wants_an_allow_list_or_tokens(host: str) -> None:
+    with pytest.raises(UsageError, match=r"--allowed-host .* --token-file"):
+        make_policy(host, [], ["https://app.example"], [])
+    assert make_policy(host, ["mcp.example.com"], [], []).hosts == {"mcp.example.com"}
+    tokens = read_tokens(f"a={SECRET}", "x")
+    guarded = make_policy(host, [], [], tokens)
+    assert guarded.hosts is None and guarded.tokens == tokens
+
+
+@pytest.mark.requirement("MCP-45")
+def test_a_request_without_origin_comes_from_no_browser() -> None:
+    assert local().origin_allowed(None)
+    assert make_policy("0.0.0.0", ["mcp.example.com"], [], []).origin_allowed(None)
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"),
+    [
+        ("http://localhost", True),
+        ("http://localhost:6274", True),
+        ("HTTP://LOCALHOST:6274", True),
+        ("https://127.0.0.1:1", True),
+        ("http://[::1]:3000", True),
+        ("https://app.example", True),
+        ("https://APP.example", True),
+        ("https://two.example:8443", True),
+        ("http://app.example", False),
+        ("https://app.example:8443", False),
+        ("https://two.example", False),
+        ("https://app.example.evil.example", False),
+        ("https://evil.example", False),
+        ("https://localhost@evil.example", False),
+        ("https://evil.example@localhost", False),
+        ("http://localhost/", False),
+        ("http://localhost http://evil.example", False),
+        ("ftp://localhost", False),
+        ("file://", False),
+        ("chrome-extension://localhost", False),
+        ("localhost", False),
+        ("null", False),
+        ("", False),
+        ("*", False),
+        ("http://[::1", False),
+        ("http://", False),
+    ],
+)
+@pytest.mark.requirement("MCP-45")
+def test_origins(header: str, allowed: bool) -> None:
+    policy = local(origins=("https://App.Example/", "https://two.example:8443"))
+    assert policy.origin_allowed(header) is allowed
+
+
+@pytest.mark.parametrize("header", ["https://evil.example", "null", "", "http://[::1"])
+def test_a_star_lets_every_origin_in(header: str) -> None:
+    assert local(origins=("*",)).origin_allowed(header)
+
+
+def test_tokens_are_read_from_lines() -> None:
+    text = f"# who: what\n\n  alpha = {SECRET}  \r\nbeta={OTHER}=with=equals\n   # alpha=too\nc.d@e_f-1={SECRET}x"
+    tokens = read_tokens(text, "x")
+    assert [token.name for token in tokens] == ["alpha", "beta", "c.d@e_f-1"]
+    assert [token.hashed for token in tokens] == [
+        hashlib.sha256(each.encode()).digest() for each in (SECRET, OTHER + "=with=equals", SECRET + "x")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SECRET, "line 1: write name=token"),
+        (f"ok={SECRET}\n{OTHER}", "line 2: write name=token"),
+        (f"={SECRET}", "line 1: write name=token"),
+        (f"two words={SECRET}", "line 1: write name=token"),
+        (f"name\x1b[31m={SECRET}", "line 1: write name=token"),
+        (f"\ufeffname={SECRET}", "line 1: write name=token"),
+        (f"# one\nname={SECRET[:15]}", "line 2: the token has fewer than 16 characters"),
+        ("name=", "line 1: the token has fewer than 16 characters"),
+        (f"name={SECRET}é", "line 1: the token has characters that are not printable ASCII"),
+        (f"name={SECRET}\x00x", "line 1: the token has characters that are not printable ASCII"),
+        (f"a={SECRET}\na={OTHER}", "line 2: the name a stands twice"),
+        ("", "there is no token"),
+        ("# a comment\n\n   \n", "there is no token"),
+    ],
+)
+def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_tokens(text, "tokens.txt")
+    told = str(caught.value)
+    assert told.startswith("tokens.txt") and message in told
+    assert "\n" not in told
+    assert SECRET[:10] not in told and OTHER[:10] not in told
+
+
+def test_a_token_of_sixteen_characters_is_long_enough() -> None:
+    assert read_tokens("name=0123456789abcdef", "x")[0].name == "name"
+
+
+def test_tokens_are_read_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"alpha={SECRET}\n")
+    path.chmod(0o600)
+    assert [token.name for token in read_token_file(str(path))] == ["alpha"]
+    assert not caplog.records
+
+
+def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tokens"
+    path.write_text(f"alpha={SECRET}\n")
+    path.chmod(0o644)
+    read_token_file(str(path))
+    assert "can be read by every user" in caplog.text and str(path) in caplog.text
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (None, r"cannot be read \(No such file or directory\)"),
+        (b"alpha=\xff\xfe" + SECRET.encode(), r"cannot be read \(not UTF-8\)"),
+        (b"# " + b"x" * (1 << 20) + f"\nalpha={SECRET}".encode(), "too long to be tokens"),
+        (b"", "there is no token"),
+        (SECRET.encode(), "line 1: write name=token"),
+    ],
+)
+def test_a_file_without_tokens_is_wrong_usage(tmp_path: Path, raw: bytes | None, message: str) -> None:
+    path = tmp_path / "tokens"
+    if raw is not None:
+        path.write_bytes(raw)
+    with pytest.raises(UsageError, match=message) as caught:
+        read_token_file(str(path))
+    assert str(path) in str(caught.value) and SECRET not in str(caught.value)
+
+
+def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_token_file(str(tmp_path))
+
+
+TOKENS = tuple(read_tokens(f"alpha={SECRET}\nbeta={OTHER}", "x"))
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        (f"Bearer {SECRET}", "alpha"),
+        (f"bearer {OTHER}", "beta"),
+        (f"BEARER   {SECRET}  ", "alpha"),
+        (None, None),
+        ("", None),
+        ("Bearer", None),
+        ("Bearer ", None),
+        (SECRET, None),
+        (f"Basic {SECRET}", None),
+        (f"Token {SECRET}", None),
+        (f"Bearer{SECRET}", None),
+        (f"Bearer: {SECRET}", None),
+        (f"Bearer {SECRET[:-1]}", None),
+        (f"Bearer {SECRET}x", None),
+        (f"Bearer {SECRET.upper()}", None),
+        (f"Bearer {SECRET}, Bearer {OTHER}", None),
+        ("Bearer alpha", None),
+        (f"Bearer alpha={SECRET}", None),
+        (f"Bearer {TOKENS[0].hashed.hex()}", None),
+        ("Bearer \udcff\udc80", None),
+        ("Bearer " + "x" * 100_000, None),
+    ],
+)
+def test_a_bearer_is_who_bears_the_whole_token(header: str | None, name: str | None) -> None:
+    found = local(tokens=TOKENS).bearer(header)
+    assert (found and found.name) == name
+
+
+@pytest.mark.parametrize("header", [f"Bearer {SECRET}", f"Bearer {OTHER}", "Bearer wrong", f"Basic {SECRET}", None])
+def test_every_token_is_compared_in_constant_time_whoever_asks(
+    header: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def digest(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return compare_digest(one, other)
+
+    compare_digest = hmac.compare_digest
+    monkeypatch.setattr(guards.hmac, "compare_digest", digest)
+    local(tokens=TOKENS).bearer(header)
+    assert [one for one, _ in compared] == [token.hashed for token in TOKENS]
+    # Hashes are compared, so that not even the length of a token makes a difference.
+    assert {len(each) for pair in compared for each in pair} == {32}
+
+
+def test_a_token_is_in_no_representation(caplog: pytest.LogCaptureFixture) -> None:
+    policy = local(tokens=TOKENS)
+    with caplog.at_level(logging.DEBUG):
+        policy.bearer(f"Bearer {SECRET}")
+        policy.bearer("Bearer wrong")
+    for text in (repr(policy), str(policy), repr(TOKENS), caplog.text):
+        assert SECRET not in text and OTHER not in text
+    assert "alpha" in repr(policy)

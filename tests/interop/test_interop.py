@@ -154,8 +154,8 @@ def test_every_expectation_has_a_reason() -> None:
 def test_our_baseline_can_be_read_and_says_nothing_of_skills() -> None:
     text = (_ROOT / "tests" / "interop" / "expected-failures.yaml").read_text(encoding="utf-8")
     baseline = tool.read_baseline(yaml.safe_load(text))
-    assert {suite for suite, _, _ in baseline} == {"2026-07-28", "2025-11-25", "ext-skills", "fastmcp"}
-    assert not [scenario for suite, scenario, _ in baseline if scenario in tool.SCENARIOS]
+    assert not [suite for suite, _, _ in baseline if suite.startswith("skills ") or suite in {"inspector", "server"}]
+    assert not [scenario for _, scenario, _ in baseline if scenario in tool.SCENARIOS]
 
 
 REPORT = {

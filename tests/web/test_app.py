@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
 import anyio
@@ -333,38 +334,26 @@ def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) ->
 
 def _until_served(one: HttpClient) -> None:
     """Ask until the server has noticed that others left."""
-    event, tries = threading.Event(), 0
+    until = monotonic() + DEADLINE
     while one.post(one.message("skills/list")).status == 503:
-        tries += 1
-        assert tries < 200
-        event.wait(0.05)
+        assert monotonic() < until
 
 
 def test_a_legacy_client_that_comes_back_gets_its_stream_again(folder: Path) -> None:
     with http_serving(folder) as server, client(server, "legacy") as one:
         one.every_skill()
         stream = one.follow()
-        assert Stream_status(server, one) == 409  # one at a time
+        assert server.send("GET", headers=one.headers()).status == 409  # one at a time
         stream.close()
-        again = _opened_again(server, one)
+        # The server notices after a moment that the first one is gone. It keeps no events, whatever the last was.
+        until = monotonic() + DEADLINE
+        while (again := Stream(server, "GET", None, {**one.headers(), "Last-Event-ID": "7"})).status == 409:
+            again.close()
+            assert monotonic() < until
+        assert again.status == 200
         write_skill(folder / "c")
         assert again.until(*RESOURCES) == [SKILLS, RESOURCES]
         again.close()
-
-
-def Stream_status(server: Server, one: HttpClient) -> int:  # noqa: N802
-    return server.send("GET", headers=one.headers()).status
-
-
-def _opened_again(server: Server, one: HttpClient) -> Stream:
-    # The server notices after a moment that the first stream is gone. It keeps no events to send again.
-    for _ in range(200):
-        stream = Stream(server, "GET", None, {**one.headers(), "Last-Event-ID": "7"})
-        if stream.status == 200:
-            return stream
-        stream.close()
-        threading.Event().wait(0.05)
-    raise AssertionError("the stream was not opened again")
 
 
 @pytest.mark.requirement("MCP-48")
@@ -399,20 +388,19 @@ def test_ready_is_said_once_the_first_scan_is_done(tmp_path: Path, era: Era) -> 
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     command = [sys.executable, "-c", PATCHED.format(patch=SLOW_LOAD.format(gate=str(gate)))]
-    with http_serving(FIXTURES, command=command) as server:
-        with client(server, era, opened=False) as one:
-            assert server.send("GET", "/healthz").status == 200
-            assert server.send("GET", "/readyz").status == 503
-            assert one.open()["capabilities"]  # the handshake does not wait for the scan
-            answers: list[Any] = []
-            waiting = threading.Thread(target=lambda: answers.append(one.request("skills/list")))
-            waiting.start()
-            assert server.send("GET", "/readyz").status == 503
-            assert not answers
-            gate.write_text("go")
-            waiting.join(DEADLINE)
-            assert answers[0]["skills"]
-            assert server.send("GET", "/readyz").status == 200
+    with http_serving(FIXTURES, command=command) as server, client(server, era, opened=False) as one:
+        assert server.send("GET", "/healthz").status == 200
+        assert server.send("GET", "/readyz").status == 503
+        assert one.open()["capabilities"]  # the handshake does not wait for the scan
+        answers: list[Any] = []
+        waiting = threading.Thread(target=lambda: answers.append(one.request("skills/list")))
+        waiting.start()
+        assert server.send("GET", "/readyz").status == 503
+        assert not answers
+        gate.write_text("go")
+        waiting.join(DEADLINE)
+        assert answers[0]["skills"]
+        assert server.send("GET", "/readyz").status == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/mcp2", "/mcp/x", "/healthz/x", "/.well-known/none", "//mcp", "/%2e%2e/mcp"])
@@ -505,15 +493,6 @@ def test_it_listens_on_loopback_only(server: Server) -> None:
 def test_it_does_not_listen_for_others_without_a_guard(host: str) -> None:
     told = refused(FIXTURES, "--host", host)
     assert host in told and "--allowed-host" in told and "--token-file" in told
-
-
-def test_it_listens_for_others_with_one() -> None:
-    with http_serving(FIXTURES, "--host", "0.0.0.0", "--allowed-host", "mcp.example.com") as server:
-        with client(server, "modern", opened=False) as one:
-            message = one.message("skills/list")
-            assert one.post(message, {"Host": "mcp.example.com"}).messages[0]["result"]["skills"]
-            assert one.post(message).status == 403  # 127.0.0.1 is not on the list
-            assert server.send("GET", "/healthz").status == 200
 
 
 def test_a_port_in_use_is_told_in_a_line() -> None:

@@ -190,8 +190,17 @@ async def serve_http(registry: Registry, settings: Settings, http: HttpSettings,
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     logger.info("listening on http://%s:%d/mcp", shown, port)
+
+    async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except anyio.get_cancelled_exc_class():
+            # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
+            if not server.should_exit:
+                raise
+
     config = uvicorn.Config(
-        app,
+        quiet,
         log_config=None,
         access_log=False,
         lifespan="on",

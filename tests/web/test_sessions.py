@@ -1,0 +1,280 @@
+"""Legacy sessions and bearer tokens: who may use which, how many there may be, and how they end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from web.http_wire import BOTH, HELLO, HttpClient, Server, client, http_serving, refused
+from wire import FIXTURES, VERSIONS, Era, write_skill
+
+ALPHA = "made-up-token-of-alpha-000001"
+BETA = "made-up-token-of-beta-0000002"
+LINES = f"# who=what\n\nalpha={ALPHA}\nbeta = {BETA}\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server on the fixtures, for tests that change nothing but their own sessions."""
+    with http_serving(FIXTURES) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that wants a token of a file, at its most talkative."""
+    path = tmp_path_factory.mktemp("tokens") / "tokens"
+    path.write_text(LINES)
+    path.chmod(0o600)
+    with http_serving(FIXTURES, "--token-file", path, "--log-level", "debug") as started:
+        yield started
+
+
+def with_session(one: HttpClient, session: str | None) -> dict[str, str | None]:
+    """The headers of this client with another session, or without."""
+    return {**one.headers(), "Mcp-Session-Id": session}
+
+
+# Sessions
+
+
+def test_a_session_is_opened_by_the_handshake_and_its_id_tells_nothing(server: Server) -> None:
+    with client(server, "legacy") as one, client(server, "legacy") as other:
+        assert one.session and other.session and one.session != other.session
+        assert len(one.session) >= 32 and one.session.isascii() and one.session.isprintable()
+
+
+@pytest.mark.parametrize("session", ["0" * 32, "x", "../etc", "x" * 4000])
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+def test_a_session_that_does_not_exist_is_not_found(server: Server, method: str, session: str) -> None:
+    with client(server, "legacy") as one:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
+        reply = server.send(method, body=body, headers=with_session(one, session))
+        assert reply.error == (404, -32600, None)
+        assert one.request("skills/list")["skills"]
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+def test_a_request_without_a_session_is_a_bad_request(server: Server, method: str) -> None:
+    with client(server, "legacy") as one:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"skills/list"}' if method == "POST" else None
+        reply = server.send(method, body=body, headers=with_session(one, None))
+        assert reply.error == (400, -32600, None)
+
+
+def test_the_client_ends_its_session_with_delete_and_no_other(server: Server) -> None:
+    with client(server, "legacy") as one, client(server, "legacy") as other:
+        stream = one.follow()
+        reply = one.delete()
+        assert (reply.status, reply.body) == (200, b"")
+        assert stream.rest() == [] and stream.whole
+        assert one.post(one.message("skills/list")).error == (404, -32600, None)
+        assert one.delete().status == 404
+        assert other.request("skills/list")["skills"]
+
+
+def test_a_handshake_that_fails_leaves_no_session_behind() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "1") as server, client(server, "legacy", opened=False) as one:
+        for _ in range(3):
+            assert one.post({"jsonrpc": "2.0", "id": 1, "method": "skills/list"}).status == 400
+            assert one.post([]).status == 400
+            assert one.post(one.message("initialize", HELLO), {"Accept": "text/html"}).status == 406
+        one.open()
+        assert one.request("skills/list")["skills"]
+
+
+@pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
+@pytest.mark.requirement("MCP-8")
+def test_every_older_version_is_spoken(server: Server, version: str) -> None:
+    with client(server, "legacy", opened=False) as one:
+        assert one.request("initialize", {**HELLO, "protocolVersion": version})["protocolVersion"] == version
+        one.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        for headers in ({}, {"MCP-Protocol-Version": version}, {"MCP-Protocol-Version": None}):
+            reply = one.post(one.message("skills/list"), headers)
+            assert reply.messages[0]["result"]["skills"]
+
+
+def test_one_session_too_many_is_refused_and_the_others_go_on() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "2") as server, ExitStack() as stack:
+        first, second = (stack.enter_context(client(server, "legacy")) for _ in range(2))
+        third = stack.enter_context(client(server, "legacy", opened=False))
+        assert third.post(third.message("initialize", HELLO)).error == (503, -32603, None)
+        assert first.request("skills/list")["skills"] and second.request("skills/list")["skills"]
+        assert stack.enter_context(client(server, "modern")).request("skills/list")["skills"]
+        assert first.delete().status == 200
+        third.open()
+        assert third.request("skills/list")["skills"]
+
+
+def test_a_session_that_nobody_uses_is_closed_and_one_with_a_stream_is_not(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--session-idle", "1", "--log-level", "debug") as server, ExitStack() as stack:
+        idle, held = (stack.enter_context(client(server, "legacy")) for _ in range(2))
+        held.every_skill()
+        stream = held.follow()
+        server.said(f"Session {idle.session} idle timeout")
+        assert idle.post(idle.message("skills/list")).error == (404, -32600, None)
+        assert held.request("skills/list")["skills"]
+        write_skill(tmp_path / "b")
+        stream.until("notifications/resources/list_changed")
+        stream.close()
+        server.said(f"Session {held.session} idle timeout")
+        assert held.delete().status == 404
+
+
+def test_hundreds_of_sessions_opened_and_left_cost_no_more_than_the_limit() -> None:
+    limit = 60
+    with http_serving(FIXTURES, "--max-sessions", str(limit)) as server, client(server, "legacy") as first:
+        first.every_skill()
+
+        def left() -> int:
+            one = HttpClient(server, "legacy")
+            reply = one.post(one.message("initialize", HELLO))
+            if reply.status == 200:
+                one.session = reply.headers["Mcp-Session-Id"]
+                one.post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            return reply.status
+
+        statuses = [left() for _ in range(limit - 1)]
+        assert statuses == [200] * (limit - 1)
+        full = server.resident()
+        statuses = [left() for _ in range(300 - limit)]
+        assert statuses == [503] * (300 - limit)
+        assert server.resident() - full < 4 << 20
+        assert first.request("skills/list")["skills"]
+        with client(server, "modern") as modern:
+            assert modern.request("skills/list")["skills"]
+        code, took = server.signal(signal.SIGTERM)
+        assert code == 0 and took < 2
+
+
+# Tokens
+
+
+def test_a_token_of_the_file_lets_in(guarded: Server, era: Era) -> None:
+    for token in (ALPHA, BETA):
+        with client(guarded, era, token=token) as one:
+            assert one.request("skills/list")["skills"]
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer wrong-token-0123456789",
+        f"Basic {ALPHA}",
+        ALPHA,
+        f"Bearer {ALPHA}x",
+        f"Bearer {ALPHA[:-1]}",
+        "Bearer alpha",
+        f"Bearer alpha={ALPHA}",
+        "Bearer \xff\xfe",
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+def test_anything_else_is_unauthorised(guarded: Server, method: str, authorization: str | None) -> None:
+    for version in VERSIONS.values():
+        headers = {
+            "Accept": BOTH,
+            "Content-Type": "application/json",
+            "MCP-Protocol-Version": version,
+            "Authorization": authorization,
+        }
+        reply = guarded.send(method, body=b"{" if method == "POST" else None, headers=headers)
+        assert reply.error == (401, -32600, None)
+        assert reply.headers["WWW-Authenticate"].startswith("Bearer ")
+        assert "Mcp-Session-Id" not in reply.headers
+
+
+def test_a_lower_case_scheme_will_do(guarded: Server) -> None:
+    with client(guarded, "modern", opened=False) as one:
+        message = one.message("skills/list")
+        assert one.post(message, {"Authorization": f"bearer {ALPHA}"}).status == 200
+
+
+def test_the_host_is_looked_at_before_the_token(guarded: Server) -> None:
+    with client(guarded, "modern", token=ALPHA) as one:
+        assert one.post(one.message("skills/list"), {"Host": "evil.example"}).status == 403
+        assert one.post(one.message("skills/list"), {"Origin": "https://evil.example"}).status == 403
+
+
+def test_the_probes_want_no_token(guarded: Server) -> None:
+    assert guarded.send("GET", "/healthz").status == 200
+    guarded.said("serving 17 skills")
+    assert guarded.send("GET", "/readyz").status == 200
+    assert guarded.send("GET", "/none").status == 401
+
+
+def test_a_session_can_be_used_with_the_token_that_opened_it_alone(guarded: Server) -> None:
+    with client(guarded, "legacy", token=ALPHA) as one, client(guarded, "legacy", token=BETA) as thief:
+        for method, body in (("POST", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'), ("GET", None), ("DELETE", None)):
+            reply = guarded.send(method, body=body, headers=with_session(thief, one.session))
+            # As if there were no such session, so that nothing can be learned by guessing.
+            assert reply.error == (404, -32600, None)
+            unknown = guarded.send(method, body=body, headers=with_session(thief, "0" * 32))
+            assert (reply.status, reply.body) == (unknown.status, unknown.body)
+        assert one.request("skills/list")["skills"]
+        nobody = {**with_session(one, one.session), "Authorization": None}
+        assert guarded.send("DELETE", headers=nobody).status == 401
+        assert one.delete().status == 200
+
+
+def test_tokens_may_come_from_the_environment(era: Era) -> None:
+    environment = {"MCP_SKILLS_TOKENS": f"alpha={ALPHA},beta={BETA}"}
+    with http_serving(FIXTURES, environment=environment) as server:
+        for token in (ALPHA, BETA):
+            with client(server, era, token=token) as one:
+                assert one.request("skills/list")["skills"]
+        with client(server, era, opened=False) as stranger:
+            assert stranger.post(stranger.message("initialize", HELLO)).status == 401
+
+
+def test_the_log_has_the_names_of_tokens_and_never_a_token(guarded: Server, era: Era) -> None:
+    with client(guarded, era, token=BETA) as one:
+        one.every_skill()
+        with client(guarded, era, opened=False, token="a-wrong-token-0123456789") as stranger:
+            assert stranger.post(stranger.message("ping")).status == 401
+    guarded.said("by the bearer of beta")
+    guarded.said("refused a request without a token that lets it in")
+    for secret in (ALPHA, BETA, "a-wrong-token"):
+        assert secret not in guarded.stderr
+
+
+def secret_file(directory: Path, text: str) -> Path:
+    """A file of tokens that nobody else can read."""
+    path = directory / "tokens"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
+    path = secret_file(tmp_path, LINES)
+    told = refused(FIXTURES, "--token-file", path, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
+    assert "--token-file" in told and "MCP_SKILLS_TOKENS" in told and ALPHA not in told
+
+
+def test_a_short_token_is_wrong_usage_and_not_shown(tmp_path: Path) -> None:
+    told = refused(FIXTURES, "--token-file", secret_file(tmp_path, f"# one\nalpha={ALPHA}\nbeta=swordfish\n"))
+    assert "line 3" in told and "fewer than 16" in told
+    assert "swordfish" not in told and ALPHA not in told
+    told = refused(FIXTURES, environment={"MCP_SKILLS_TOKENS": "swordfish"})
+    assert "MCP_SKILLS_TOKENS, line 1: write name=token" in told and "swordfish" not in told
+
+
+def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    told = refused(FIXTURES, "--token-file", tmp_path / "none")
+    assert str(tmp_path / "none") in told and "cannot be read" in told
+
+
+def test_a_file_that_everybody_can_read_is_told(tmp_path: Path) -> None:
+    path = secret_file(tmp_path, LINES)
+    path.chmod(0o644)
+    with http_serving(FIXTURES, "--token-file", path) as server:
+        server.said(f"WARNING: {path} can be read by every user")

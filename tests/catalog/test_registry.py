@@ -472,7 +472,7 @@ def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
     done, seen = threading.Event(), set[str]()
 
     def look() -> None:
-        while not done.is_set():
+        while not done.wait(0.0002):  # or the readers keep the interpreter and the swaps take half a minute
             snapshot = registry.snapshot
             assert list(snapshot.paths(Standing.VALID)) in allowed
             assert sorted(snapshot.skills) in allowed
@@ -480,7 +480,9 @@ def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
 
     def swap() -> None:
         try:
-            for _ in range(40):
+            for turn in range(4000):
+                if turn >= 40 and len(seen) == 2:
+                    break  # on a busy machine the readers may need longer to have looked at both
                 (top / "group").rename(tmp_path / "aside")
                 (tmp_path / "next/group").rename(top / "group")
                 (tmp_path / "aside").rename(tmp_path / "next/group")
@@ -558,14 +560,14 @@ def test_a_resource_dependency_that_no_served_skill_has_is_told(tmp_path: Path) 
     )
     registry = loaded(tmp_path)
     told = [problem for problem in registry.problems() if problem.code == "dependency-unresolved"]
-    assert [next(uri for uri in wanted if uri in problem.message) for problem in told] == wanted[1:]
+    assert [next(uri for uri in wanted if uri in problem.message) for problem in told] == wanted[1:3]
     assert {(problem.path, problem.skill, problem.line) for problem in told} == {
         (str(tmp_path / "a/SKILL.md"), "a", None)
     }
     assert not any("hammer" in problem.message or "ask" in problem.message for problem in told)
     plant(tmp_path, {"b/none.md": "x", "bad/SKILL.md": skill_md("bad")})
     registry.refresh()
-    assert codes(registry).count("dependency-unresolved") == 1
+    assert codes(registry).count("dependency-unresolved") == 0
 
 
 def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones(tmp_path: Path) -> None:

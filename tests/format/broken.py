@@ -58,6 +58,16 @@ def _file_irregular(bundle: Path) -> None:
     os.mkfifo(bundle / "pipe")
 
 
+def _file_name_backslash(bundle: Path) -> None:
+    (bundle / "SKILL.md").write_text(skill_md("file-name-backslash"))
+    (bundle / "notes\\more.md").write_text("One name, or two?\n")
+
+
+def _file_name_portable(bundle: Path) -> None:
+    (bundle / "SKILL.md").write_text(skill_md("file-name-portable"))
+    (bundle / "con.md").write_text("Windows takes this for the console.\n")
+
+
 RECIPES: dict[str, Callable[[Path], None]] = {
     "skill-md-too-large": _skill_md_too_large,
     "unreadable": _unreadable,
@@ -66,6 +76,8 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "root-missing": _root_missing,
     "file-name": _file_name,
     "file-irregular": _file_irregular,
+    "file-name-backslash": _file_name_backslash,
+    "file-name-portable": _file_name_portable,
 }
 """Code to what fills an empty directory, named like the code, with the bundle."""
 

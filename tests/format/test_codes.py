@@ -39,6 +39,7 @@ EVIDENCE = {
     "metadata-type": b"metadata:",
     "license-type": b"license:",
     "allowed-tools-form": b"allowed-tools:",
+    "allowed-tools-type": b"allowed-tools:",
     "field-unknown": b"author:",
     "field-type": b"arguments:",
     "metadata-keys": b"metadata:",
@@ -189,7 +190,7 @@ def test_a_problem_can_bring_a_better_mend():
     ("codes", "expected"),
     [
         ([], Standing.VALID),
-        (["description-vague", "metadata-type"], Standing.VALID),
+        (["description-vague", "root-missing"], Standing.VALID),
         (["description-vague", "name-mismatch"], Standing.LENIENT),
         (["name-mismatch", "yaml-syntax", "description-vague"], Standing.UNUSABLE),
     ],

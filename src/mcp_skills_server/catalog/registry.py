@@ -319,7 +319,7 @@ class Registry:
         for path in snapshot.paths(Standing.VALID):
             skill = snapshot.skills[path]
             for missing in sep2076.dependencies(skill, snapshot, sep2076.Served(), Standing.VALID)[1]:
-                if missing.startswith("resource "):
+                if missing.startswith("resource skill://"):
                     place = f"{skill.directory}/{SKILL_MD}" if skill.directory else SKILL_MD
                     told = problem(
                         "dependency-unresolved", f"the {missing} that it depends on is no file of a served skill"
@@ -344,6 +344,9 @@ class Registry:
             for directory in self._skills[skill.root].below(skill.directory)
             if directory != skill.directory
         )
+        for file_path, said in advice.names(skill.files):
+            if not file_path.startswith(nested):
+                place(file_path, [said])
         for file_path, file in skill.files.items():
             if file_path.startswith(nested) or file.size > self.limits.bytes:
                 continue

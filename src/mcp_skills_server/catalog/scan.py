@@ -276,6 +276,8 @@ class _Scanner:
         before = len(files)
         for name, file in here.files.items():
             files[prefix + name] = file
+            if "\\" in name:
+                find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
         for name in here.links:
             linked = self._link(here, name)
             if linked is not None and _lies_in(linked.location, skill.directory):

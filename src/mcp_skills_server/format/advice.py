@@ -7,8 +7,9 @@ Run by `validate` only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from unicodedata import normalize
 
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Json, Problem
@@ -30,6 +31,8 @@ _PERSISTENCE: Final = re.compile(
     r"|>>?\s*~?/?[\w/$]*\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
     re.IGNORECASE,
 )
+_NOT_ON_WINDOWS: Final = re.compile(r".*[<>:\"|?*\x00-\x1f].*|.*[ .]", re.DOTALL)
+_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
 _CHECKS: Final = (
     ("hidden-characters", _HIDDEN, "the invisible character"),
     ("pipe-to-shell", _PIPE_TO_SHELL, "a download goes straight into an interpreter:"),
@@ -48,6 +51,18 @@ def look_over(text: str) -> Iterator[Problem]:
             shown = f"U+{ord(first[0]):04X}" if code == "hidden-characters" else _short(first[0])
             more = f" ({len(found)} in this file)" if len(found) > 1 else ""
             yield problem(code, f"{words} {shown}{more}", text.count("\n", 0, first.start()) + 1)
+
+
+def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
+    """Warn of file names that a platform cannot hold, each with the file's path."""
+    seen: dict[str, str] = {}
+    for path in paths:
+        for segment in path.split("/"):
+            if _NOT_ON_WINDOWS.fullmatch(segment) or _RESERVED.fullmatch(segment):
+                yield path, problem("file-name-portable", f"Windows cannot hold the name {_short(segment)}")
+        other = seen.setdefault(normalize("NFC", path).casefold(), path)
+        if other != path:
+            yield path, problem("file-name-portable", f"many platforms cannot tell it from {_short(other)}")
 
 
 def permissions(frontmatter: Mapping[str, Json], line: int | None) -> Iterator[Problem]:

@@ -69,7 +69,7 @@ CODES: dict[str, Code] = {
     "too-many-files": _fatal("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _fatal("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
-    # Breaks AS-3...8: never in a SEP-2640 listing.
+    # Breaks AS-3...8: never in a SEP-2640 listing (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
     "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),
@@ -77,17 +77,20 @@ CODES: dict[str, Code] = {
     "name-mismatch": _unlisted("AS-7", "give the directory and the name the same spelling"),
     "description-missing": _unlisted("AS-8", "add 'description:' that says what the skill does and when to use it"),
     "description-length": _unlisted("AS-8", "shorten it to 1024 characters and move the rest into the body"),
-    # Breaks another rule of the format.
-    "compatibility-length": _error("AS-11", "write 1 to 500 characters, or leave the field out"),
-    "metadata-type": _error("AS-12", "map strings to strings; put numbers and dates in quotes"),
+    # Breaks another rule of the format. Some clients refuse a whole list for one such entry (docs/interop.md).
+    "license-type": _unlisted("AS-10", "write the licence's short name or the name of a bundled file"),
+    "compatibility-length": _unlisted("AS-11", "write 1 to 500 characters, or leave the field out"),
+    "metadata-type": _unlisted("AS-12", "map strings to strings; put numbers and dates in quotes"),
+    "allowed-tools-type": _unlisted("AS-14", "write one string with the tools separated by spaces"),
+    "file-name-backslash": _unlisted("S40-17", "rename the file; clients take a backslash for a separator"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
     "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),
     "link-outside": _warning("X-5", "copy the file into the skill, or serve the folder it lies in as a root"),
     "file-name": _warning("S40-17", "rename the file in UTF-8"),
+    "file-name-portable": _warning("S40-39", "rename the file, since some clients refuse the skill for it"),
     "file-irregular": _warning("X-5", "remove it; only regular files are served"),
-    "license-type": _warning("AS-10", "write the licence's short name or the name of a bundled file"),
     "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
     "field-unknown": _warning("AS-20", "move it under 'metadata:', since strict validators refuse it"),
     "field-type": _warning("S76-4", "see docs/writing-skills.md for the shape of this field"),

@@ -113,9 +113,14 @@ def _optional_fields(subject: Subject) -> Iterator[Problem]:
             )
             yield problem("compatibility-length", said, subject.line("compatibility"))
     tools = fields.get("allowed-tools")
-    if "allowed-tools" in fields and not (isinstance(tools, str) and "," not in re.sub(r"\([^()]*\)", "", tools)):
-        said = "allowed-tools separates its tools by commas" if isinstance(tools, str) else "allowed-tools is not text"
-        yield problem("allowed-tools-form", said, subject.line("allowed-tools"))
+    if isinstance(tools, str):
+        if "," in re.sub(r"\([^()]*\)", "", tools):
+            said = "allowed-tools separates its tools by commas"
+            yield problem("allowed-tools-form", said, subject.line("allowed-tools"))
+    elif isinstance(tools, list) and all(isinstance(tool, str) for tool in tools):
+        yield problem("allowed-tools-form", "allowed-tools is a list", subject.line("allowed-tools"))
+    elif "allowed-tools" in fields:
+        yield problem("allowed-tools-type", "allowed-tools is not text", subject.line("allowed-tools"))
     for key in fields:
         if key == "hooks":
             yield problem("hooks", "the skill declares hooks", subject.line(key))

@@ -173,7 +173,7 @@ def _modern_request(body: bytes) -> dict[str, Any] | None:
     try:
         request = json.loads(body)
         version = request["params"]["_meta"][_ENVELOPE]
-        is_request = isinstance(request["id"], str | int) and request["method"] != "initialize"
+        is_request = type(request["id"]) in (str, int) and request["method"] != "initialize"
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
@@ -189,7 +189,6 @@ async def serve_http(registry: Registry, settings: Settings, http: HttpSettings,
     listener = _listen(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    logger.info("listening on http://%s:%d/mcp", shown, port)
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -209,18 +208,20 @@ async def serve_http(registry: Registry, settings: Settings, http: HttpSettings,
         timeout_graceful_shutdown=_ENDING_S,
     )
     server = _Server(config)
-    async with anyio.create_task_group() as tasks:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
 
-        async def end_on_signal() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async def end_on_signal() -> None:
                 async for _ in signals:
                     end()  # streams first, then the doors
                     server.should_exit = True
                     return
 
-        tasks.start_soon(end_on_signal)
-        await server.serve(sockets=[listener])
-        tasks.cancel_scope.cancel()
+            tasks.start_soon(end_on_signal)
+            # Only now, so that whoever has read it can connect, and can end it.
+            logger.info("listening on http://%s:%d/mcp", shown, port)
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -233,11 +234,12 @@ class _Server(uvicorn.Server):
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would take 40 ms without.
+        listener = socket.socket(family, kind, number)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # now, so that whoever reads the address below can connect
+        listener.listen(_BACKLOG)
     except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None

@@ -277,6 +277,25 @@ async def _job(
 # The measurements
 
 
+@dataclass(frozen=True, slots=True)
+class Http:
+    """What to measure with.
+
+    Attributes:
+        load: the process that asks.
+        size: how many skills.
+        quick: fewer repeats.
+        scratch: a temporary directory.
+        root: the folder of skills in it.
+    """
+
+    load: Load
+    size: int
+    quick: bool
+    scratch: Path
+    root: Path
+
+
 def _request(message: dict[str, Any], headers: dict[str, str], method: str = "POST") -> str:
     body = json.dumps(message, separators=(",", ":")) if message else ""
     lines = [
@@ -322,20 +341,18 @@ def _result(answer: bytes) -> dict[str, Any]:
     return told["result"]
 
 
-def requests(load: Load, size: int, quick: bool, scratch: Path) -> Iterator[Row]:
+def requests(bench: Http) -> Iterator[Row]:
     """Warm requests in the modern era, and one of them in legacy sessions."""
-    root = scratch / "skills"
-    generate(root, size)
-    some = skill_name(size // 2)
+    some = skill_name(bench.size // 2)
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "skills/list": ("skills/list", {}),
         "skills/get name": ("skills/get", {"name": some}),
         "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
         "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
     }
-    with ours(root) as mine:
-        constants = scratch / "constants.json"
-        answers = {key: _result(load.ask(mine, [_modern(*each)], 1).answer) for key, each in asked.items()}
+    with ours(bench.root) as mine:
+        answers = {key: _result(bench.load.ask(mine, [_modern(*each)], 1).answer) for key, each in asked.items()}
+        constants = bench.scratch / "constants.json"
         constants.write_text(json.dumps(answers), encoding="utf-8")
         with floor(constants) as bare:
             pair = (mine, bare)
@@ -345,57 +362,62 @@ def requests(load: Load, size: int, quick: bool, scratch: Path) -> Iterator[Row]
                 ("resources/read", "resources/read"),
             ):
                 modern = _modern(*asked[key])
-                yield from _beside(load, pair, f"{what}, modern", quick, lambda _, asked=modern: asked)
+                yield from _beside(bench, pair, f"{what}, modern", lambda _, asked=modern: asked)
 
             def in_a_session(server: Server) -> str:
-                return _legacy(_open_session(load, server), "skills/list", {})
+                return _legacy(_open_session(bench.load, server), "skills/list", {})
 
-            yield from _beside(load, pair, "skills/list, a page, legacy", quick, in_a_session)
+            yield from _beside(bench, pair, "skills/list, a page, legacy", in_a_session)
 
 
-def _beside(
-    load: Load, pair: tuple[Server, Server], what: str, size: int, quick: bool, request: Callable[[Server], str]
-) -> Iterator[Row]:
+def _beside(bench: Http, pair: tuple[Server, Server], what: str, request: Callable[[Server], str]) -> Iterator[Row]:
     """Rounds to one side and the other in turn: the middle, the slowest hundredth, the rate."""
     for connections in _CONNECTIONS:
         sides = [[request(server) for _ in range(connections)] for server in pair]
-        each, rounds = (20, 4) if quick and connections == 1 else (100, 10) if connections == 1 else (320, 10)
-        if quick and connections > 1:
-            rounds = 3
-        warm = [load.ask(server, asked, 2 * connections).answer for server, asked in zip(pair, sides, strict=True)]
+        each, rounds = (100 if connections == 1 else 640), (3 if bench.quick else 10)
+        warm = [
+            bench.load.ask(server, asked, 4 * connections).answer for server, asked in zip(pair, sides, strict=True)
+        ]
         if len(warm[0]) - len(warm[1]) not in range(-256, 256):
             raise BenchError(f"{what}: the floor's answer is not of the same size")
         told: tuple[list[Round], list[Round]] = ([], [])
         for number in range(rounds):
             for side in (0, 1) if number % 2 else (1, 0):
-                told[side].append(load.ask(pair[side], sides[side], each))
+                told[side].append(bench.load.ask(pair[side], sides[side], each))
         n = rounds * each
         label = f"{what}, {connections} connection{'s' if connections > 1 else ''}"
         times = [sorted(time for one in side for time in one.times) for side in told]
         middle = [median(side) * _MS for side in times]
         slow = [side[round(0.99 * (n - 1))] * _MS for side in times]
         rate = [median(one.rate for one in side) for side in told]
-        yield Row(f"{label}, p50", size, n, middle[0], middle[1], "ms", 1.3)
-        yield Row(f"{label}, p99", size, n, slow[0], slow[1], "ms", 1.3)
-        yield Row(f"{label}, rate", size, rounds, rate[0], rate[1], "/s")
+        yield Row(f"{label}, p50", bench.size, n, middle[0], middle[1], "ms", 1.3)
+        yield Row(f"{label}, p99", bench.size, n, slow[0], slow[1], "ms", 1.3)
+        yield Row(f"{label}, requests", bench.size, rounds, rate[0], rate[1], "/s")
 
 
-def sessions(load: Load, size: int, quick: bool, scratch: Path) -> Iterator[Row]:
-    """What sessions leave behind when their clients have ended them; the floor is the memory before them."""
-    root = scratch / "skills-for-sessions"
-    generate(root, size)
-    count = _SESSIONS // 5 if quick else _SESSIONS
-    with ours(root, "--max-sessions", str(count)) as server:
+def sessions(bench: Http) -> Iterator[Row]:
+    """What legacy sessions leave behind when their clients have ended them; the floor is the memory before them.
+
+    Once one after the other, and twice all at once: what the first time leaves is room that the second one uses.
+    """
+    load, size, count = bench.load, bench.size, _SESSIONS // 5 if bench.quick else _SESSIONS
+    with ours(bench.root, "--max-sessions", str(count)) as server:
         _come_and_go(load, server, 20)
         before = server.rss()
-        for turn in ("first", "second"):
-            during = _come_and_go(load, server, count)
-            after = server.rss()
-            if turn == "first":
-                each = (during - before) / count / _KB
-                yield Row(f"memory for each of {count:,} legacy sessions", size, count, each, None, "kB")
-            what = f"memory after {count:,} legacy sessions came and went, {turn} time"
-            yield Row(what, size, count, after / _MB, before / _MB, "MB", 1.1)
+        for _ in range(count):
+            _come_and_go(load, server, 1)
+        after = server.rss()
+        what = f"memory after {count:,} legacy sessions"
+        yield Row(f"{what}, one after the other", size, count, after / _MB, before / _MB, "MB", 1.1)
+        during = _come_and_go(load, server, count)
+        yield Row(
+            f"memory for each of {count:,} open sessions", size, count, (during - after) / count / _KB, None, "kB"
+        )
+        first = server.rss()
+        yield Row(f"{what}, all at once", size, count, first / _MB, before / _MB, "MB", 1.1)
+        _come_and_go(load, server, count)
+        second = server.rss()
+        yield Row(f"{what} more, beside the first {count:,}", size, count, second / _MB, first / _MB, "MB", 1.1)
 
 
 def _come_and_go(load: Load, server: Server, count: int) -> int:
@@ -429,9 +451,11 @@ def main() -> int:
     started, load_average = perf_counter(), os.getloadavg()[0]
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch, Load() as load:
+        bench = Http(load, options.size, options.quick, Path(scratch), Path(scratch, "skills").resolve())
+        generate(bench.root, bench.size)
         for measure in (requests, sessions):
             print(f"bench: {measure.__name__} over HTTP", file=sys.stderr, flush=True)
-            rows.extend(measure(load, options.size, options.quick, Path(scratch)))
+            rows.extend(measure(bench))
     about = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load_average:.1f} at the start"
     print(f"{about}, {perf_counter() - started:.0f} s in all; medians unless p99 is said\n")
     print(table(rows))

@@ -18,11 +18,7 @@ from typing import Any, Final
 import anyio
 import mcp_types as types
 import uvicorn
-from mcp.server.streamable_http_manager import (
-    RequestBodyLimitMiddleware,
-    StreamableHTTPASGIApp,
-    StreamableHTTPSessionManager,
-)
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
@@ -87,6 +83,7 @@ def make_app(
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
     )
+    manager.asgi_app.app = _Endpoint(manager.asgi_app.app)  # inside of the limit, which hands on whole bodies
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -118,10 +115,9 @@ def make_app(
             expose_headers=["Mcp-Session-Id"],
         )
         middleware.insert(0, cors)
-    endpoint = RequestBodyLimitMiddleware(_Endpoint(StreamableHTTPASGIApp(manager)), http.max_body)
     app = Starlette(
         routes=[
-            Route("/mcp", endpoint),
+            Route("/mcp", StreamableHTTPASGIApp(manager)),
             Route("/healthz", alive),
             Route("/readyz", ready),
         ],

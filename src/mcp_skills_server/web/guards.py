@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token; they tell nothing."""
+_LOOKED_AT: Final = frozenset((b"host", b"origin", b"authorization"))
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
@@ -173,7 +174,7 @@ class Guard:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         policy = self._policy
         if not policy.host_allowed(headers.get(b"host")):
             logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"))

@@ -197,3 +197,16 @@ def test_the_command_line_imports_lazily() -> None:
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("variable", ["MCP_SKILLS_TOKENS", "MCP_SKILLS_TOKEN_FILE"])
+def test_an_empty_value_for_tokens_does_not_open_the_server(variable: str) -> None:
+    done = run("serve", FIXTURES, "--transport", "http", "--port", "0", **{variable: ""})
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == f"mcp-skills-server: {variable} is set but empty; give tokens, or unset it for a server without\n"
+    )
+    for option in ("--tokens", "--token-file"):
+        done = run("serve", FIXTURES, "--transport", "http", "--port", "0", option, "")
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1

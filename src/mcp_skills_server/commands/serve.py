@@ -150,10 +150,14 @@ def _over_http(registry: Registry, settings: Settings, watcher: Watcher | None, 
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
 
-    if options["token_file"] and options["tokens"]:
+    # An empty value is a mistake in a deployment, and must not open the server.
+    for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
+        if os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
+    if options["token_file"] is not None and options["tokens"] is not None:
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
-    tokens = read_token_file(options["token_file"]) if options["token_file"] else []
-    if options["tokens"]:
+    tokens = read_token_file(options["token_file"]) if options["token_file"] is not None else []
+    if options["tokens"] is not None:
         tokens = read_tokens(options["tokens"].replace(",", "\n"), "MCP_SKILLS_TOKENS")
     http = HttpSettings(
         host=options["host"],

@@ -204,8 +204,14 @@ class _Joint:
 
         async def call(ctx: Context, _: Any) -> dict[str, Any]:
             await attachment.ready()
-            settings = replace(attachment.settings, served=partial(self._served, ctx))
-            return await handler(attachment.registry, settings, _caller(ctx), ctx.params or {})
+            capabilities = ctx.session.client_capabilities
+            declared = capabilities.extensions if capabilities is not None else None
+            caller = Caller(
+                ctx.protocol_version in MODERN_PROTOCOL_VERSIONS,
+                bool(declared) and sep2640.EXTENSION in declared,
+                partial(self._served, ctx),
+            )
+            return await handler(attachment.registry, attachment.settings, caller, ctx.params or {})
 
         return call
 
@@ -302,12 +308,6 @@ def _declaring(result: dict[str, Any], settings: Settings) -> dict[str, Any]:
         capabilities["extensions"] = {**(capabilities.get("extensions") or {}), sep2640.EXTENSION: sep2640.settings()}
     capabilities["resources"] = {**(capabilities.get("resources") or {}), "subscribe": True, "listChanged": True}
     return {**result, "capabilities": capabilities}
-
-
-def _caller(ctx: Context) -> Caller:
-    capabilities = ctx.session.client_capabilities
-    declared = capabilities.extensions if capabilities is not None else None
-    return Caller(ctx.protocol_version in MODERN_PROTOCOL_VERSIONS, bool(declared) and sep2640.EXTENSION in declared)
 
 
 def _guarded(call: Call) -> Call:

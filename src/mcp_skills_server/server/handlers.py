@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 
 _TRIES: Final = 3
 _DEPENDENCIES: Final = "dependencies"
+_UNION: Final = "union"
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop, so that one reader of a slow disk does not stop all."""
 
@@ -48,13 +49,11 @@ class Settings:
         dialect: "auto" tells both dialects, to each client what it can take; the others pin one.
         page_size: entries of one page.
         ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
-        served: what else the same server serves.
     """
 
     dialect: Dialect = "auto"
     page_size: int = 50
     ttl_ms: int = 0
-    served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
 
     @property
     def least(self) -> Standing:
@@ -69,10 +68,12 @@ class Caller:
     Attributes:
         modern: speaks 2026-07-28 or later.
         declares_skills: declared the extension `io.modelcontextprotocol/skills`.
+        served: what else the server serves to this caller.
     """
 
     modern: bool
     declares_skills: bool
+    served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
 
 
 async def list_skills(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -121,7 +122,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
         skill = sep2076.find(snapshot, target, settings.least)
         body = await _off_loop(registry.has_body(skill), registry.body, skill)
         text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
-        served = await _served(settings, skill)
+        served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
 
     return await _answer(registry, by_name)
@@ -255,7 +256,7 @@ def _entry_maker(
         name = sep2076.name_of(skill, snapshot, settings.least)
         entry: dict[str, Json] | None = skill.memo.get(sep2076.NAME)
         if entry is None or entry["name"] != name or _DEPENDENCIES in skill.frontmatter:
-            served = await _served(settings, skill)
+            served = await _served(caller, skill)
             entry = skill.memo[sep2076.NAME] = sep2076.entry(skill, snapshot, served, settings.least)
         return entry
 
@@ -269,16 +270,21 @@ def _entry_maker(
     async def entry(snapshot: Snapshot, skill: Skill) -> Json:
         if settings.dialect == sep2076.NAME:
             return await classic(snapshot, skill)
+        mine = await released(skill)
         if pure:
-            return await released(skill)
-        return await released(skill) | await classic(snapshot, skill)
+            return mine
+        theirs = await classic(snapshot, skill)
+        both: tuple[object, Json] = skill.memo.get(_UNION, (None, None))
+        if both[0] is not theirs:
+            both = skill.memo[_UNION] = (theirs, mine | theirs)
+        return both[1]
 
     return entry
 
 
-async def _served(settings: Settings, skill: Skill) -> sep2076.Served:
+async def _served(caller: Caller, skill: Skill) -> sep2076.Served:
     """What else is served, which only a skill with dependencies needs to know."""
-    return await settings.served() if _DEPENDENCIES in skill.frontmatter else sep2076.Served()
+    return await caller.served() if _DEPENDENCIES in skill.frontmatter else sep2076.Served()
 
 
 def _prove(registry: Registry, skills: list[Skill]) -> None:

@@ -181,6 +181,7 @@ class Notifier:
         if client is None:
             client = self._legacy[connection] = _Legacy()
             connection.exit_stack.callback(client.mailbox.close)
+            connection.exit_stack.callback(self._legacy.pop, connection, None)
         return client
 
     async def _tell(self, session: ServerSession, mailbox: Mailbox) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalog.forest import plant
 from mcp_skills_server.catalog import tree
@@ -352,3 +354,9 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     assert linked is not None and linked.signature == file.signature
     with pytest.raises(NotADirectoryError), tree.open_directory(root, "away"):
         pass
+
+
+@given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
+def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
+    if tree.is_ignored(name):
+        assert name[0] in tree._FIRSTS or name[-1] in tree._LASTS

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -275,7 +276,7 @@ class _Scanner:
 
         before = len(files)
         for name, file in here.files.items():
-            files[prefix + name] = file
+            files[sys.intern(prefix + name)] = file  # many skills have files of the same names
             if "\\" in name:
                 find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
         for name in here.links:

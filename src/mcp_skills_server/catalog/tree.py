@@ -38,6 +38,11 @@ _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 
 
+_FIRSTS: Final = frozenset(".~#n_4")
+_LASTS: Final = frozenset("~pox_")
+"""What an ignored name begins or ends with: two look-ups spare most names the question."""
+
+
 def is_ignored(name: str) -> bool:
     """Whether a file or directory of this name is never served, listed, hashed, packed or watched."""
     return name[0] == "." or name in _IGNORED or name.endswith(_IGNORED_ENDS) or name.startswith(("~$", "#"))
@@ -102,7 +107,7 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
     with os.scandir(handle) as entries:
         for entry in entries:
             name = entry.name
-            if is_ignored(name):
+            if (name[0] in _FIRSTS or name[-1] in _LASTS) and is_ignored(name):
                 continue
             if not name.isascii() and not is_utf8(name):
                 here.unnamed = (*here.unnamed, spelled(name))

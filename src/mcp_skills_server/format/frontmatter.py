@@ -275,7 +275,15 @@ class _Builder:
                 self.lines.setdefault(key, event.start_mark.line + 2)
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_short(key)} stands twice")
-            out[key] = self._value(self._next(), depth + 1)
+            value = self._next()
+            text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""
+            if text and text[0] not in _MAYBE_SPECIAL and self._nodes < MAX_NODES:
+                # Nearly every value is such a plain text, and this is the hottest line of a scan.
+                self._nodes += 1
+                self._expansion += len(text)
+                out[key] = text
+            else:
+                out[key] = self._value(value, depth + 1)
         return out
 
     def _sequence(self, depth: int) -> list[Json]:
@@ -289,7 +297,7 @@ class _Builder:
             text: str = event.value
             self._nodes += 1
             self._expansion += len(text)
-            if event.implicit[0]:
+            if event.implicit[0] and (text[:1] in _MAYBE_SPECIAL or not text):
                 if text == "<<":
                     self._note(
                         "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"

@@ -147,7 +147,12 @@ def _metadata(subject: Subject) -> Iterator[Problem]:
             yield problem("metadata-keys", f"metadata has both {_short(other)} and {_short(key)}", line)
 
 
+_SHAPED: Final = EXTENSION_FIELDS | {"title", "version", "tags"}
+
+
 def _extension_fields(subject: Subject) -> Iterator[Problem]:
+    if _SHAPED.isdisjoint(subject.frontmatter):
+        return
     for key, said in _misshapen(subject.frontmatter):
         yield problem("field-type", said, subject.line(key))
 

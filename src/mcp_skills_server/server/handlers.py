@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
-from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.server import cursors
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,10 @@ _DEPENDENCIES: Final = "dependencies"
 _UNION: Final = "union"
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop, so that one reader of a slow disk does not stop all."""
+
+
+_INLINE_MARKDOWN: Final = 1 << 14
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
 
 
 async def _nothing_else() -> sep2076.Served:
@@ -120,7 +124,8 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
 
     async def by_name(snapshot: Snapshot, _: bool) -> Result:
         skill = sep2076.find(snapshot, target, settings.least)
-        body = await _off_loop(registry.has_body(skill), registry.body, skill)
+        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
+        body = await _off_loop(quick, registry.body, skill)
         text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
         served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)

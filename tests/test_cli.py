@@ -41,6 +41,10 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         (["show", "fixtures/skills", "nothing"], "nothing"),
         (["validate", "no/such/folder"], "no such folder"),
         (["validate"], "PATH"),
+        (["install"], "HOST"),
+        (["install", "cursor", "no/such/folder"], "no such folder"),
+        (["install", "emacs", "fixtures/skills"], "emacs"),
+        (["new", "Bad Name"], "name-characters"),
         (["dance"], "dance"),
         (["--dance"], "--dance"),
     ],
@@ -54,7 +58,7 @@ def test_wrong_usage_is_one_line_and_2(arguments: list[str], said: str) -> None:
 
 
 def test_help_shows_examples() -> None:
-    for command in ([], ["serve"], ["list"], ["show"], ["validate"]):
+    for command in ([], ["serve"], ["list"], ["show"], ["validate"], ["install"], ["new"]):
         done = run(*command, "--help")
         assert done.returncode == 0 and "Examples:" in done.stdout
     assert run("--version").stdout.startswith("mcp-skills-server, version ")

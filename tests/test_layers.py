@@ -18,6 +18,7 @@ FLOORS = {
     "errors": 0,
     "format": 1,
     "dialects": 2,
+    "hosts": 1,
     "catalog": 3,
     "server": 4,
     "web": 5,
@@ -25,7 +26,7 @@ FLOORS = {
     "cli": 7,
     "__main__": 8,
 }
-PURE = ("model.py", "format/", "dialects/")
+PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py")
 NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",

@@ -13,7 +13,9 @@ from typing import Final
 import click
 
 import mcp_skills_server
+from mcp_skills_server.commands.install import install
 from mcp_skills_server.commands.look import list_, show, validate
+from mcp_skills_server.commands.new import new
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 
@@ -59,8 +61,9 @@ def cli() -> None:
       mcp-skills-server serve ~/skills          speak MCP on stdin and stdout
       mcp-skills-server list ~/skills           what would be served
       mcp-skills-server validate ~/skills       what is wrong, and how to mend it
+      mcp-skills-server install cursor ~/skills have a host start the server
     """
 
 
-for _command in (serve, list_, show, validate):
+for _command in (serve, list_, show, validate, install, new):
     cli.add_command(_command)

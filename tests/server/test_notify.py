@@ -240,10 +240,14 @@ def test_the_notification_keeps_its_schema(folder: Path) -> None:
         jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
 
 
-@pytest.mark.parametrize("dialect", ["sep-2076", "sep-2640"])
-def test_a_pinned_dialect_is_told_of_changes_too(folder: Path, era: Era, dialect: str) -> None:
+@pytest.mark.requirement("S40-33")
+@pytest.mark.parametrize(("dialect", "kinds"), [("sep-2076", {SKILLS, RESOURCES}), ("sep-2640", {RESOURCES})])
+def test_a_pinned_dialect_is_told_of_changes_in_its_own_words(
+    folder: Path, era: Era, dialect: str, kinds: set[str]
+) -> None:
     with serving(folder, "--dialect", dialect, era=era) as wire:
         follow(wire)
         write_skill(folder / "c")
-        wire.until(RESOURCES)
+        told = counted(wire, wire.until(RESOURCES))
+        assert {method for method, _ in told} == kinds
         assert len(wire.every_skill()) == 3

@@ -126,6 +126,26 @@ def test_nothing_in_the_server_can_run_a_program() -> None:
                 assert node.func.id not in {"exec", "eval", "compile"}
 
 
+@pytest.mark.requirement("S40-33")
+def test_there_is_no_index_and_no_packed_form(wire: Wire) -> None:
+    for uri in ("skill://index.json", "skill://commit-messages.zip", "skill://commit-messages.tar.gz"):
+        with pytest.raises(WireError):
+            wire.request("resources/read", {"uri": uri})
+
+
+@pytest.mark.requirement("S40-31")
+def test_reserved_names_hold_what_the_extension_defines_and_nothing_else(wire: Wire) -> None:
+    for method in ("skills/find", "skills/activate", "skills/unload", "resources/directory/list"):
+        with pytest.raises(WireError) as caught:
+            wire.request(method)
+        assert caught.value.code == -32601
+    for resource in wire.request("resources/list")["resources"]:
+        frontmatter = wire.request("skills/get", {"uri": resource["uri"]})["skill"]["frontmatter"]
+        for key in resource.get("_meta", {}):
+            prefix, _, field = key.partition("/")
+            assert prefix == "io.modelcontextprotocol.skills" and field in frontmatter
+
+
 @pytest.mark.requirement("MCP-30")
 def test_the_extension_s_name_is_prefix_and_name() -> None:
     prefix, slash, name = EXTENSION.partition("/")

@@ -70,7 +70,7 @@ class Attachment:
     def __init__(self, registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
         self.registry = registry
         self.settings = settings
-        self.notifier = Notifier()
+        self.notifier = Notifier(skills=settings.dialect != sep2640.NAME)
         self._watcher = watcher
         self._ready = anyio.Event()
         self._begun = False

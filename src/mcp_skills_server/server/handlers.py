@@ -235,7 +235,8 @@ def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]
     after = {path: skill for path, skill in changes.after.items() if skill.standing >= least}
     out: list[tuple[str, str | None]] = []
     changed = {path for path, _ in changes.files}
-    if before.keys() != after.keys() or changed & before.keys():
+    told = settings.dialect != sep2640.NAME  # which has no such notification (S40-33)
+    if told and (before.keys() != after.keys() or changed & before.keys()):
         out.append((sep2076.LIST_CHANGED, None))
     if {path: _descriptor(skill) for path, skill in before.items()} != {
         path: _descriptor(skill) for path, skill in after.items()

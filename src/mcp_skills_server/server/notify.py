@@ -81,7 +81,9 @@ class _Legacy:
 class Notifier:
     """Tells every connected client what it may be told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, skills: bool) -> None:
+        self._skills = skills
+        """Whether clients are told of skills by SEP-2076's notification, which SEP-2640 does not have (S40-33)."""
         self.relays = False
         """Whether events of the server that we are attached to reach listen streams too, through `relay`."""
         self._told: set[Mailbox] = set()
@@ -151,7 +153,7 @@ class Notifier:
             raise RequestError("subscriptions/listen must be a request")
         if len(self._streams) >= MOST_STREAMS:
             raise RequestError(f"Too many listen streams: at most {MOST_STREAMS}")
-        honoured = _honoured(params.notifications, relays=self.relays)
+        honoured = _honoured(params.notifications, relays=self.relays, skills=self._skills)
         methods, uris = _wanted(honoured)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
@@ -204,13 +206,13 @@ class _SkillListChanged(
     params: types.NotificationParams | None = None
 
 
-def _honoured(requested: types.SubscriptionFilter, *, relays: bool) -> types.SubscriptionFilter:
+def _honoured(requested: types.SubscriptionFilter, *, relays: bool, skills: bool) -> types.SubscriptionFilter:
     """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12)."""
     uris = list(dict.fromkeys(requested.resource_subscriptions or ()))
     if len(uris) > MOST_SUBSCRIPTIONS:
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
     extra: dict[str, Any] = {}
-    if (requested.model_extra or {}).get("skillsListChanged") is True:
+    if skills and (requested.model_extra or {}).get("skillsListChanged") is True:
         extra["skillsListChanged"] = True
     return types.SubscriptionFilter(
         tools_list_changed=True if relays and requested.tools_list_changed else None,

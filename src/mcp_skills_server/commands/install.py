@@ -1,0 +1,166 @@
+"""`install`: have a host start this server, by an entry in the host's own configuration file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
+from mcp_skills_server.model import printable
+
+_PROGRAM: Final = "mcp-skills-server"
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@click.command()
+@click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST")
+@click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
+@click.option("--name", default="skills", show_default=True, help="What the host calls the server.")
+@click.option("--project", is_flag=True, help="Write the host's file of this project, not the user's.")
+@click.option("--config", type=click.Path(), metavar="FILE", help="Write this file, wherever the host keeps its own.")
+@click.option(
+    "--command",
+    type=click.Path(),
+    metavar="PATH",
+    help="What the host starts; a bare name is left to the host's PATH.  [default: this program]",
+)
+@click.option("--print", "show", is_flag=True, help="Print the entry and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
+@click.option("--uninstall", is_flag=True, help="Remove the entry and keep the rest.")
+@click.pass_context
+def install(context: click.Context, host: str, roots: tuple[str, ...], **options: Any) -> None:
+    """Have HOST start this server with the skills below each ROOT.
+
+    HOST is claude-desktop, claude-code, cursor, vscode, windsurf, gemini-cli or codex. Its configuration file keeps
+    everything else that it holds, and a copy of it as it was stays beside it (.bak). Options of serve go into the
+    entry's "env", such as MCP_SKILLS_WATCH; a later install leaves them alone.
+
+    \b
+    Examples:
+      mcp-skills-server install claude-desktop ~/skills
+      mcp-skills-server install vscode ./skills --project --dry-run
+      mcp-skills-server install codex ~/skills --print
+      mcp-skills-server install cursor --uninstall
+    """
+    row, name = HOSTS[host], options["name"]
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
+    for one, other in (("show", "dry_run"), ("show", "uninstall"), ("project", "config")):
+        if options[one] and options[other]:
+            words = ("--" + each.replace("show", "print").replace("_", "-") for each in (one, other))
+            raise UsageError("{} and {} exclude each other; give one of them".format(*words))
+    command = _command(options["command"])
+    entry: dict[str, Any] = {}
+    if not options["uninstall"]:
+        from mcp_skills_server.hosts.edit import entry_for
+
+        entry = entry_for(row, command, _absolute(roots))
+        _must_be_utf8([entry["command"], *entry["args"]])
+    path = _path(row, context.find_object(Platform), options)
+    if options["show"]:
+        from mcp_skills_server.hosts.edit import snippet
+
+        click.echo(snippet(row, name, entry), nl=False)
+        _tell(f"this belongs into {path}; nothing was written")
+        return
+    try:
+        _edit(path, row, name, entry, command[0], dry_run=options["dry_run"])
+    except UsageError as error:
+        raise UsageError(f"{printable(str(path))}: {error}") from None
+
+
+def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: str, *, dry_run: bool) -> None:
+    from mcp_skills_server.hosts import disk, edit
+
+    found = disk.read(path)
+    new = edit.install(found.raw, host, name, entry) if entry else edit.uninstall(found.raw, host, name, command)
+    if new is None:
+        _tell(f"{path} has no {name!r}; there is nothing to remove")
+        return
+    if new == found.raw:
+        _tell(f"{path} has {name!r} just so; nothing was changed")
+        return
+    if dry_run:
+        click.echo(_difference(found.raw or b"", new, path), nl=False)
+        _tell(f"{path} would change; nothing was written")
+        return
+    backup = disk.replace(found, new)
+    done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
+    kept = f"; the old file is {backup.name} beside it" if backup else ""
+    _tell(f"{done} {path}{kept}; restart {host.title}")
+    said = [str(word) for word in (entry.get("command", ""), *entry.get("args", ()))]
+    for word in said:
+        if host.expands and host.expands.search(word):
+            _tell(
+                f"{host.title} may replace what follows '$' in {word}; use a path without it if the server is missing"
+            )
+
+
+def _path(host: Host, platform: Platform | None, options: dict[str, Any]) -> Path:
+    if options["config"] is not None:
+        return Path(os.path.abspath(options["config"]))
+    if platform is None:
+        try:
+            platform = Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
+        except RuntimeError:
+            raise UsageError("there is no home folder; name the host's file with --config") from None
+    return location(host, platform, project=options["project"])
+
+
+def _absolute(roots: Sequence[str]) -> list[str]:
+    if not roots:
+        raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
+    for root in roots:
+        if not os.path.isdir(root):
+            said = "not a folder" if os.path.exists(root) else "no such folder"
+            raise UsageError(f"{printable(root)}: {said}; give the path of a folder that holds skills")
+    return [os.path.abspath(root) for root in roots]
+
+
+def _command(given: str | None) -> list[str]:
+    """What the host is to start. Links stay as they are: an update of the program moves what they lead to."""
+    if given is not None:
+        if os.path.basename(given) == given and given:
+            return [given]
+        if not os.path.isfile(given):
+            raise UsageError(f"--command {printable(given)}: no such file; give the path of mcp-skills-server")
+        return [os.path.abspath(given)]
+    running = sys.argv[0]
+    if Path(running).stem == _PROGRAM:
+        found = shutil.which(running) or (running if os.path.isfile(running) else None)
+        if found:
+            return [os.path.abspath(found)]
+    return [os.path.abspath(sys.executable), "-m", "mcp_skills_server"]
+
+
+def _must_be_utf8(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            raise UsageError(f"{printable(word)}: the path is not UTF-8, and the host's file must be") from None
+
+
+def _difference(old: bytes, new: bytes, path: Path) -> str:
+    from difflib import unified_diff
+
+    def lines(raw: bytes) -> list[str]:
+        # Not splitlines(), which also breaks at characters that break no line of these files.
+        return re.findall(r"[^\n]*\n|[^\n]+", raw.decode("utf-8"))
+
+    out: list[str] = []
+    for line in unified_diff(lines(old), lines(new), str(path), str(path)):
+        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(out)
+
+
+def _tell(message: str) -> None:
+    click.echo(f"{_PROGRAM}: {printable(message)}", err=True)

@@ -1,0 +1,185 @@
+"""Edits of TOML as text: one table of a section comes, changes or goes, and every other line stays what it was.
+
+The text is cut into statements by asking the standard library's parser whether the lines so far are complete, so this
+module needs no grammar of its own. What cannot be edited line by line (an inline table) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_skills_server.errors import UsageError
+
+_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
+_MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_TRIES: Final = 200
+"""Lines of one value that may be its end: more than any file a person wrote has."""
+
+
+def read(text: str) -> dict[str, Any]:
+    """What the text says.
+
+    Raises:
+        UsageError: it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise UsageError("not usable TOML: nested too deeply") from None
+    except ValueError as error:
+        raise UsageError(f"not valid TOML: {error}") from None
+
+
+def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
+    """The text with these keys in the table `[section.name]`; other keys of the table stay."""
+    old = read(text).get(section, {}).get(name)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if old is None:
+        table = table_of(section, name, value).replace("\n", newline)
+        if not text.strip():
+            return text + table
+        return f"{text}{newline}{table}" if text.endswith("\n") else f"{text}{newline * 2}{table[: -len(newline)]}"
+    statements = list(_statements(text))
+    head = _head_of(statements, (section, name))
+    members = {each.path: each for each in _members(statements, head)}
+    edits: list[tuple[int, int, str]] = []
+    for key, wanted in reversed(list(value.items())):
+        if old.get(key) == wanted:
+            continue
+        line = f"{_key(key)} = {_value(wanted)}"
+        there = members.get((key,))
+        if there is not None:
+            edits.append((there.start, there.end, line + _tail(text[there.start : there.end])))
+        elif key in old:
+            raise UsageError(f"{section}.{name}.{key} stands in a form that is not edited here; change it by hand")
+        else:
+            opened = "" if text[head.start : head.end].endswith("\n") else newline
+            edits.append((head.end, head.end, opened + line + ("" if opened else newline)))
+    # From the end, or the places would move; that is why the keys were taken from the end too.
+    for start, end, new in sorted(edits, key=lambda each: each[0], reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def drop(text: str, section: str, name: str) -> str:
+    """The text without the table `[section.name]`, its subtables and the blank line before it."""
+    statements = list(_statements(text))
+    _head_of(statements, (section, name))
+    closed = text.endswith("\n")
+    cuts: list[tuple[int, int]] = []
+    for position, each in enumerate(statements):
+        if each.kind == "table" and each.path[:2] == (section, name):
+            start = each.start
+            before = statements[position - 1] if position else None
+            if before is not None and before.kind == "nothing" and not text[before.start : before.end].strip():
+                start = before.start
+            cuts.append((start, max([each.end, *(member.end for member in _members(statements, each))])))
+    for start, end in reversed(cuts):
+        text = text[:start] + text[end:]
+    return text if closed else text.removesuffix("\n").removesuffix("\r")
+
+
+def table_of(section: str, name: str, value: Mapping[str, object]) -> str:
+    """The table as this program writes it."""
+    lines = [f"[{_key(section)}.{_key(name)}]", *(f"{_key(key)} = {_value(each)}" for key, each in value.items())]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A header, a key with its value, or nothing (a blank line, a comment), and where it stands."""
+
+    kind: str
+    path: tuple[str, ...]
+    start: int
+    end: int
+
+
+def _statements(text: str) -> Iterator[_Statement]:
+    waiting, start, end, tries = "", 0, 0, 0
+    for line in _LINES.findall(text):
+        if not waiting:
+            start = end
+        end += len(line)
+        if not waiting and line.strip()[:1] in {"", "#"}:
+            yield _Statement("nothing", (), start, end)
+            continue
+        first = not waiting
+        waiting += line
+        if not first and not _MAY_CLOSE.search(line):
+            continue
+        try:
+            said = tomllib.loads(waiting)
+        except tomllib.TOMLDecodeError:
+            tries += 1
+            if tries > _TRIES:
+                raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
+            continue
+        header = waiting.lstrip()[0] == "["
+        yield _Statement(("array" if _is_array(said) else "table") if header else "value", _path(said), start, end)
+        waiting, tries = "", 0
+
+
+def _path(said: Mapping[str, Any]) -> tuple[str, ...]:
+    path: list[str] = []
+    value: Any = said
+    while isinstance(value, Mapping) and len(value) == 1:  # pyright: ignore[reportUnknownArgumentType]
+        key, value = next(iter(value.items()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        path.append(str(key))  # pyright: ignore[reportUnknownArgumentType]
+    return tuple(path)
+
+
+def _is_array(said: Mapping[str, Any]) -> bool:
+    value: Any = said
+    while isinstance(value, Mapping) and value:
+        value = next(iter(value.values()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return isinstance(value, list)
+
+
+def _head_of(statements: list[_Statement], path: tuple[str, ...]) -> _Statement:
+    for each in statements:
+        if each.kind == "table" and each.path == path:
+            return each
+    raise UsageError(f"{'.'.join(path)} stands in a form that is not edited here; change it by hand")
+
+
+def _members(statements: list[_Statement], head: _Statement) -> Iterator[_Statement]:
+    """The keys of a table: what has a value between its header and the next one."""
+    for each in statements[statements.index(head) + 1 :]:
+        if each.kind in {"table", "array"}:
+            return
+        if each.kind == "value":
+            yield each
+
+
+def _tail(statement: str) -> str:
+    """What follows the value on its last line: blanks, a comment, the line's end."""
+    place = statement.find("#", statement.rstrip().rfind("\n") + 1)
+    while place >= 0:
+        try:
+            tomllib.loads(statement[:place])
+        except tomllib.TOMLDecodeError:
+            place = statement.find("#", place + 1)
+        else:
+            break
+    body = statement[:place] if place >= 0 else statement
+    return statement[len(body.rstrip()) :]
+
+
+def _key(key: str) -> str:
+    return key if _BARE.fullmatch(key) else _value(key)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"  # pyright: ignore[reportUnknownArgumentType]
+    # A string of JSON is one of TOML, but for this character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

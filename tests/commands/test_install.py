@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -675,14 +676,18 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     assert path.read_text(encoding="utf-8") == '{"numStartups": 185}' and beside(path) == [path.name]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(platform: Platform, skills: Path) -> None:
+def test_a_folder_that_may_not_be_written(platform: Platform, skills: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = placed(platform, "cursor")
-    path.parent.chmod(0o500)
-    try:
-        assert "Permission denied" in refused(platform, "cursor", skills)
-    finally:
-        path.parent.chmod(0o700)
+    real = os.open
+
+    def forbidding(target: Any, flags: int, *more: Any, **named: Any) -> int:
+        # At the outermost boundary, because the suite may run as root, who may write everywhere.
+        if flags & os.O_CREAT and Path(os.fspath(target)).parent == path.parent:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+        return real(target, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", forbidding)
+    assert "Permission denied" in refused(platform, "cursor", skills)
 
 
 def test_nothing_heavy_is_imported_with_the_command() -> None:

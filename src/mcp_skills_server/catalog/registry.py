@@ -12,14 +12,14 @@ import gc
 import logging
 import os
 import threading
-from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
+from mcp_skills_server.catalog.shelf import Shelf, outermost, owner, parents, touched, within
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
@@ -147,7 +147,7 @@ class Registry:
         while not tree.is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self._skills[root.index], os.path.isdir(os.path.join(root.path, location)))
-        if part is None and any(_within(place, location) for place, _ in self._loose[root.index]):
+        if part is None and any(within(place, location) for place, _ in self._loose[root.index]):
             return location  # what was told of it may be over
         return part
 
@@ -166,7 +166,7 @@ class Registry:
                 self._report_missing(root, error)
                 return {}, {}
             skills, loose = {}, []
-        keep = [entry for entry in self._loose[root.index] if part and not _within(entry[0], part)]
+        keep = [entry for entry in self._loose[root.index] if part and not within(entry[0], part)]
         self._loose[root.index] = keep + loose
         gone = {d: skill for d, skill in known.items() if skills.get(d) is not skill}
         came = {d: skill for d, skill in skills.items() if known.get(d) is not skill}
@@ -222,7 +222,7 @@ class Registry:
             mine: dict[str, Skill] = {}
             shelf = self._skills[root.index]
             for skill in [shelf[directory] for directory in shelf.below("")]:
-                winner = _owner(skill.path, merged, above)
+                winner = owner(skill.path, merged, above)
                 if winner is None:
                     mine[skill.path] = skill
                     continue
@@ -231,7 +231,7 @@ class Registry:
                 shadowed.append(found.at(root.show(skill.directory), skill.path))
             merged |= mine
             for path in mine:
-                for parent in _parents(path):
+                for parent in parents(path):
                     above.setdefault(parent, path)
         return merged, shadowed
 
@@ -389,72 +389,5 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
     return tuple(out)
 
 
-class Shelf(dict[str, Skill]):
-    """The skills of one root by directory, with a quick way to those below a directory."""
-
-    _order: list[str] | None = None
-
-    def below(self, part: str) -> list[str]:
-        """The directories of skills at or below `part`, in code point order. Do not change the list."""
-        order = self._order
-        if order is None or len(order) != len(self):
-            order = self._order = sorted(self)
-        if not part:
-            return order
-        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
-        return [part, *order[start:end]] if part in self else order[start:end]
-
-    def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
-        """Take some skills off the shelf and put others there."""
-        gone = set(gone)
-        if gone != set(came):
-            self._order = None
-        for directory in gone:
-            del self[directory]
-        self |= came
-
-
-def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
-    """The directory to scan again when something at `location` changed, or None when it touches no skill.
-
-    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
-    or a directory can make a skill appear or go.
-    """
-    segments = location.split("/") if location else []
-    for length in range(len(segments) + 1):
-        directory = "/".join(segments[:length])
-        if directory in skills:
-            return directory
-    if segments and segments[-1].lower() == SKILL_MD.lower():
-        return "/".join(segments[:-1])
-    if is_directory or not segments:
-        return location
-    return location if skills.below(location) else None
-
-
-def outermost(parts: Collection[str]) -> list[str]:
-    """These directories without those that lie inside another."""
-    out: list[str] = []
-    for part in sorted(parts, key=lambda part: part.split("/")):  # as text, "a-b" would stand between "a" and "a/b"
-        if not out or not _within(part, out[-1]):
-            out.append(part)
-    return out
-
-
 def _paths(skills: Mapping[str, Skill]) -> dict[str, str]:
     return {directory: skill.path for directory, skill in skills.items()}
-
-
-def _within(location: str, part: str) -> bool:
-    return not part or location == part or location.startswith(part + "/")
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
-
-
-def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    if path in merged:
-        return path
-    return next((parent for parent in _parents(path) if parent in merged), above.get(path))

@@ -1,0 +1,81 @@
+"""Where skills stand below a root, and which of them a change touches. Pure: paths are text here."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
+
+from mcp_skills_server.model import SKILL_MD, Skill
+
+
+class Shelf(dict[str, Skill]):
+    """The skills of one root by directory, with a quick way to those below a directory."""
+
+    _order: list[str] | None = None
+
+    def below(self, part: str) -> list[str]:
+        """The directories of skills at or below `part`, in code point order. Do not change the list."""
+        order = self._order
+        if order is None or len(order) != len(self):
+            order = self._order = sorted(self)
+        if not part:
+            return order
+        start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
+        return [part, *order[start:end]] if part in self else order[start:end]
+
+    def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
+        """Take some skills off the shelf and put others there."""
+        gone = set(gone)
+        if gone != set(came):
+            self._order = None
+        for directory in gone:
+            del self[directory]
+        self |= came
+
+
+def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
+    """The directory to scan again when something at `location` changed, or None when it touches no skill.
+
+    Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
+    or a directory can make a skill appear or go.
+    """
+    segments = location.split("/") if location else []
+    for length in range(len(segments) + 1):
+        directory = "/".join(segments[:length])
+        if directory in skills:
+            return directory
+    if segments and segments[-1].lower() == SKILL_MD.lower():
+        return "/".join(segments[:-1])
+    if is_directory or not segments:
+        return location
+    return location if skills.below(location) else None
+
+
+def outermost(parts: Collection[str]) -> list[str]:
+    """These directories without those that lie inside another."""
+    out: list[str] = []
+    for part in sorted(parts, key=lambda part: part.split("/")):  # as text, "a-b" would stand between "a" and "a/b"
+        if not out or not within(part, out[-1]):
+            out.append(part)
+    return out
+
+
+def within(location: str, part: str) -> bool:
+    """Whether `location` is `part` or lies below it; everything lies below ""."""
+    return not part or location == part or location.startswith(part + "/")
+
+
+def parents(path: str) -> list[str]:
+    """The paths above this one, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
+    """The skill of an earlier root that owns this skill path: the same, one around it, or one inside (ASG-7).
+
+    `merged` are the skills of the earlier roots by path, `above` has one of them for each path above a skill.
+    """
+    if path in merged:
+        return path
+    return next((parent for parent in parents(path) if parent in merged), above.get(path))

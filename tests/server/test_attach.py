@@ -12,13 +12,14 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
-from wire import DEADLINE, EXTENSION, ROOT, Era, Wire, WireError, write_skill
+from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
 
@@ -206,3 +207,24 @@ async def test_the_server_s_own_lifespan_and_extensions_stay(tmp_path: Path, mod
         if mode == "auto":
             assert extensions["com.example/own"] == {"x": 1}
     assert steps == ["begun", "ended"]
+
+
+async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_about_skills(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    asked: list[bool | None] = []
+
+    async def listen(
+        ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        asked.append(params.notifications.tools_list_changed)
+        return types.SubscriptionsListenResult(_meta={META + "subscriptionId": ctx.request_id})
+
+    server = Server[Any]("mine", on_subscriptions_listen=listen)
+    attach(server, Registry([tmp_path]))
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="auto") as client:
+            async with client.listen(tools_list_changed=True) as events:
+                assert [event async for event in events] == [] and asked == [True]
+            async with client.listen(resources_list_changed=True) as events:
+                write_skill(tmp_path / "b")
+                assert repr(await anext(events)) == "ResourcesListChanged()" and asked == [True]

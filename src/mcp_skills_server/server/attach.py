@@ -29,6 +29,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError
+from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import Changes
 from mcp_skills_server.server import cursors, handlers
 from mcp_skills_server.server.handlers import Caller, Params, Settings
@@ -256,6 +257,9 @@ class _Joint:
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        theirs = self._theirs["subscriptions/listen"]
+        if theirs is not None and not self._attachment.notifier.relays and not _is_about_skills(params.notifications):
+            return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
         # Acknowledged after the first scan, so that whatever changes after the acknowledgement is told.
         await self._attachment.ready()
         return await self._attachment.notifier.listen(ctx, params)
@@ -287,6 +291,12 @@ class _Joint:
             if cursor is None:
                 break
         return frozenset(names)
+
+
+def _is_about_skills(wanted: types.SubscriptionFilter) -> bool:
+    uris = wanted.resource_subscriptions or ()
+    asked = wanted.resources_list_changed or (wanted.model_extra or {}).get("skillsListChanged")
+    return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
 
 
 def _by_uri(attachment: Attachment, params: Any) -> bool:

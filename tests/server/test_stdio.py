@@ -214,6 +214,36 @@ def test_a_client_that_stops_reading_does_not_keep_the_process(tmp_path: Path) -
         process.stdin.close()
 
 
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_client_that_no_longer_reads_ends_the_process_quietly(size: str) -> None:
+    """As `mcp-skills-server serve ... | head -1` does; stdin stays open."""
+    process = subprocess.Popen(
+        [*COMMAND, "serve", str(FIXTURES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    try:
+        first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+        hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": first}
+        process.stdin.write(json.dumps(hello).encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        process.stdout.close()
+        method = "ping" if size == "small" else "skills/list"
+        process.stdin.write(json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode() + b"\n")
+        process.stdin.flush()
+        assert process.wait(DEADLINE) == 0
+        assert b"Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        process.stdin.close()
+
+
 def test_stdin_may_be_a_file(tmp_path: Path) -> None:
     first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     lines = [

@@ -42,8 +42,8 @@ async def serve_stdio(registry: Registry, settings: Settings, watcher: Watcher |
 
     from mcp_skills_server.server.stdio import Pipes
 
-    pipes = Pipes(at_end=attachment.notifier.close)
     async with anyio.create_task_group() as tasks:
+        pipes = Pipes(at_end=attachment.notifier.close, at_loss=tasks.cancel_scope.cancel)
 
         async def end_on_signal() -> None:
             with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

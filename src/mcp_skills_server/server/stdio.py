@@ -35,9 +35,10 @@ class Pipes:
 
     Args:
         at_end: called when stdin has ended, before the last answers are waited for.
+        at_loss: called when nobody reads stdout any more.
     """
 
-    def __init__(self, at_end: Callable[[], None]) -> None:
+    def __init__(self, at_end: Callable[[], None], at_loss: Callable[[], None]) -> None:
         self._in = os.dup(0)
         self._out = os.dup(1)
         quiet = os.open(os.devnull, os.O_RDONLY)
@@ -46,6 +47,7 @@ class Pipes:
         os.dup2(2, 1)
         sys.stdout.flush()
         self._at_end = at_end
+        self._at_loss = at_loss
         self._owed: set[bytes] = set()
         self._paid = anyio.Event()
 
@@ -85,14 +87,21 @@ class Pipes:
     async def write(self, text: str) -> None:
         """Write one message."""
         raw = text.encode("utf-8")
+        try:
+            await self._send(raw)
+        except BrokenPipeError:
+            self._at_loss()
+            raise anyio.ClosedResourceError from None
+        if answer := _ANSWER.match(raw):
+            self._pay(answer[1])
+
+    async def _send(self, raw: bytes) -> None:
         if len(raw) <= _ALWAYS_FITS:
             await _ready(anyio.wait_writable, self._out)
             os.write(self._out, raw)
         else:
             # It may not fit, and a client that does not read must not stop the event loop.
             await to_thread.run_sync(partial(_write_all, self._out, raw), abandon_on_cancel=True)
-        if answer := _ANSWER.match(raw):
-            self._pay(answer[1])
 
     async def flush(self) -> None:
         """Nothing is held back."""

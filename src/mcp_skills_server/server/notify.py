@@ -63,11 +63,10 @@ class Mailbox:
                 return None
             self._changed = anyio.Event()
             await self._changed.wait()
-        return next(iter(self._owed))
-
-    def taken(self, notice: Notice) -> None:
-        """The client was told. Only now it leaves the box: what arrives meanwhile is the same news."""
-        self._owed.pop(notice, None)
+        # Out of the box before it is sent: what changes during a slow send is news again.
+        notice = next(iter(self._owed))
+        del self._owed[notice]
+        return notice
 
 
 class _Legacy:
@@ -165,7 +164,6 @@ class Notifier:
             await ctx.session.send_notification(acknowledged, related_request_id=ctx.request_id)
             while (notice := await mailbox.take()) is not None:
                 await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
-                mailbox.taken(notice)
             if ctx.request is None:
                 # On stdio no stream closes with the request, so its end is said in words too (MCP-38).
                 cancelled = types.CancelledNotification(
@@ -190,7 +188,6 @@ class Notifier:
         try:
             while (notice := await mailbox.take()) is not None:
                 await session.send_notification(_notification(notice, None))
-                mailbox.taken(notice)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             logger.debug("a client left while it was being told")
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FILES_PER_SKILL: Final = 4
 
@@ -71,3 +71,14 @@ def _paragraphs(dice: random.Random, size: int) -> str:
         out.append(paragraph + "\n\n")
         length += len(paragraph) + 2
     return "".join(out)
+
+
+def questions(size: int) -> dict[str, tuple[str, dict[str, Any]]]:
+    """What the request rows ask of a catalogue of this size: (method, params) by the row's name."""
+    some = skill_name(size // 2)
+    return {
+        "skills/list": ("skills/list", {}),
+        "skills/get name": ("skills/get", {"name": some}),
+        "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
+        "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
+    }

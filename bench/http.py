@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError
-from bench.generate import generate, skill_name
+from bench.generate import generate, questions
 from bench.report import Row, table
 
 _WHO: Final = {"name": "bench", "version": "0"}
@@ -343,13 +343,7 @@ def _result(answer: bytes) -> dict[str, Any]:
 
 def requests(bench: Http) -> Iterator[Row]:
     """Warm requests in the modern era, and one of them in legacy sessions."""
-    some = skill_name(bench.size // 2)
-    asked: dict[str, tuple[str, dict[str, Any]]] = {
-        "skills/list": ("skills/list", {}),
-        "skills/get name": ("skills/get", {"name": some}),
-        "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
-        "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
-    }
+    asked = questions(bench.size)
     with ours(bench.root) as mine:
         answers = {key: _result(bench.load.ask(mine, [_modern(*each)], 1).answer) for key, each in asked.items()}
         constants = bench.scratch / "constants.json"

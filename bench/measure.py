@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bench.bare import bare_scan
 from bench.client import ERAS, BenchError, Client, Era, floor, ours
-from bench.generate import generate, skill_name
+from bench.generate import generate, questions, skill_name
 from bench.report import Row
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Standing
@@ -156,13 +156,7 @@ def requests(bench: Bench) -> Iterator[Row]:
         with ours(bench.root, era) as mine:
             mine.shake_hands()
             _list_all(mine, bench.size)
-            some = skill_name(bench.size // 2)
-            asked: dict[str, tuple[str, dict[str, Any]]] = {
-                "skills/list": ("skills/list", {}),
-                "skills/get name": ("skills/get", {"name": some}),
-                "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
-                "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
-            }
+            asked = questions(bench.size)
             constants = {key: mine.ask(*request) for key, request in asked.items()}
             with floor(era, bench.constants(constants)) as bare:
                 bare.shake_hands()

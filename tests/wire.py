@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -170,14 +170,7 @@ class Wire:
 
     def every_skill(self) -> list[dict[str, Any]]:
         """All pages of skills/list."""
-        out: list[dict[str, Any]] = []
-        cursor: dict[str, Any] = {}
-        while True:
-            page = self.request("skills/list", cursor)
-            out += page["skills"]
-            if "nextCursor" not in page:
-                return out
-            cursor = {"cursor": page["nextCursor"]}
+        return every_skill(self.request)
 
     def close(self) -> int:
         """Close stdin and wait for the end; the exit code."""
@@ -209,6 +202,18 @@ class Wire:
             if stream is not None and not stream.closed:
                 with suppress(BrokenPipeError):
                     stream.close()
+
+
+def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
+    """All pages of skills/list, however they are asked for."""
+    out: list[dict[str, Any]] = []
+    cursor: dict[str, Any] = {}
+    while True:
+        page = request("skills/list", cursor)
+        out += page["skills"]
+        if "nextCursor" not in page:
+            return out
+        cursor = {"cursor": page["nextCursor"]}
 
 
 COMMAND = [sys.executable, "-m", "mcp_skills_server"]

@@ -27,9 +27,9 @@ class Standing(IntEnum):
     UNUSABLE = 0
     """SKILL.md cannot be read, or a limit is exceeded: never served."""
     LENIENT = 1
-    """SKILL.md can be read but breaks AS-3...8: only `--dialect sep-2076` and the runtime tools show it."""
+    """SKILL.md can be read but breaks the specification: only `--dialect sep-2076` and the runtime tools show it."""
     VALID = 2
-    """Keeps AS-3...8: served everywhere (S40-5)."""
+    """Keeps the specification: served everywhere (S40-5)."""
 
 
 def printable(text: str) -> str:

@@ -19,6 +19,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.model import SkillFile
 from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -228,3 +230,26 @@ async def test_a_listen_handler_of_the_server_s_own_making_keeps_what_is_not_abo
             async with client.listen(resources_list_changed=True) as events:
                 write_skill(tmp_path / "b")
                 assert repr(await anext(events)) == "ResourcesListChanged()" and asked == [True]
+
+
+@pytest.mark.requirement("S40-24", "S76-8")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("params", [{"name": "a"}, {"uri": "skill://a/SKILL.md"}])
+async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
+    tmp_path: Path, mode: Any, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_skill(tmp_path / "a", notes_md="x")
+    registry = Registry([tmp_path])
+
+    def unreadable(file: SkillFile) -> bytes:
+        raise StaleFile(str(tmp_path / file.location), "Permission denied")
+
+    monkeypatch.setattr(registry, "read", unreadable)
+    server = Server[Any]("mine")
+    attach(server, registry, watch=False)
+    async with Client(server, mode=mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await client.session.send_request(Ask(method="skills/get", params=params), Answer)
+        assert caught.value.error.code == -32602
+        assert next(iter(params.values())) in caught.value.error.message
+    assert "Permission denied" in caplog.text and "Traceback" not in caplog.text

@@ -24,7 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from wire import COMMAND, DEADLINE, EXTENSION, META, ROOT, VERSIONS, Era, WireError, check
+from wire import COMMAND, DEADLINE, EXTENSION, META, ROOT, VERSIONS, Era, WireError, check, every_skill
 
 BOTH = "application/json, text/event-stream"
 WHO = {"name": "wire", "version": "1"}
@@ -314,14 +314,7 @@ class HttpClient:
 
     def every_skill(self) -> list[dict[str, Any]]:
         """All pages of skills/list."""
-        out: list[dict[str, Any]] = []
-        cursor: dict[str, Any] = {}
-        while True:
-            page = self.request("skills/list", cursor)
-            out += page["skills"]
-            if "nextCursor" not in page:
-                return out
-            cursor = {"cursor": page["nextCursor"]}
+        return every_skill(self.request)
 
     def read(self, uri: str) -> bytes:
         """The bytes of a file."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
-from mcp_skills_server.catalog.shelf import Shelf, outermost, owner, parents, touched, within
+from mcp_skills_server.catalog.shelf import Shelf, join, outermost, owner, parents, touched, within
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
@@ -320,7 +320,7 @@ class Registry:
             skill = snapshot.skills[path]
             for missing in sep2076.dependencies(skill, snapshot, sep2076.Served(), Standing.VALID)[1]:
                 if missing.startswith("resource skill://"):
-                    place = f"{skill.directory}/{SKILL_MD}" if skill.directory else SKILL_MD
+                    place = join(skill.directory, SKILL_MD)
                     told = problem(
                         "dependency-unresolved", f"the {missing} that it depends on is no file of a served skill"
                     )
@@ -336,7 +336,7 @@ class Registry:
         found: list[Problem] = []
 
         def place(file_path: str, problems: Iterable[Problem]) -> None:
-            location = f"{skill.directory}/{file_path}" if skill.directory else file_path
+            location = join(skill.directory, file_path)
             found.extend(each.at(root.show(location), skill.path) for each in problems)
 
         nested = tuple(

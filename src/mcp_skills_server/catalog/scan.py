@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.shelf import join, within
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.errors import StaleFile
 from mcp_skills_server.format import frontmatter, rules
@@ -179,7 +180,7 @@ class _Scanner:
             return here.files[SKILL_MD]
         if SKILL_MD in here.links:
             linked = self._link(here, SKILL_MD)
-            if linked is not None and _lies_in(linked.location, here.path):
+            if linked is not None and within(linked.location, here.path):
                 return linked
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
         if SKILL_MD in here.irregular:
@@ -189,7 +190,7 @@ class _Scanner:
         if not inside:
             for name in here.files:
                 if name.lower() == "skill.md":
-                    place = self._root.show(f"{here.path}/{name}" if here.path else name)
+                    place = self._root.show(join(here.path, name))
                     return problem("skill-md-case", f"the file is named {name}").at(place, "")
         return None
 
@@ -203,7 +204,7 @@ class _Scanner:
             unchanged = old is not None and old.files.get(SKILL_MD) is manifest and not _is_unread(old.reading)
             reading = old.reading if old is not None and unchanged else self._read(here, manifest)
             path = self._path(here, reading)
-        place = self._root.show(f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD)
+        place = self._root.show(join(here.path, SKILL_MD))
         if reading.problems:
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
             reading = Reading(reading.frontmatter, reading.heading, reading.standing, located)
@@ -240,7 +241,7 @@ class _Scanner:
                 manifest = again
                 self._old[again.location] = again
                 if SKILL_MD in here.links:
-                    self._linked[f"{here.path}/{SKILL_MD}" if here.path else SKILL_MD] = again
+                    self._linked[join(here.path, SKILL_MD)] = again
                 else:
                     here.files[SKILL_MD] = again
                 continue
@@ -270,9 +271,7 @@ class _Scanner:
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
         def find(code: str, message: str, name: str) -> None:
-            findings.append(
-                problem(code, message).at(self._root.show(f"{here.path}/{name}" if here.path else name), skill.path)
-            )
+            findings.append(problem(code, message).at(self._root.show(join(here.path, name)), skill.path))
 
         before = len(files)
         for name, file in here.files.items():
@@ -281,7 +280,7 @@ class _Scanner:
                 find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", name)
         for name in here.links:
             linked = self._link(here, name)
-            if linked is not None and _lies_in(linked.location, skill.directory):
+            if linked is not None and within(linked.location, skill.directory):
                 files[prefix + name] = linked
             elif name != SKILL_MD:
                 find(
@@ -317,7 +316,7 @@ class _Scanner:
             yield problem("too-many-bytes", f"the skill has {size} bytes, at most {limits.bytes} are allowed")
 
     def _link(self, here: Directory, name: str) -> SkillFile | None:
-        key = f"{here.path}/{name}" if here.path else name
+        key = join(here.path, name)
         if key not in self._linked:
             target = tree.resolve_link(self._root.path, self._root.index, here.path, name)
             self._linked[key] = None if target is None else self._recognised(target)
@@ -326,7 +325,7 @@ class _Scanner:
     def _report_loose(self, here: Directory) -> None:
         """Outside every skill: what might have been one, told so that nothing is lost in silence."""
         for name in here.links:
-            location = f"{here.path}/{name}" if here.path else name
+            location = join(here.path, name)
             if os.path.isdir(os.path.join(self._root.path, location)):
                 found = problem(
                     "link-outside",
@@ -335,7 +334,7 @@ class _Scanner:
                 )
                 self.out.problems.append((location, found.at(self._root.show(location), "")))
         for name in here.unnamed:
-            location = f"{here.path}/{name}" if here.path else name
+            location = join(here.path, name)
             found = problem("file-name", f"the name {name} is not UTF-8, so nothing of it is served")
             self.out.problems.append((location, found.at(self._root.show(location), "")))
         if here.unreadable:
@@ -356,10 +355,6 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
 
 def _is_unread(reading: Reading) -> bool:
     return any(found.code == "unreadable" for found in reading.problems)
-
-
-def _lies_in(location: str, directory: str) -> bool:
-    return not directory or location.startswith(directory + "/")
 
 
 def _equal(old: Skill, new: Skill) -> bool:

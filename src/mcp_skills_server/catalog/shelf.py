@@ -60,6 +60,11 @@ def outermost(parts: Collection[str]) -> list[str]:
     return out
 
 
+def join(directory: str, name: str) -> str:
+    """The path of a name in a directory; "" is the root."""
+    return f"{directory}/{name}" if directory else name
+
+
 def within(location: str, part: str) -> bool:
     """Whether `location` is `part` or lies below it; everything lies below ""."""
     return not part or location == part or location.startswith(part + "/")

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import uris
 from mcp_skills_server.format.media import media_type
-from mcp_skills_server.format.uris import segments, uri
+from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
@@ -172,7 +173,7 @@ def dependencies(
         )
     resources: list[Json] = []
     for target in _references(declared.get("resources"), "uri"):
-        if target in served.resources or _is_skill_file(target, snapshot, least):
+        if target in served.resources or uris.find(snapshot, target, least):
             resources.append({"type": "ref/resource", "uri": target})
         else:
             missing.append(f"resource {target}")
@@ -181,11 +182,6 @@ def dependencies(
     _put(out, "prompts", prompts)
     _put(out, "resources", resources)
     return out, missing
-
-
-def _is_skill_file(target: str, snapshot: Snapshot, least: Standing) -> bool:
-    parts = segments(target)
-    return parts is not None and snapshot.find(parts, least) is not None
 
 
 def _argument(declared: Mapping[str, Json]) -> Json:

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format.uris import segments, uri
+from mcp_skills_server.format import uris
+from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2640"
@@ -27,8 +28,7 @@ def find(snapshot: Snapshot, target: str) -> Skill:
     Raises:
         RequestError: it is not the URI of a served SKILL.md, but of nothing, a file or a directory (S40-24).
     """
-    parts = segments(target)
-    found = snapshot.find(parts, Standing.VALID) if parts else None
+    found = uris.find(snapshot, target, Standing.VALID)
     if found is None or found[1] != SKILL_MD:
         raise RequestError(f"Unknown skill URI: {target[:400]}")
     return found[0]

@@ -69,7 +69,7 @@ CODES: dict[str, Code] = {
     "too-many-files": _fatal("S40-19", "split the skill, or raise --max-files"),
     "too-many-bytes": _fatal("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
-    # Breaks AS-3...8: never in a SEP-2640 listing (S40-5).
+    # Breaks what makes a skill: never in a SEP-2640 listing (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),
     "name-length": _unlisted("AS-3", "use at most 64 characters, and rename the directory with it"),
     "name-characters": _unlisted("AS-4", "use only a-z, 0-9 and '-'"),

@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
+from mcp_skills_server.model import Skill, Snapshot, Standing
+
 SCHEME: Final = "skill://"
 TEMPLATE: Final = "skill://{+path}"
 # RFC 3986: a reg-name is unreserved and sub-delims; a path segment also takes ':' and '@'.
@@ -24,6 +26,12 @@ def uri(skill_path: str, file_path: str = "") -> str:
     parts = [quote(first, safe=_REG_NAME)]
     parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]
     return SCHEME + "/".join(parts)
+
+
+def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
+    """The skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
+    parts = segments(target)
+    return snapshot.find(parts, least) if parts else None
 
 
 def segments(text: str) -> tuple[str, ...] | None:

@@ -19,6 +19,7 @@ from anyio import to_thread
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile
+from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.server import cursors
@@ -119,7 +120,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
         async def by_its_uri(snapshot: Snapshot, _: bool) -> Result:
             return _framed(settings, sep2640.one(await entry(snapshot, sep2640.find(snapshot, target))))
 
-        return await _answer(registry, by_its_uri)
+        return await _answer_or_refuse(registry, by_its_uri, target)
     given = _arguments(params)
 
     async def by_name(snapshot: Snapshot, _: bool) -> Result:
@@ -130,7 +131,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
         served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
 
-    return await _answer(registry, by_name)
+    return await _answer_or_refuse(registry, by_name, target)
 
 
 async def list_resources(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
@@ -154,10 +155,9 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
         NotServed: there is no such file, or it is not for everybody.
     """
     target = str(params["uri"])
-    parts = segments(target)
 
     async def answer(snapshot: Snapshot, _: bool) -> Result:
-        found = snapshot.find(parts, settings.least) if parts else None
+        found = uris.find(snapshot, target, settings.least)
         if found is None:
             raise NotServed(target)
         skill, path = found
@@ -219,8 +219,7 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
 
 def is_served(registry: Registry, settings: Settings, target: str) -> bool:
     """Whether `resources/read` would know this URI."""
-    parts = segments(target)
-    return parts is not None and registry.snapshot.find(parts, settings.least) is not None
+    return uris.find(registry.snapshot, target, settings.least) is not None
 
 
 def is_our_template(reference: Any) -> bool:
@@ -321,6 +320,16 @@ async def _answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[
                 raise
             await to_thread.run_sync(registry.recover, stale)
     raise AssertionError
+
+
+async def _answer_or_refuse(
+    registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[Result]], target: str
+) -> Result:
+    try:
+        return await _answer(registry, ask)
+    except StaleFile as stale:
+        logger.warning("cannot be read: %s", stale)
+        raise RequestError(f"Unknown skill: {target[:400]!r}; a file of it cannot be read") from None
 
 
 async def _off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:

@@ -20,11 +20,12 @@ FLOORS = {
     "dialects": 2,
     "hosts": 1,
     "catalog": 3,
-    "server": 4,
-    "web": 5,
-    "commands": 6,
-    "cli": 7,
-    "__main__": 8,
+    "runtime": 4,
+    "server": 5,
+    "web": 6,
+    "commands": 7,
+    "cli": 8,
+    "__main__": 9,
 }
 PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py")
 NOT_IN_PURE_ROOMS = {

@@ -97,8 +97,8 @@ class Reading:
 class SkillFile:
     """One regular file of a root.
 
-    `signature` and `digest` are memos, not content: a rescan that finds the same bytes under a new time stamp
-    renews the signature, and the digest is filled in when somebody first asks for it.
+    `signature`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes under a new time
+    stamp renews the signature, and the digest is filled in when somebody first asks for it.
 
     Attributes:
         root: index of the root it lies in.
@@ -107,6 +107,7 @@ class SkillFile:
         signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
         settled: False if the file was so young at the scan that a later write could leave the same signature.
         digest: `sha256:` and 64 hex digits of the bytes (S40-18), or None while nobody asked.
+        executable: whether its owner may execute it. No listing tells this, so a change of it is no news.
     """
 
     root: int
@@ -115,6 +116,7 @@ class SkillFile:
     signature: tuple[int, ...]
     settled: bool
     digest: str | None = None
+    executable: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

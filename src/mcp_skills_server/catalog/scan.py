@@ -164,7 +164,7 @@ class _Scanner:
         if changed:
             self._old[new.location] = new
             return new
-        old.signature, old.settled = new.signature, new.settled
+        old.signature, old.settled, old.executable = new.signature, new.settled, new.executable
         return old
 
     def _digest(self, file: SkillFile) -> str | None:

@@ -76,7 +76,8 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
     """The SkillFile of a stat result that was taken at `now`, in nanoseconds."""
     mark = signature(found)
     young = now - _SETTLED_NS
-    return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young)
+    executable = bool(found.st_mode & stat.S_IXUSR)
+    return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young, executable=executable)
 
 
 @contextmanager

@@ -85,12 +85,14 @@ class Reading:
         heading: the body's first level-1 heading as plain text, if it has one.
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
+        headings: the body's headings as plain text, in order and not more than a search needs.
     """
 
     frontmatter: Mapping[str, Json]
     heading: str | None
     standing: Standing
     problems: tuple[Problem, ...]
+    headings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

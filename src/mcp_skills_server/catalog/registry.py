@@ -301,6 +301,10 @@ class Registry:
             except StaleFile:
                 continue
 
+    def place(self, skill: Skill) -> str:
+        """The absolute path of the skill's directory, for whoever works on the same disk."""
+        return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
+
     # Problems
 
     def problems(self) -> list[Problem]:

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mcp_skills_server.catalog import tree
@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.errors import StaleFile
 from mcp_skills_server.format import frontmatter, rules
 from mcp_skills_server.format.codes import problem, standing
-from mcp_skills_server.format.links import heading
+from mcp_skills_server.format.links import heading, headings
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
 _LOOK_BELOW: Final = 6
@@ -207,7 +207,7 @@ class _Scanner:
         place = self._root.show(join(here.path, SKILL_MD))
         if reading.problems:
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = Reading(reading.frontmatter, reading.heading, reading.standing, located)
+            reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing)
@@ -349,8 +349,9 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     """What the bytes of a SKILL.md say; `directory` is the name that AS-7 compares with."""
     document = frontmatter.parse(raw)
     problems = (*document.problems, *rules.check(document, directory))
-    title = heading(document.body) if document.frontmatter is not None else None
-    return Reading(document.frontmatter or {}, title, standing(problems), problems)
+    if document.frontmatter is None:
+        return Reading({}, None, standing(problems), problems)
+    return Reading(document.frontmatter, heading(document.body), standing(problems), problems, headings(document.body))
 
 
 def _is_unread(reading: Reading) -> bool:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, roots
+from mcp_skills_server.commands.options import limits, make_registry, make_runtime, roots, scripts
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
 
 
@@ -65,6 +66,32 @@ if TYPE_CHECKING:
     default="auto",
     help="What skills/list and skills/get speak. auto: both, to each client what it can take.",
 )
+@click.option(
+    "--tools/--no-tools",
+    default=True,
+    help="Offer tools to load, read and search skills, for hosts that know no skills.",
+)
+@click.option(
+    "--prompts/--no-prompts", default=True, help="Offer each skill as a prompt, a slash command in most hosts."
+)
+@click.option(
+    "--prompt",
+    "prompt_choice",
+    multiple=True,
+    metavar="PATTERN",
+    help="Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+)
+@click.option(
+    "--catalog-tokens",
+    type=click.IntRange(min=0),
+    default=4000,
+    metavar="TOKENS",
+    help="How much of the catalogue the model sees unasked; the rest it finds with skills_search.",
+)
+@click.option(
+    "--max-loaded", type=click.IntRange(min=1), default=8, help="Skills that a session may have loaded at once."
+)
+@scripts
 @click.option("--watch/--no-watch", default=True, help="Follow changes of the folders.")
 @click.option(
     "--poll/--no-poll",
@@ -111,12 +138,19 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
 
     report_to_log(registry)
     _settle_after_load(registry)
-    settings = Settings(dialect=options["dialect"], page_size=options["page_size"])
+    settings = Settings(
+        dialect=options["dialect"],
+        page_size=options["page_size"],
+        tools=options["tools"],
+        prompts=options["prompts"],
+        prompt_choice=options["prompt_choice"],
+    )
+    runtime = make_runtime(registry, options)
     watcher = Watcher(registry, poll=options["poll"], reconcile=options["reconcile"]) if options["watch"] else None
     if options["transport"] == "stdio":
-        _over_stdio(registry, settings, watcher)
+        _over_stdio(runtime, settings, watcher)
     else:
-        _over_http(registry, settings, watcher, options)
+        _over_http(runtime, settings, watcher, options)
     # A client that has stopped reading may hold a thread in a write for ever, and would hold the process with it.
     sys.stderr.flush()
     os._exit(0)
@@ -136,15 +170,15 @@ def _settle_after_load(registry: Registry) -> None:
     unsubscribe = registry.subscribe(settle)
 
 
-def _over_stdio(registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -> None:
     import anyio
 
     from mcp_skills_server.server.app import serve_stdio
 
-    anyio.run(serve_stdio, registry, settings, watcher)
+    anyio.run(serve_stdio, runtime, settings, watcher)
 
 
-def _over_http(registry: Registry, settings: Settings, watcher: Watcher | None, options: dict[str, Any]) -> None:
+def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, options: dict[str, Any]) -> None:
     import anyio
 
     from mcp_skills_server.web.app import HttpSettings, serve_http
@@ -168,7 +202,7 @@ def _over_http(registry: Registry, settings: Settings, watcher: Watcher | None, 
         max_body=options["max_body"],
         max_connections=options["max_connections"],
     )
-    anyio.run(serve_http, registry, settings, http, watcher)
+    anyio.run(serve_http, runtime, settings, http, watcher)
 
 
 def _log_to_stderr(level: str) -> None:

@@ -6,7 +6,7 @@ Snapshot in, plain dicts out. The proposal was closed and never released; requir
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,9 +31,9 @@ class Served:
         resources: URIs and URI templates of its resources other than skills.
     """
 
-    tools: Collection[str] = ()
-    prompts: Collection[str] = ()
-    resources: Collection[str] = ()
+    tools: Container[str] = ()
+    prompts: Container[str] = ()
+    resources: Container[str] = ()
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
@@ -68,7 +68,7 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
     _put(out, "title", title(skill))
     _put(out, "description", skill.description)
     _put(out, "version", version(fields))
-    _put(out, "tags", _tags(fields))
+    _put(out, "tags", tags(fields))
     _put(out, "icons", _icons(skill))
     _put(out, "arguments", [_argument(each) for each in arguments(fields)])
     _put(out, "dependencies", dependencies(skill, snapshot, served, least)[0])
@@ -203,13 +203,14 @@ def version(fields: Mapping[str, Json]) -> str | None:
     return None
 
 
-def _tags(fields: Mapping[str, Json]) -> list[Json]:
+def tags(fields: Mapping[str, Json]) -> list[Json]:
+    """`tags` from the top level, else from `metadata`: a list, or one text with commas or blanks between."""
     value = fields["tags"] if "tags" in fields else _metadata(fields, "tags")
     if isinstance(value, str):
-        tags = value.split(",") if "," in value else value.split()
+        found = value.split(",") if "," in value else value.split()
     else:
-        tags = _texts(value)
-    return [tag.strip() for tag in tags if tag.strip()]
+        found = _texts(value)
+    return [tag.strip() for tag in found if tag.strip()]
 
 
 def _icons(skill: Skill) -> list[Json]:

@@ -11,8 +11,8 @@ from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
 
 import mcp_skills_server
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
 
@@ -26,15 +26,13 @@ def make_server() -> Server[Any]:
         _NAME,
         version=mcp_skills_server.__version__,
         title="Agent Skills",
-        instructions="This server serves Agent Skills. List them with skills/list, fetch one with skills/get, and read "
-        "its files with resources/read.",
     )
 
 
-async def serve_stdio(registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
+async def serve_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -> None:
     """Serve one client over stdin and stdout until stdin closes or SIGTERM or SIGINT arrives."""
     server = make_server()
-    attachment = attach(server, registry, settings, watch=watcher or False)
+    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
     if sys.platform == "win32":
         async with stdio_server() as (read_stream, write_stream):
             await server.run(read_stream, write_stream, server.create_initialization_options())

@@ -7,16 +7,19 @@ This module, `app.py` and `notify.py` are the only ones in this room that know t
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import anyio
 import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import principal_components
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import HandlerEntry, Server
 from mcp.server.subscriptions import ListenHandler
@@ -27,13 +30,17 @@ from pydantic import BaseModel
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.dialects import runtime, sep2076, sep2640
+from mcp_skills_server.dialects.prompts import LIST_CHANGED as PROMPTS_CHANGED
 from mcp_skills_server.errors import NotServed, RequestError
 from mcp_skills_server.format.uris import SCHEME
-from mcp_skills_server.model import Changes
-from mcp_skills_server.server import cursors, handlers
+from mcp_skills_server.model import Changes, Json
+from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.server import cursors, handlers, prompts
 from mcp_skills_server.server.handlers import Caller, Params, Settings
 from mcp_skills_server.server.notify import Notifier
+from mcp_skills_server.server.tools import Tools
 
 if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
@@ -59,6 +66,10 @@ _LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
     ("resources/list", "resources", handlers.list_resources),
     ("resources/templates/list", "resourceTemplates", handlers.list_templates),
 )
+_TOOLS: Final = ("tools/list", "tools", "name")
+_PROMPTS: Final = ("prompts/list", "prompts", "name")
+_SCAN_AWAITED_S: Final = 0.25
+"""How long a handshake waits for the first scan, so that its instructions can name the skills; most scans take less."""
 
 
 class Attachment:
@@ -68,10 +79,17 @@ class Attachment:
     that a large folder does not delay it; the first question about skills waits for the scan.
     """
 
-    def __init__(self, registry: Registry, settings: Settings, watcher: Watcher | None) -> None:
+    def __init__(
+        self, registry: Registry, settings: Settings, watcher: Watcher | None, runtime: Runtime | None
+    ) -> None:
         self.registry = registry
         self.settings = settings
-        self.notifier = Notifier(skills=settings.dialect != sep2640.NAME)
+        self.sessions = Sessions(runtime or Runtime(registry))
+        self.tools = Tools(self.sessions)
+        self.notifier = Notifier(
+            skills=settings.dialect != sep2640.NAME, tools=settings.tools, prompts=settings.prompts
+        )
+        self._tools_told: list[dict[str, Json]] = []
         self._watcher = watcher
         self._ready = anyio.Event()
         self._begun = False
@@ -89,7 +107,7 @@ class Attachment:
 
         def loaded() -> None:
             self.registry.loaded.wait()
-            soon(self._ready.set)
+            soon(self._open)
 
         self.registry.subscribe(lambda changes: soon(self._publish, changes))
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
@@ -112,11 +130,32 @@ class Attachment:
             finally:
                 if self._watcher is not None:
                     self._watcher.stop(timeout=0.2)
+                self.sessions.close()
+
+    async def instructions(self) -> str | None:
+        """What a handshake tells a model of the skills; it does not wait long for the first scan."""
+        self.begin()
+        with anyio.move_on_after(_SCAN_AWAITED_S):
+            await self._ready.wait()
+        return self.tools.instructions()
+
+    def _open(self) -> None:
+        if self.settings.tools:
+            self._tools_told = self.tools.definitions()
+        self._ready.set()
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to tell of it.
         if self._ready.is_set():
-            self.notifier.publish(handlers.notices(changes, self.settings))
+            notices = handlers.notices(changes, self.settings)
+            if self.settings.tools and runtime.changed(changes.before, changes.after):
+                now = self.tools.definitions()
+                if now != self._tools_told:
+                    self._tools_told = now
+                    notices.append((runtime.LIST_CHANGED, None))
+            if self.settings.prompts and prompts.changed(changes, self.settings):
+                notices.append((PROMPTS_CHANGED, None))
+            self.notifier.publish(notices)
 
 
 def attach(
@@ -125,6 +164,7 @@ def attach(
     settings: Settings | None = None,
     *,
     watch: Watcher | bool = True,
+    runtime: Runtime | None = None,
 ) -> Attachment:
     """Give an MCP server the skills of a registry: methods, capabilities, notifications.
 
@@ -135,10 +175,11 @@ def attach(
         registry: not yet loaded; it is loaded when the first client has shaken hands.
         settings: what the operator chose.
         watch: follow changes of the folders, as the given watcher does or by default; False serves the first scan.
+        runtime: what the tools run on, with its limits and how scripts are run; by default no script is.
     """
     lowlevel = cast("Server[Any]", getattr(server, "_lowlevel_server", server))
     watcher = Watcher(registry) if watch is True else watch or None
-    attachment = Attachment(registry, settings or Settings(), watcher)
+    attachment = Attachment(registry, settings or Settings(), watcher, runtime)
     joint = _Joint(lowlevel, attachment)
     joint.add_handlers()
     lowlevel.middleware.append(joint.middleware)
@@ -167,18 +208,33 @@ class _Joint:
             self._add(method, params_type, self._ours(handler))
         for method, key, handler in _LISTS:
             self._add(method, types.PaginatedRequestParams, self._joined(method, key, self._ours(handler)))
-        read, complete = self._ours(handlers.read_resource), self._ours(handlers.complete)
-        self._add("resources/read", types.ReadResourceRequestParams, self._routed("resources/read", read, _by_uri))
+        attachment = self._attachment
+        if attachment.settings.tools:
+            method, key, _ = _TOOLS
+            ours = self._ours(attachment.tools.list_tools)
+            self._add(method, types.PaginatedRequestParams, self._joined(method, key, ours))
+            ours = self._ours(attachment.tools.call_tool)
+            self._add("tools/call", types.CallToolRequestParams, self._routed("tools/call", ours, self._is_our_tool))
+        if attachment.settings.prompts:
+            method, key, _ = _PROMPTS
+            ours = self._ours(prompts.list_prompts)
+            self._add(method, types.PaginatedRequestParams, self._joined(method, key, ours))
+            ours = self._ours(prompts.get_prompt)
+            self._add(
+                "prompts/get", types.GetPromptRequestParams, self._routed("prompts/get", ours, self._is_our_prompt)
+            )
+        read, complete = self._ours(handlers.read_resource), self._ours(_complete)
+        self._add("resources/read", types.ReadResourceRequestParams, self._routed("resources/read", read, self._by_uri))
         self._add(
             "completion/complete",
             types.CompleteRequestParams,
-            self._routed("completion/complete", complete, lambda _, params: handlers.is_our_template(params.ref)),
+            self._routed("completion/complete", complete, self._is_our_reference),
         )
         for method, params_type, call in (
             ("resources/subscribe", types.SubscribeRequestParams, self._subscribe),
             ("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe),
         ):
-            self._add(method, params_type, self._routed(method, call, _by_uri))
+            self._add(method, params_type, self._routed(method, call, self._by_uri))
         self._add("subscriptions/listen", types.SubscriptionsListenRequestParams, self._listen)
         listening = self._theirs["subscriptions/listen"]
         if listening is not None and isinstance(listening.handler, ListenHandler):
@@ -190,7 +246,8 @@ class _Joint:
         """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return _declaring(result, self._attachment.settings)
+            said = await self._attachment.instructions() if self._attachment.settings.tools else None
+            return _declaring(result, self._attachment.settings, said)
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
             self._attachment.notifier.welcome(ctx.session)
@@ -207,16 +264,20 @@ class _Joint:
             await attachment.ready()
             capabilities = ctx.session.client_capabilities
             declared = capabilities.extensions if capabilities is not None else None
+            modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
             caller = Caller(
-                ctx.protocol_version in MODERN_PROTOCOL_VERSIONS,
+                modern,
                 bool(declared) and sep2640.EXTENSION in declared,
                 partial(self._served, ctx),
+                owner=_owner(ctx),
+                connection=None if modern else ctx.session._connection,  # pyright: ignore[reportPrivateUsage]
+                progress=partial(_report, ctx),
             )
             return await handler(attachment.registry, attachment.settings, caller, ctx.params or {})
 
         return call
 
-    def _routed(self, method: str, ours: Call, is_ours: Callable[[Attachment, Any], bool]) -> Call:
+    def _routed(self, method: str, ours: Call, is_ours: Callable[[Context, Any], Awaitable[bool]]) -> Call:
         """Ours where it is about a skill, or where the server has nothing of its own."""
 
         async def call(ctx: Context, params: Any) -> Any:
@@ -224,7 +285,7 @@ class _Joint:
             if theirs is None:
                 return await ours(ctx, params)
             await self._attachment.ready()
-            return await (ours if is_ours(self._attachment, params) else theirs.handler)(ctx, params)
+            return await (ours if await is_ours(ctx, params) else theirs.handler)(ctx, params)
 
         return call
 
@@ -241,13 +302,35 @@ class _Joint:
             if more is not None:
                 return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
             mine = await ours(replace(ctx, params={}), params)
-            return page | mine | {key: [*page[key], *mine[key]], "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+            taken = await self._names(ctx, method, key, "name") if key in {"tools", "prompts"} else frozenset[str]()
+            both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
+            return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
 
         return call
 
+    # What is about a skill and what is the server's own. A tool or prompt of the server's own making goes first.
+
+    async def _by_uri(self, _: Context, params: Any) -> bool:
+        return handlers.is_served(self._attachment.registry, self._attachment.settings, params.uri)
+
+    async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
+        return runtime.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)
+
+    async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
+        attachment = self._attachment
+        if not attachment.settings.prompts:
+            return False
+        ours = prompts.is_our_prompt(attachment.registry, attachment.settings, params.name)
+        return ours and params.name not in await self._names(ctx, *_PROMPTS)
+
+    async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
+        if getattr(params.ref, "name", None) is not None:
+            return await self._is_our_prompt(ctx, params.ref)
+        return handlers.is_our_template(params.ref)
+
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         await self._attachment.ready()
-        if not _by_uri(self._attachment, params):
+        if not await self._by_uri(ctx, params):
             raise NotServed(params.uri)
         self._attachment.notifier.watch(ctx.session, params.uri)
         return types.EmptyResult()
@@ -271,9 +354,14 @@ class _Joint:
 
     async def _served(self, ctx: Context) -> sep2076.Served:
         """What the server has beside skills, by name (S76-9...11)."""
+        attachment = self._attachment
+        tools, names = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
+        if attachment.settings.tools:
+            tools |= {str(each["name"]) for each in attachment.tools.definitions()}
+        ours = partial(prompts.is_our_prompt, attachment.registry, attachment.settings)
         return sep2076.Served(
-            tools=await self._names(ctx, "tools/list", "tools", "name"),
-            prompts=await self._names(ctx, "prompts/list", "prompts", "name"),
+            tools=tools,
+            prompts=_Prompts(names, ours) if attachment.settings.prompts else names,
             resources=await self._names(ctx, "resources/list", "resources", "uri")
             | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
         )
@@ -293,14 +381,37 @@ class _Joint:
         return frozenset(names)
 
 
+@dataclass(frozen=True, slots=True)
+class _Prompts:
+    """Names of prompts, without a list of those that are ours."""
+
+    theirs: Container[str]
+    ours: Callable[[str], bool]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self.theirs or self.ours(name))
+
+
+async def _complete(registry: Registry, settings: Settings, caller: Caller, params: Params) -> dict[str, Any]:
+    about_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
+    return await (prompts.complete_argument if about_prompt else handlers.complete)(registry, settings, caller, params)
+
+
+def _owner(ctx: Context) -> str | None:
+    """Whom the caller proved to be, as the guard of the transport found it."""
+    scope: Mapping[str, Any] = getattr(ctx.request, "scope", {})
+    user = scope.get("user")
+    return json.dumps(principal_components(user.access_token)) if isinstance(user, AuthenticatedUser) else None
+
+
+async def _report(ctx: Context, seconds: float) -> None:
+    await ctx.session.report_progress(seconds, None, f"running for {seconds:.0f} s")
+
+
 def _is_about_skills(wanted: types.SubscriptionFilter) -> bool:
     uris = wanted.resource_subscriptions or ()
     asked = wanted.resources_list_changed or (wanted.model_extra or {}).get("skillsListChanged")
     return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
-
-
-def _by_uri(attachment: Attachment, params: Any) -> bool:
-    return handlers.is_served(attachment.registry, attachment.settings, params.uri)
 
 
 def _as_dict(result: Any) -> dict[str, Any]:
@@ -309,15 +420,21 @@ def _as_dict(result: Any) -> dict[str, Any]:
     return dict(cast("Mapping[str, Any]", result))
 
 
-def _declaring(result: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """The result of a handshake with what the SDK's typed capabilities leave out (S76-1, S40-1, S40-4)."""
+def _declaring(result: dict[str, Any], settings: Settings, instructions: str | None) -> dict[str, Any]:
+    """The result of a handshake with what the SDK's typed capabilities leave out (S76-1, S40-1, S40-4).
+
+    The instructions of the server that we are attached to come first.
+    """
     capabilities = dict(result.get("capabilities") or {})
     if settings.dialect != sep2640.NAME:
         capabilities |= sep2076.CAPABILITY
     if settings.dialect != sep2076.NAME:
         capabilities["extensions"] = {**(capabilities.get("extensions") or {}), sep2640.EXTENSION: sep2640.settings()}
     capabilities["resources"] = {**(capabilities.get("resources") or {}), "subscribe": True, "listChanged": True}
-    return {**result, "capabilities": capabilities}
+    for key in (*(("tools",) if settings.tools else ()), *(("prompts",) if settings.prompts else ())):
+        capabilities[key] = {**(capabilities.get(key) or {}), "listChanged": True}
+    said = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
+    return {**result, "capabilities": capabilities, **({"instructions": said} if said else {})}
 
 
 def _guarded(call: Call) -> Call:

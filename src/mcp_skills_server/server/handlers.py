@@ -1,8 +1,7 @@
 """One function per method: (registry, caller, params) -> dict.
 
 Each binds the snapshot once, looks things up in it and has a dialect write the answer. No SDK here, so that another
-front calls the same functions. A file that turns out to have changed since its scan is scanned again and the question
-answered anew, from the new snapshot.
+front calls the same functions.
 """
 
 from __future__ import annotations
@@ -11,17 +10,18 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from anyio import to_thread
 
+from mcp_skills_server.catalog.answer import answer, off_loop, read
+from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
-from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.server import cursors
 
 logger = logging.getLogger(__name__)
@@ -29,17 +29,8 @@ logger = logging.getLogger(__name__)
 Dialect: TypeAlias = Literal["auto", "sep-2076", "sep-2640"]
 Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
-_T = TypeVar("_T")
-
-_TRIES: Final = 3
 _DEPENDENCIES: Final = "dependencies"
 _UNION: Final = "union"
-_INLINE_BYTES: Final = 1 << 18
-"""Larger files are read off the event loop, so that one reader of a slow disk does not stop all."""
-
-
-_INLINE_MARKDOWN: Final = 1 << 14
-"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
 
 
 async def _nothing_else() -> sep2076.Served:
@@ -54,11 +45,17 @@ class Settings:
         dialect: "auto" tells both dialects, to each client what it can take; the others pin one.
         page_size: entries of one page.
         ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
+        tools: offer the runtime tools, for hosts that show their model tools only.
+        prompts: offer a prompt for each skill.
+        prompt_choice: patterns of the names or paths of skills that appear as prompts; none for all.
     """
 
     dialect: Dialect = "auto"
     page_size: int = 50
     ttl_ms: int = 0
+    tools: bool = True
+    prompts: bool = True
+    prompt_choice: tuple[str, ...] = ()
 
     @property
     def least(self) -> Standing:
@@ -74,18 +71,24 @@ class Caller:
         modern: speaks 2026-07-28 or later.
         declares_skills: declared the extension `io.modelcontextprotocol/skills`.
         served: what else the server serves to this caller.
+        owner: whom the caller proved to be, None where nobody has to.
+        connection: what its requests have in common, None where a request stands alone (MCP-10).
+        progress: tells the caller for how many seconds its request has been at work.
     """
 
     modern: bool
     declares_skills: bool
     served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
+    owner: str | None = None
+    connection: object | None = None
+    progress: Callable[[float], Awaitable[None]] | None = None
 
 
 async def list_skills(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
     """`skills/list` (S76-4, S76-5, S40-12, S40-20, X-9)."""
     entry = _entry_maker(registry, settings, caller)
 
-    async def answer(snapshot: Snapshot, last_try: bool) -> Result:
+    async def ask(snapshot: Snapshot, last_try: bool) -> Result:
         after = cursors.key_of(params, "skills")
         page, more = snapshot.page(after, settings.page_size, settings.least)
         unproved = [skill for skill in page if sep2640.NAME not in skill.memo and not _is_proved(skill)]
@@ -101,7 +104,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
                 logger.warning("%s is left out of the listing: %s", skill.path, stale)
         return _framed(settings, sep2076.listing(entries, cursors.encode("skills", more)))
 
-    return await _answer(registry, answer)
+    return await answer(registry, ask)
 
 
 async def get_skill(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -125,8 +128,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
 
     async def by_name(snapshot: Snapshot, _: bool) -> Result:
         skill = sep2076.find(snapshot, target, settings.least)
-        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
-        body = await _off_loop(quick, registry.body, skill)
+        body = await read_body(registry, skill)
         text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
         served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
@@ -156,17 +158,16 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
     """
     target = str(params["uri"])
 
-    async def answer(snapshot: Snapshot, _: bool) -> Result:
+    async def ask(snapshot: Snapshot, _: bool) -> Result:
         found = uris.find(snapshot, target, settings.least)
         if found is None:
             raise NotServed(target)
         skill, path = found
-        file = skill.files[path]
-        raw = await _off_loop(file.size <= _INLINE_BYTES, registry.read, file)
+        raw = await read(registry, skill.files[path])
         return resources.contents(target, path, raw, settings.ttl_ms)
 
     try:
-        return await _answer(registry, answer)
+        return await answer(registry, ask)
     except StaleFile as stale:
         logger.warning("cannot be read: %s", stale)
         raise NotServed(target) from None
@@ -268,7 +269,7 @@ def _entry_maker(
     async def released(skill: Skill) -> dict[str, Json]:
         entry: dict[str, Json] | None = skill.memo.get(sep2640.NAME)
         if entry is None:
-            digests = await _off_loop(_is_proved(skill), _digests, registry, skill)
+            digests = await off_loop(_is_proved(skill), _digests, registry, skill)
             entry = skill.memo[sep2640.NAME] = sep2640.entry(skill, digests)
         return entry
 
@@ -309,31 +310,14 @@ def _framed(settings: Settings, result: Result) -> Result:
     return result if settings.dialect == sep2076.NAME else sep2640.framed(result, settings.ttl_ms)
 
 
-async def _answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[Result]]) -> Result:
-    """Ask of the current snapshot; if a file is no longer what was scanned, look again and ask anew."""
-    for attempt in range(_TRIES):
-        last = attempt == _TRIES - 1
-        try:
-            return await ask(registry.snapshot, last)
-        except StaleFile as stale:
-            if last:
-                raise
-            await to_thread.run_sync(registry.recover, stale)
-    raise AssertionError
-
-
 async def _answer_or_refuse(
     registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[Result]], target: str
 ) -> Result:
     try:
-        return await _answer(registry, ask)
+        return await answer(registry, ask)
     except StaleFile as stale:
         logger.warning("cannot be read: %s", stale)
         raise RequestError(f"Unknown skill: {target[:400]!r}; a file of it cannot be read") from None
-
-
-async def _off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
-    return work(*arguments) if quick else await to_thread.run_sync(partial(work, *arguments))
 
 
 def _arguments(params: Params) -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
-from mcp_skills_server.dialects import resources, sep2076
+from mcp_skills_server.dialects import prompts, resources, runtime, sep2076
 from mcp_skills_server.errors import RequestError
 
 logger = logging.getLogger(__name__)
@@ -80,9 +80,11 @@ class _Legacy:
 class Notifier:
     """Tells every connected client what it may be told."""
 
-    def __init__(self, *, skills: bool) -> None:
+    def __init__(self, *, skills: bool, tools: bool = False, prompts: bool = False) -> None:
         self._skills = skills
         """Whether clients are told of skills by SEP-2076's notification, which SEP-2640 does not have (S40-33)."""
+        self._tools = tools
+        self._prompts = prompts
         self.relays = False
         """Whether events of the server that we are attached to reach listen streams too, through `relay`."""
         self._told: set[Mailbox] = set()
@@ -152,7 +154,12 @@ class Notifier:
             raise RequestError("subscriptions/listen must be a request")
         if len(self._streams) >= MOST_STREAMS:
             raise RequestError(f"Too many listen streams: at most {MOST_STREAMS}")
-        honoured = _honoured(params.notifications, relays=self.relays, skills=self._skills)
+        honoured = _honoured(
+            params.notifications,
+            skills=self._skills,
+            tools=self._tools or self.relays,
+            prompts=self._prompts or self.relays,
+        )
         methods, uris = _wanted(honoured)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
@@ -203,7 +210,9 @@ class _SkillListChanged(
     params: types.NotificationParams | None = None
 
 
-def _honoured(requested: types.SubscriptionFilter, *, relays: bool, skills: bool) -> types.SubscriptionFilter:
+def _honoured(
+    requested: types.SubscriptionFilter, *, skills: bool, tools: bool, prompts: bool
+) -> types.SubscriptionFilter:
     """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12)."""
     uris = list(dict.fromkeys(requested.resource_subscriptions or ()))
     if len(uris) > MOST_SUBSCRIPTIONS:
@@ -212,8 +221,8 @@ def _honoured(requested: types.SubscriptionFilter, *, relays: bool, skills: bool
     if skills and (requested.model_extra or {}).get("skillsListChanged") is True:
         extra["skillsListChanged"] = True
     return types.SubscriptionFilter(
-        tools_list_changed=True if relays and requested.tools_list_changed else None,
-        prompts_list_changed=True if relays and requested.prompts_list_changed else None,
+        tools_list_changed=True if tools and requested.tools_list_changed else None,
+        prompts_list_changed=True if prompts and requested.prompts_list_changed else None,
         resources_list_changed=True if requested.resources_list_changed else None,
         resource_subscriptions=uris or None,
         **extra,
@@ -222,8 +231,8 @@ def _honoured(requested: types.SubscriptionFilter, *, relays: bool, skills: bool
 
 def _wanted(honoured: types.SubscriptionFilter) -> tuple[frozenset[str], frozenset[str]]:
     asked = (
-        (honoured.tools_list_changed, _TOOLS_CHANGED),
-        (honoured.prompts_list_changed, _PROMPTS_CHANGED),
+        (honoured.tools_list_changed, runtime.LIST_CHANGED),
+        (honoured.prompts_list_changed, prompts.LIST_CHANGED),
         (honoured.resources_list_changed, resources.LIST_CHANGED),
         ((honoured.model_extra or {}).get("skillsListChanged"), sep2076.LIST_CHANGED),
     )
@@ -239,11 +248,9 @@ def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNo
     return cast("types.ServerNotification", _KINDS[method](params=params))
 
 
-_TOOLS_CHANGED: Final = "notifications/tools/list_changed"
-_PROMPTS_CHANGED: Final = "notifications/prompts/list_changed"
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
     sep2076.LIST_CHANGED: _SkillListChanged,
     resources.LIST_CHANGED: types.ResourceListChangedNotification,
-    _TOOLS_CHANGED: types.ToolListChangedNotification,
-    _PROMPTS_CHANGED: types.PromptListChangedNotification,
+    runtime.LIST_CHANGED: types.ToolListChangedNotification,
+    prompts.LIST_CHANGED: types.PromptListChangedNotification,
 }

@@ -29,9 +29,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
@@ -70,11 +70,11 @@ class HttpSettings:
 
 
 def make_app(
-    registry: Registry, settings: Settings, http: HttpSettings, watcher: Watcher | None
+    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/healthz` and `/readyz`; and what ends its open streams in good order."""
     server = make_server()
-    attachment = attach(server, registry, settings, watch=watcher or False)
+    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
     manager = StreamableHTTPSessionManager(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
@@ -101,7 +101,7 @@ def make_app(
         return PlainTextResponse("alive\n")
 
     async def ready(_: Request) -> PlainTextResponse:
-        if registry.loaded.is_set():
+        if runtime.registry.loaded.is_set():
             return PlainTextResponse("ready\n")
         return PlainTextResponse("the first scan is not done\n", status_code=503)
 
@@ -175,13 +175,13 @@ def _modern_request(body: bytes) -> dict[str, Any] | None:
     return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
 
 
-async def serve_http(registry: Registry, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
+async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Raises:
         UsageError: the address cannot be listened on.
     """
-    app, end = make_app(registry, settings, http, watcher)
+    app, end = make_app(runtime, settings, http, watcher)
     listener = _listen(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

@@ -1,0 +1,66 @@
+"""Asks of the current snapshot, and looks again when the disk has moved on.
+
+A file that turns out to have changed since its scan is scanned again and the question answered anew, from the new
+snapshot. Whatever may take long happens in a thread, so that one reader of a slow disk does not stop all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Body, Registry
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
+
+_T = TypeVar("_T")
+
+_TRIES: Final = 3
+_INLINE_BYTES: Final = 1 << 18
+"""Larger files are read off the event loop."""
+_INLINE_MARKDOWN: Final = 1 << 14
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
+
+
+async def answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[_T]]) -> _T:
+    """What `ask(snapshot, last_try)` answers; asked anew, after a scan, when it finds a file changed.
+
+    Raises:
+        StaleFile: a file did not hold still, or stays unreadable.
+    """
+    for attempt in range(_TRIES):
+        last = attempt == _TRIES - 1
+        try:
+            return await ask(registry.snapshot, last)
+        except StaleFile as stale:
+            if last:
+                raise
+            await to_thread.run_sync(registry.recover, stale)
+    raise AssertionError
+
+
+async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
+    """What `work` returns; in a thread unless it is quick."""
+    return work(*arguments) if quick else await to_thread.run_sync(partial(work, *arguments))
+
+
+async def read(registry: Registry, file: SkillFile) -> bytes:
+    """`Registry.read` without holding up others.
+
+    Raises:
+        StaleFile: as there.
+    """
+    return await off_loop(file.size <= _INLINE_BYTES, registry.read, file)
+
+
+async def body(registry: Registry, skill: Skill) -> Body:
+    """`Registry.body` without holding up others.
+
+    Raises:
+        StaleFile: as there.
+    """
+    quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
+    return await off_loop(quick, registry.body, skill)

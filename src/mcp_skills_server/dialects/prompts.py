@@ -1,0 +1,185 @@
+"""MCP's own prompts: each skill as one that a user starts by its name, a slash command in most hosts.
+
+Plain values in, plain dicts out. A prompt is for the person, so what an author keeps from the model
+(`disable-model-invocation`) is offered and what an author keeps from the user (`user-invocable: false`) is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from mcp_skills_server.format.markup import element
+from mcp_skills_server.format.uris import uri
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
+
+LIST_CHANGED: Final = "notifications/prompts/list_changed"
+LEAST: Final = Standing.LENIENT
+"""What a skill must be for a prompt: a user who asks for it by name gets a skill that breaks a rule, too."""
+ARGUMENTS: Final = "arguments"
+"""The one argument of a skill that declares none but says in `argument-hint` what may follow its name."""
+MOST_LINKS: Final = 20
+_ALL_ARGUMENTS: Final = re.compile(r"\$ARGUMENTS(?![\w\[])")
+"""Not `$ARGUMENTS[0]`: how a host splits words is the host's matter."""
+_VALUES: Final = ("enum", "choices", "examples", "default")
+_ICON_SCHEMES: Final = ("https:", "http:", "data:")
+
+
+def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
+    """Whether the skill is a prompt (ASG-16, ASG-22).
+
+    Args:
+        skill: any skill.
+        chosen: patterns in the manner of a shell, `*` also for slashes, of which one must fit the name or the skill
+            path; none for all.
+    """
+    withheld = skill.frontmatter.get("user-invocable", True)
+    if skill.standing < LEAST or not skill.description.strip() or _is_false(withheld):
+        return False
+    return not chosen or any(fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path))
+
+
+def free_argument(skill: Skill) -> dict[str, Json] | None:
+    """The argument that `argument-hint` stands for, or None. Hints in brackets are lists to YAML and texts again here.
+
+    It counts only for a skill that declares no arguments.
+    """
+    hint = skill.frontmatter.get("argument-hint")
+    if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
+        hint = f"[{', '.join(map(str, hint))}]"
+    return {"name": ARGUMENTS, "description": hint} if isinstance(hint, str) and hint.strip() else None
+
+
+def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
+    """A skill as `prompts/list` shows it, out of its entry: `name`, and where they are there `title`, `description`,
+    `arguments` and `icons`.
+
+    Icons are kept where hosts take them: from https or as data. What else MCP forbids in them is left out, because
+    one bad icon makes some clients refuse the whole list.
+    """
+    out = {key: entry[key] for key in ("name", "title", "description", ARGUMENTS) if key in entry}
+    free = free_argument(skill)
+    if ARGUMENTS not in out and free is not None:
+        out[ARGUMENTS] = [free | {"required": False}]
+    icons = _icons(entry.get("icons"))
+    if icons:
+        out["icons"] = icons
+    return out
+
+
+def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
+    """The answer of `prompts/list` (MCP-12, MCP-23, MCP-24)."""
+    out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms, "cacheScope": "private"}
+    if next_cursor is not None:
+        out["nextCursor"] = next_cursor
+    return out
+
+
+def put_in(body: str, words: str) -> str:
+    """The body with the user's words where it says `$ARGUMENTS`, in one pass."""
+    return _ALL_ARGUMENTS.sub(lambda _: words, body)
+
+
+def instructions(skill: Skill, name: str, body: str, words: str) -> str:
+    """What the user says by starting the prompt (ASG-25...27).
+
+    The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
+    closing tags of that name, whose `<` is written `&lt;`, so that no body ends its tag early. The words that the user
+    gave to a skill without declared arguments follow after the tag, because they are not the skill's.
+    """
+    attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
+    said = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
+    if words.strip():
+        said.append(f"Arguments: {words}")
+    return "\n\n".join(said)
+
+
+def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool) -> dict[str, Json]:
+    """The answer of `prompts/get`: the instructions, and each file that they link to as a resource link.
+
+    Args:
+        skill: the skill.
+        text: what `instructions` made.
+        linked: the linked files, in order, with `name` (the path in the skill), `uri` and, where they are known,
+            `title`, `description` and `mimeType`. After twenty the rest are counted.
+        readable: whether `resources/read` serves the skill; without that a link would lead nowhere.
+    """
+    files = list(linked)
+    shown = files[:MOST_LINKS] if readable else []
+    messages: list[Json] = [_message({"type": "text", "text": text})]
+    messages += [_message(_link(skill, each)) for each in shown]
+    left = len(files) - len(shown)
+    if left:
+        where = f"they lie under {uri(skill.path)}/" if readable else "the skill breaks a rule and is no resource here"
+        messages.append(_message({"type": "text", "text": f"Linked files that are not shown: {left}; {where}."}))
+    return {"resultType": "complete", "description": skill.description, "messages": messages}
+
+
+def values(argument: Mapping[str, Json], begun: str) -> list[str]:
+    """The values that the author suggests for an argument and that begin so, in any case of letters, as written.
+
+    From `enum`, `choices`, `examples` and `default`, whatever of them is text.
+    """
+    said: dict[str, None] = {}
+    for key in _VALUES:
+        value = argument.get(key)
+        said |= dict.fromkeys(each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
+    return [each for each in said if each and each.casefold().startswith(begun.casefold())]
+
+
+def changed(
+    before: Mapping[str, Skill],
+    after: Mapping[str, Skill],
+    chosen: Sequence[str],
+    describe: Callable[[Skill], Mapping[str, Json]],
+) -> bool:
+    """Whether `prompts/list` may differ once the skills `before` are replaced by those `after`, both by skill path.
+
+    `describe` makes a skill's descriptor. A skill that is no prompt counts by its name alone, because a name that
+    two skills share is no prompt's name any more.
+    """
+    old, new = _usable(before), _usable(after)
+    if {path: skill.name for path, skill in old.items()} != {path: skill.name for path, skill in new.items()}:
+        return True
+    offered = [path for path, skill in old.items() if is_offered(skill, chosen)]
+    if offered != [path for path in old if is_offered(new[path], chosen)]:
+        return True
+    return any(describe(old[path]) != describe(new[path]) for path in offered)
+
+
+def _usable(skills: Mapping[str, Skill]) -> dict[str, Skill]:
+    return {path: skill for path, skill in skills.items() if skill.standing >= LEAST}
+
+
+def _is_false(value: Json) -> bool:
+    return value is False or (isinstance(value, str) and value.strip().lower() == "false")
+
+
+def _message(content: dict[str, Json]) -> Json:
+    return {"role": "user", "content": content}
+
+
+def _link(skill: Skill, file: Mapping[str, Json]) -> dict[str, Json]:
+    out: dict[str, Json] = {"type": "resource_link"}
+    out |= {key: file[key] for key in ("uri", "name", "title", "description", "mimeType") if key in file}
+    out["size"] = skill.files[str(file["name"])].size
+    return out
+
+
+def _icons(value: Json) -> list[Json]:
+    out: list[Json] = []
+    for icon in value if isinstance(value, list) else []:
+        if not isinstance(icon, dict) or not str(icon.get("src")).lower().startswith(_ICON_SCHEMES):
+            continue
+        kept: dict[str, Json] = {"src": icon["src"]}
+        sizes, theme = icon.get("sizes"), icon.get("theme")
+        if isinstance(icon.get("mimeType"), str):
+            kept["mimeType"] = icon["mimeType"]
+        if isinstance(sizes, list) and all(isinstance(each, str) for each in sizes):
+            kept["sizes"] = sizes
+        if theme in ("light", "dark"):
+            kept["theme"] = theme
+        out.append(kept)
+    return out

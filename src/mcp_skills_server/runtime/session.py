@@ -1,0 +1,454 @@
+"""A conversation's skills: which are loaded, what the model is told of them, and the tools it calls.
+
+The Agent Skills Runtime as a library. An orchestrator puts `Session.instructions()` at the top of every model call,
+hands the model `Session.tools()`, and dispatches what it calls through `Session.call()`; the MCP tools of this server
+go through the same sessions. What a model can mend is a result that says how, never an exception.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from mcp_skills_server.catalog.answer import answer, body, read
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime, sep2076
+from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
+from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.format import media, uris
+from mcp_skills_server.format.uris import SCHEME, uri
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+    from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings, Workspace
+    from mcp_skills_server.runtime.search import Search
+
+Progress: TypeAlias = Callable[[float], Awaitable[None]]
+"""Told now and then, while a script runs, for how many seconds it has."""
+
+_SUGGESTED: Final = 3
+_SHOWN_PATHS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """What the operator chose.
+
+    Attributes:
+        max_loaded: skills that a session may have loaded at once (RT-8).
+        catalogue_tokens: about how many tokens `<available_skills>` may take.
+        read_characters: characters of a text file that one call returns.
+        media_bytes: bytes up to which a picture or sound is returned as such.
+        absolute_paths: tell locations as paths of this machine, for agents that work on its disk, not as URIs.
+    """
+
+    max_loaded: int = 8
+    catalogue_tokens: int = 4000
+    read_characters: int = 40_000
+    media_bytes: int = 1 << 20
+    absolute_paths: bool = False
+
+
+class Runtime:
+    """What all sessions share: the registry, the search, and what runs scripts.
+
+    Args:
+        registry: the skills; it is loaded for the first session if nobody has.
+        settings: what the operator chose.
+        scripts: how scripts are run; None runs none.
+
+    Raises:
+        UsageError: scripts cannot be run the way that is asked for.
+    """
+
+    def __init__(
+        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
+    ) -> None:
+        self.registry = registry
+        self.settings = settings or RuntimeSettings()
+        self.scripts: Scripts | None = None
+        if scripts is not None:
+            from mcp_skills_server.runtime.scripts import Scripts
+
+            self.scripts = Scripts(registry, scripts)
+        self._offers: tuple[Snapshot, list[Offer]] | None = None
+
+    def session(self) -> Session:
+        """A new session, for an orchestrator that binds it to a conversation (RT-23)."""
+        if not self.registry.loaded.is_set():
+            self.registry.load()
+        return Session(self, hosted=True)
+
+    def instructions(self, active: Sequence[Loaded] | None = None) -> str:
+        """What stands at the top of a model call; "" where there is no skill."""
+        tokens = self.settings.catalogue_tokens
+        return runtime.instructions(self.offers(), tokens, scripts=self.scripts is not None, active=active)
+
+    def tools(self, *, handles: bool) -> list[dict[str, Json]]:
+        """The definitions of the tools. `handles`: with the session as an argument."""
+        tokens = self.settings.catalogue_tokens
+        return runtime.definitions(self.offers(), tokens, scripts=self.scripts is not None, handles=handles)
+
+    def offers(self) -> list[Offer]:
+        """The skills that a model is told of, by skill path."""
+        snapshot = self.registry.snapshot
+        kept = self._offers
+        if kept is None or kept[0] is not snapshot:
+            skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+            offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
+            kept = self._offers = (snapshot, offers)
+        return kept[1]
+
+    def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
+        """These skills as the listing and the search show them."""
+        return [
+            runtime.entry(
+                _name(skill, snapshot),
+                skill,
+                self.location(skill),
+                title=sep2076.title(skill),
+                version=sep2076.version(skill.frontmatter),
+                tags=sep2076.tags(skill.frontmatter),
+            )
+            for skill in skills
+        ]
+
+    def location(self, skill: Skill, path: str = SKILL_MD) -> str:
+        """Where a file of a skill, or with "" its directory, is said to be."""
+        if not self.settings.absolute_paths:
+            return uri(skill.path, path)
+        place = self.registry.place(skill)
+        return f"{place}/{path}" if path else place
+
+    def find(self, snapshot: Snapshot, wanted: str) -> Skill:
+        """The skill of this name, skill path or location (RT-11).
+
+        Raises:
+            RequestError: there is none, or several share the name. The message has the nearest ones.
+        """
+        located = self._at(snapshot, wanted)
+        if located is not None:
+            return located
+        try:
+            return sep2076.find(snapshot, wanted, Standing.LENIENT)
+        except RequestError as error:
+            near = [_name(skill, snapshot) for skill in self.search.find(wanted, _SUGGESTED, runtime.is_offered)]
+            hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
+            raise RequestError(f"{error}; {hint}") from None
+
+    @cached_property
+    def search(self) -> Search:
+        """The index, built when somebody first searches."""
+        from mcp_skills_server.runtime.search import Search
+
+        return Search(self.registry)
+
+    def close(self) -> None:
+        """Remove every work directory."""
+        if self.scripts is not None:
+            self.scripts.close()
+
+    def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
+        location = self.location(skill) if self.settings.absolute_paths else None
+        return Offer(_name(skill, snapshot), skill.description, location)
+
+    def _at(self, snapshot: Snapshot, wanted: str) -> Skill | None:
+        if wanted[: len(SCHEME)].lower() == SCHEME:
+            target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
+            found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
+            return found[0] if found and found[1] == SKILL_MD else None
+        if self.settings.absolute_paths and wanted.endswith(f"/{SKILL_MD}"):
+            usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+            return next((skill for skill in usable if self.location(skill) == wanted), None)
+        return None
+
+
+class Session:
+    """One conversation's state: the loaded skills in order, the latest last (RT-2).
+
+    Made by `Runtime.session`.
+
+    Args:
+        runtime: what sessions share.
+        hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
+            an argument and the instructions travel in results (RT-22).
+    """
+
+    def __init__(self, runtime: Runtime, *, hosted: bool) -> None:
+        self.session_id = secrets.token_urlsafe(18)
+        self.calls = 0
+        """Calls that are being answered now."""
+        self._runtime = runtime
+        self._registry = runtime.registry
+        self._hosted = hosted
+        self._active: dict[str, tuple[Skill, Loaded]] = {}
+        self._workspace: Workspace | None = None
+
+    @property
+    def active_skills(self) -> list[str]:
+        """Names of the loaded skills, the latest last."""
+        return [loaded.name for _, loaded in self._active.values()]
+
+    async def instructions(self) -> str:
+        """What to put at the top of the next model call: the rule, `<available_skills>`, `<active_skills>` (RT-4...7).
+
+        An edit of a loaded skill shows here at once; what was unloaded is gone from it (RT-21).
+        """
+        await self._keep_current()
+        return self._runtime.instructions([loaded for _, loaded in self._active.values()])
+
+    def tools(self) -> list[dict[str, Json]]:
+        """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`."""
+        return self._runtime.tools(handles=not self._hosted)
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | None = None, *, progress: Progress | None = None
+    ) -> Result:
+        """Call a tool, under any of its names (X-16).
+
+        Returns the result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
+        something else; the text says what.
+        """
+        self.calls += 1
+        try:
+            tool = runtime.canonical(name)
+            if tool is None:
+                return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(_CALLS)}")
+            given = arguments or {}
+            wrong = _wrong(tool, given)
+            if wrong:
+                return runtime.failure(wrong)
+            await self._keep_current()
+            return await _CALLS[tool](self, given, progress)
+        except RequestError as error:
+            return runtime.failure(str(error))
+        except StaleFile:
+            return runtime.failure("A file of the skill is being changed or cannot be read; try again in a moment")
+        finally:
+            self.calls -= 1
+
+    def close(self) -> None:
+        """End the session: nothing is loaded any more, and its work directory is removed."""
+        self._active = {}
+        if self._workspace is not None:
+            self._workspace.close()
+            self._workspace = None
+
+    # The tools
+
+    async def _list(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+        snapshot, limit = self._registry.snapshot, int(given.get("limit", 50))
+        after: str | None = given.get("after")
+        offered: list[Skill] = []
+        while len(offered) <= limit:
+            page, after = snapshot.page(after, limit + 1, Standing.LENIENT)
+            offered += [skill for skill in page if runtime.is_offered(skill)]
+            if after is None:
+                break
+        shown = offered[:limit]
+        return runtime.listing(self._runtime.entries(shown, snapshot), shown[-1].path if len(offered) > limit else None)
+
+    async def _search(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+        from anyio import to_thread
+
+        snapshot = self._registry.snapshot
+        limit = int(given.get("limit", 5))
+        found = await to_thread.run_sync(self._runtime.search.find, given["query"], limit, runtime.is_offered)
+        return runtime.listing(self._runtime.entries(found, snapshot), None)
+
+    async def _load(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+        most = self._runtime.settings.max_loaded
+        adds = given.get("mode") == "add"
+
+        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
+            wanted = {skill.path: skill for skill in self._find_all(snapshot, given["names"])}
+            count = len(self._active.keys() | wanted.keys()) if adds else len(wanted)
+            if count > most:
+                loaded = f" Loaded now: {', '.join(self.active_skills)}." if self._active else ""
+                raise RequestError(
+                    f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
+                    f"some with {runtime.UNLOAD} first.{loaded}"
+                )
+            # All or nothing: every body is there before anything changes (X-30).
+            return {path: (skill, await self._prepare(skill, snapshot)) for path, skill in wanted.items()}
+
+        fresh = await answer(self._registry, ask)
+        self._active = self._active | fresh if adds else fresh
+        return self._receipt([loaded for _, loaded in fresh.values()])
+
+    async def _unload(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+        names: list[str] = given.get("names", [])
+        if given.get("all"):
+            self._active = {}
+        elif not names:
+            raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
+        paths = {path for path, (_, loaded) in self._active.items() if {path, loaded.name, loaded.location} & {*names}}
+        self._active = {path: each for path, each in self._active.items() if path not in paths}
+        return self._receipt()
+
+    async def _read(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+        async def ask(snapshot: Snapshot, _: bool) -> Result:
+            skill = self._chosen(snapshot, given)
+            path = _path_in(skill, given["path"], tuple(skill.files))
+            raw = await read(self._registry, skill.files[path])
+            text = media.as_text(raw, media.media_type(path))
+            limits = self._runtime.settings
+            if text is None:
+                target = uri(skill.path, path) if skill.standing is Standing.VALID else None
+                return runtime.binary_file(path, target, raw, limits.media_bytes)
+            start, most = int(given.get("start_line", 1)), given.get("max_lines")
+            return runtime.text_file(path, text, start, None if most is None else int(most), limits.read_characters)
+
+        return await answer(self._registry, ask)
+
+    async def _run(self, given: Mapping[str, Any], progress: Progress | None) -> Result:
+        scripts = self._runtime.scripts
+        if scripts is None:
+            raise RequestError(
+                "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
+                f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
+            )
+
+        async def ask(snapshot: Snapshot, _: bool) -> Result:
+            skill = self._chosen(snapshot, given)
+            path = _path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+            if self._workspace is None:
+                self._workspace = scripts.workspace()
+            outcome = await scripts.run(
+                skill,
+                path,
+                self._workspace,
+                args=given.get("args", ()),
+                env=given.get("env"),
+                workdir=given.get("workdir", "."),
+                timeout_s=given.get("timeout_s"),
+                progress=progress,
+            )
+            return runtime.outcome(asdict(outcome))
+
+        return await answer(self._registry, ask)
+
+    # What they share
+
+    def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
+        found: list[Skill] = []
+        wrong: list[str] = []
+        for name in names:
+            try:
+                found.append(self._runtime.find(snapshot, name))
+            except RequestError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise RequestError("Nothing was loaded. " + ". ".join(wrong))
+        return found
+
+    def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any]) -> Skill:
+        """The loaded skill that is meant: the named one, or the one loaded last (RT-15, RT-16, X-30)."""
+        if not self._active:
+            lost = "" if self._hosted else f', and give the "{runtime.SESSION}" that it returned'
+            raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{lost}")
+        name = given.get("skill")
+        path = next(reversed(self._active)) if name is None else self._runtime.find(snapshot, name).path
+        skill = snapshot.skills.get(path)
+        if path not in self._active or skill is None:
+            raise RequestError(
+                f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. Loaded now: "
+                f"{', '.join(self.active_skills)}"
+            )
+        return skill
+
+    async def _prepare(self, skill: Skill, snapshot: Snapshot) -> Loaded:
+        said = await body(self._registry, skill)
+        rest = (path for path in skill.files if path != SKILL_MD and path not in said.linked)
+        return Loaded(
+            name=_name(skill, snapshot),
+            location=self._runtime.location(skill),
+            root_dir=self._runtime.location(skill, ""),
+            digest=self._registry.digest(skill.files[SKILL_MD]),
+            properties=skill.frontmatter,
+            instructions=said.text,
+            files=(*said.linked, *rest),
+            problems=runtime.problems(skill),
+        )
+
+    async def _keep_current(self) -> None:
+        """Loaded skills as they are now: edited ones anew, removed ones no more."""
+        if all(self._registry.snapshot.skills.get(path) is skill for path, (skill, _) in self._active.items()):
+            return
+
+        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
+            now: dict[str, tuple[Skill, Loaded]] = {}
+            for path, (skill, loaded) in self._active.items():
+                found = snapshot.skills.get(path)
+                if found is skill:
+                    now[path] = (skill, loaded)
+                elif found is not None and runtime.is_usable(found):
+                    now[path] = (found, await self._prepare(found, snapshot))
+            return now
+
+        self._active = await answer(self._registry, ask)
+
+    def _receipt(self, fresh: Sequence[Loaded] = ()) -> Result:
+        active = [loaded for _, loaded in self._active.values()]
+        handle = None if self._hosted else self.session_id
+        return runtime.receipt(active, handle, fresh, bodies=not self._hosted)
+
+
+_Call: TypeAlias = Callable[[Session, Mapping[str, Any], "Progress | None"], Awaitable[Result]]
+_CALLS: Final[dict[str, _Call]] = {
+    runtime.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
+    runtime.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]
+    runtime.LOAD: Session._load,  # pyright: ignore[reportPrivateUsage]
+    runtime.UNLOAD: Session._unload,  # pyright: ignore[reportPrivateUsage]
+    runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
+    runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+def _name(skill: Skill, snapshot: Snapshot) -> str:
+    return sep2076.name_of(skill, snapshot, Standing.LENIENT)
+
+
+def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
+    """The file that is meant, by look-up alone (RT-17, RT-18).
+
+    Raises:
+        RequestError: there is none. The message has those that there are.
+    """
+    plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
+    if plain in paths:
+        return plain
+    inside = [path for path in paths if path.startswith(plain.rstrip("/") + "/")]
+    near = inside or get_close_matches(plain, paths, _SUGGESTED) or list(paths)
+    shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
+    kind = f"file below {below}" if below else "file"
+    said = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
+    raise RequestError(f"{wanted[:200]!r} {said}; " + (f"there is: {shown}" if near else f"it has no {kind}"))
+
+
+@cache
+def _validators() -> dict[str, Draft202012Validator]:
+    from jsonschema import Draft202012Validator
+
+    return {tool: Draft202012Validator(schema) for tool, schema in runtime.argument_schemas().items()}  # pyright: ignore[reportArgumentType]
+
+
+def _wrong(tool: str, given: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments, and what the tool takes; None for nothing."""
+    from jsonschema.exceptions import best_match
+
+    validator: Any = _validators()[tool]  # the stubs say little
+    error: Any = best_match(validator.iter_errors(dict(given)))  # pyright: ignore[reportUnknownVariableType]
+    if error is None:
+        return None
+    schema = validator.schema
+    place = f"Argument {'.'.join(map(str, error.absolute_path))}: " if error.absolute_path else ""
+    required = schema.get("required", ())
+    taken = ", ".join(f"{key} (required)" if key in required else key for key in schema["properties"])
+    return f"{place}{error.message[:400]}. {tool} takes: {taken}"

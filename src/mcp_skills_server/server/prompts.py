@@ -1,0 +1,161 @@
+"""`prompts/*` and the completion of their arguments: (registry, settings, caller, params) -> dict.
+
+Each binds the snapshot once, looks things up in it and has a dialect write the answer. No SDK here. Nothing depends
+on who asks or on what was asked before (MCP-26).
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from mcp_skills_server.catalog.answer import answer, body
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import prompts, resources, sep2076
+from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.model import Changes, Json, Skill, Snapshot
+from mcp_skills_server.server import cursors
+from mcp_skills_server.server.handlers import (
+    Caller,
+    Params,
+    Result,
+    Settings,
+    _arguments,  # pyright: ignore[reportPrivateUsage]
+)
+
+logger = logging.getLogger(__name__)
+
+_CURSOR: Final = "prompts"
+_MOST_TOLD: Final = 10
+_ALONE: Final = Snapshot({})
+
+
+async def list_prompts(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`prompts/list`: the skills that a user may start, by skill path, in full pages (MCP-21...24, MCP-26)."""
+    snapshot = registry.snapshot
+    offered = _offered(snapshot, settings, cursors.key_of(params, _CURSOR))
+    page = list(islice(offered, settings.page_size))
+    more = page[-1].path if page and next(offered, None) is not None else None
+    entries: list[Json] = [_descriptor(skill, snapshot) for skill in page]
+    return prompts.listing(entries, cursors.encode(_CURSOR, more), settings.ttl_ms)
+
+
+async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`prompts/get`: the skill's instructions, filled in, and links to the files they refer to (ASG-25...27, S76-8).
+
+    Raises:
+        RequestError: there is no such prompt, or its arguments are not as they were declared.
+    """
+    target = params.get("name")
+    if not isinstance(target, str):
+        raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
+    given = _arguments(params)
+
+    async def ask(snapshot: Snapshot, _: bool) -> Result:
+        skill = _find(snapshot, settings, target)
+        name = sep2076.name_of(skill, snapshot, prompts.LEAST)
+        declared = _declared(skill)
+        read = await body(registry, skill)
+        words = ""
+        if _is_free(skill):
+            words = sep2076.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
+            text = prompts.put_in(read.text, words)
+        else:
+            text = sep2076.fill_in(read.text, declared, given, name)
+        said = prompts.instructions(skill, name, text, words)
+        files = sep2076.files(skill, read.linked)[: len(read.linked)]
+        linked = [each for each in files if isinstance(each, dict)]
+        return prompts.answer(skill, said, linked, readable=skill.standing >= settings.least)
+
+    try:
+        return await answer(registry, ask)
+    except StaleFile as stale:
+        logger.warning("cannot be read: %s", stale)
+        raise RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read") from None
+
+
+async def complete_argument(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    """`completion/complete` for an argument of a prompt: the values that its author suggests.
+
+    Raises:
+        RequestError: there is no such prompt, or it has no such argument.
+    """
+    name, wanted = str(params["ref"]["name"]), params["argument"]
+    declared = {str(each["name"]): each for each in _declared(_find(registry.snapshot, settings, name))}
+    argument = declared.get(wanted["name"])
+    if argument is None:
+        known = ", ".join(declared) or "none"
+        raise RequestError(f"Prompt {name[:200]!r} has no argument {wanted['name'][:200]!r}; it has: {known}")
+    return resources.completion(prompts.values(argument, str(wanted["value"])))
+
+
+def is_our_prompt(registry: Registry, settings: Settings, name: str) -> bool:
+    """Whether `prompts/get` would know this name."""
+    try:
+        _find(registry.snapshot, settings, name)
+    except RequestError:
+        return False
+    return True
+
+
+def is_prompt(reference: Any) -> bool:
+    """Whether `completion/complete` is about a prompt; takes the SDK's reference object."""
+    return getattr(reference, "type", None) == "ref/prompt"
+
+
+def names(snapshot: Snapshot, settings: Settings) -> frozenset[str]:
+    """The name of every prompt, for `dependencies` to resolve against (S76-10)."""
+    return frozenset(sep2076.name_of(skill, snapshot, prompts.LEAST) for skill in _offered(snapshot, settings, None))
+
+
+def changed(changes: Changes, settings: Settings) -> bool:
+    """Whether clients should be told to fetch `prompts/list` again."""
+    return prompts.changed(
+        changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
+    )
+
+
+def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
+    return prompts.descriptor(skill, sep2076.entry(skill, snapshot, sep2076.Served(), prompts.LEAST))
+
+
+def _is_free(skill: Skill) -> bool:
+    return not sep2076.arguments(skill.frontmatter) and prompts.free_argument(skill) is not None
+
+
+def _declared(skill: Skill) -> list[dict[str, Json]]:
+    """The arguments of the prompt: the author's, else the one that the hint stands for."""
+    free = prompts.free_argument(skill)
+    return sep2076.arguments(skill.frontmatter) or ([] if free is None else [free])
+
+
+def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
+    """The skills that are prompts and whose path is greater than `after`, by path."""
+    paths = snapshot.paths(prompts.LEAST)
+    for position in range(0 if after is None else bisect_right(paths, after), len(paths)):
+        skill = snapshot.skills[paths[position]]
+        if prompts.is_offered(skill, settings.prompt_choice):
+            yield skill
+
+
+def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
+    """The skill of this name or skill path, if it is a prompt. One that is withheld is told like one that is absent.
+
+    Raises:
+        RequestError: there is none, or several share the name; it names what could be asked for instead.
+    """
+    try:
+        skill = sep2076.find(snapshot, name, prompts.LEAST)
+    except RequestError:
+        skill = None
+    if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
+        return skill
+    alike = [snapshot.skills[path] for path in snapshot.named(name, prompts.LEAST)]
+    offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
+    told = list(islice(offered or _offered(snapshot, settings, None), _MOST_TOLD + 1))
+    known = [sep2076.name_of(each, snapshot, prompts.LEAST) for each in told[:_MOST_TOLD]]
+    more = " and more" if len(told) > _MOST_TOLD else ""
+    raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

@@ -1,0 +1,76 @@
+"""The runtime tools over MCP: which session a call belongs to, and the rest is the session's.
+
+In the legacy era a connection remembers its session; in the modern era nothing but the handle does (MCP-11, X-15). A
+host may hold many conversations over one connection, so what is loaded is delivered with every load, and a handle is
+honoured in both eras.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import Json
+from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.server import cursors
+from mcp_skills_server.server.handlers import Caller, Params, Result, Settings
+
+_KIND: Final = "tools"
+
+
+class Tools:
+    """The tools for every caller."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+    def definitions(self) -> list[dict[str, Json]]:
+        """The tools as every caller sees them (MCP-26)."""
+        return self._sessions.runtime.tools(handles=True)
+
+    def instructions(self) -> str | None:
+        """What a model is to know before it asks; None where there is no skill, or before the first scan is done."""
+        loaded = self._sessions.runtime.registry.loaded.is_set()
+        return (self._sessions.runtime.instructions() or None) if loaded else runtime.PENDING
+
+    async def list_tools(self, _registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+        """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
+        if cursors.key_of(params, _KIND) is not None:
+            raise RequestError("Invalid cursor: the list of tools has one page")
+        page: Result = {"tools": self.definitions(), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        return {"resultType": "complete", **page}
+
+    async def call_tool(self, _registry: Registry, _: Settings, caller: Caller, params: Params) -> Result:
+        """`tools/call`: whatever the model can mend is a result with `isError`."""
+        name = str(params.get("name"))
+        given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
+        handle = given.pop(runtime.SESSION, None)
+        try:
+            session = self._session(handle, caller)
+        except RequestError as error:
+            return {"resultType": "complete", **runtime.failure(str(error))}
+        result = await session.call(name, given, progress=caller.progress)
+        if session.active_skills:
+            self._sessions.keep(session, caller.owner)
+            if caller.connection is not None:
+                self._of_connections[caller.connection] = session.session_id
+        return {"resultType": "complete", **result}
+
+    def _session(self, handle: object, caller: Caller) -> Session:
+        if handle is None:
+            handle = self._of_connections.get(caller.connection) if caller.connection is not None else None
+            if handle is None:
+                return self._sessions.new()
+            try:
+                return self._sessions.find(str(handle), caller.owner)
+            except RequestError:  # it was idle for too long; the caller never knew of it
+                return self._sessions.new()
+        if not isinstance(handle, str):
+            raise RequestError(f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned')
+        return self._sessions.find(handle, caller.owner)

@@ -47,7 +47,15 @@ SKILL = "skill://summarise-ticket/SKILL.md"
 def test_the_server_keeps_what_it_has(example: Wire) -> None:
     capabilities = example.open()["capabilities"]
     assert {"tools", "prompts", "resources", "skills", "extensions"} <= capabilities.keys()
-    assert [tool["name"] for tool in example.request("tools/list")["tools"]] == ["read_ticket"]
+    tools = [tool["name"] for tool in example.request("tools/list")["tools"]]
+    assert tools == ["read_ticket", "skills_list", "skills_search", "skills_load", "skills_unload", "skills_read"]
+    loaded = example.request("tools/call", {"name": "skills_load", "arguments": {"names": ["summarise-ticket"]}})
+    assert loaded["structuredContent"]["active_skills"][0]["name"] == "summarise-ticket"
+    assert [each["name"] for each in example.request("prompts/list")["prompts"]] == ["handover", "summarise-ticket"]
+    said = example.request("prompts/get", {"name": "handover", "arguments": {"number": "7"}})
+    assert "next shift" in said["messages"][0]["content"]["text"]
+    said = example.request("prompts/get", {"name": "summarise-ticket"})
+    assert "<skill " in said["messages"][0]["content"]["text"]
     called = example.request("tools/call", {"name": "read_ticket", "arguments": {"number": "7"}})
     assert "green" in called["content"][0]["text"]
     uris = [each["uri"] for each in example.request("resources/list")["resources"]]

@@ -16,6 +16,9 @@ from wire import META, ROOT, Era, Wire, WireError, serving, write_skill
 SKILLS = "notifications/skills/list_changed"
 RESOURCES = "notifications/resources/list_changed"
 UPDATED = "notifications/resources/updated"
+TOOLS = "notifications/tools/list_changed"
+PROMPTS = "notifications/prompts/list_changed"
+ALL_LISTS = dict.fromkeys(((each, None) for each in (SKILLS, RESOURCES, TOOLS, PROMPTS)), 1)
 
 
 @pytest.fixture
@@ -30,7 +33,10 @@ def follow(wire: Wire, *uris: str) -> None:
     """Ask to be told of everything, as the era does."""
     wire.every_skill()
     if wire.era == "modern":
-        wire.listen(skillsListChanged=True, resourcesListChanged=True, resourceSubscriptions=list(uris))
+        everything = dict.fromkeys(
+            ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promptsListChanged"), True
+        )
+        wire.listen(**everything, resourceSubscriptions=list(uris))
     else:
         for uri in uris:
             wire.request("resources/subscribe", {"uri": uri})
@@ -47,7 +53,7 @@ def test_an_edit_is_told_once_of_each_kind(folder: Path, era: Era) -> None:
         follow(wire, "skill://a/SKILL.md", "skill://b/SKILL.md", "skill://a/references/guide.md")
         write_skill(folder / "a", description="Does something else when it is asked to.")
         seen = wire.until(UPDATED)
-        assert counted(wire, seen) == {(SKILLS, None): 1, (RESOURCES, None): 1, (UPDATED, "skill://a/SKILL.md"): 1}
+        assert counted(wire, seen) == {**ALL_LISTS, (UPDATED, "skill://a/SKILL.md"): 1}
 
 
 def test_a_supporting_file_changes_the_skill_but_not_the_list_of_resources(folder: Path, era: Era) -> None:
@@ -64,7 +70,7 @@ def test_a_burst_is_one_notification_of_each_kind(folder: Path, era: Era) -> Non
         for number in range(100):
             write_skill(folder / f"new-{number}", references__x_md="x")
         seen = wire.until(RESOURCES)
-        assert counted(wire, seen) == {(SKILLS, None): 1, (RESOURCES, None): 1}
+        assert counted(wire, seen) == ALL_LISTS
         assert len(wire.every_skill()) == 102
 
 
@@ -99,7 +105,7 @@ def test_a_skill_that_comes_or_goes_is_told(folder: Path, era: Era) -> None:
     with serving(folder, era=era) as wire:
         follow(wire, "skill://a/SKILL.md")
         write_skill(folder / "deep" / "er" / "c")
-        assert counted(wire, wire.until(RESOURCES)) == {(SKILLS, None): 1, (RESOURCES, None): 1}
+        assert counted(wire, wire.until(RESOURCES)) == ALL_LISTS
         assert len(wire.every_skill()) == 3
         shutil.rmtree(folder / "a")
         told = counted(wire, wire.until(UPDATED))
@@ -179,9 +185,23 @@ def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
 @pytest.mark.requirement("MCP-35")
 def test_the_acknowledgement_names_what_is_honoured(folder: Path) -> None:
     with serving(folder, era="modern") as wire:
-        wanted = {"skillsListChanged": True, "promptsListChanged": True, "toolsListChanged": True, "other": True}
+        wanted = {"skillsListChanged": True, "promptsListChanged": True, "toolsListChanged": True}
+        wire.start("subscriptions/listen", {"notifications": {**wanted, "other": True}})
+        assert wire.notification()["params"]["notifications"] == wanted
+
+
+def test_what_is_switched_off_is_not_honoured(folder: Path) -> None:
+    with serving(folder, "--no-tools", "--no-prompts", era="modern") as wire:
+        wanted = {"skillsListChanged": True, "promptsListChanged": True, "toolsListChanged": True}
         wire.start("subscriptions/listen", {"notifications": wanted})
         assert wire.notification()["params"]["notifications"] == {"skillsListChanged": True}
+
+
+def test_an_edit_that_no_model_and_no_user_sees_leaves_tools_and_prompts_alone(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        follow(wire)
+        write_skill(folder / "a", body="# Thing\n\nSaid in another way.\n")
+        assert counted(wire, wire.until(SKILLS)).keys() <= {(SKILLS, None), (RESOURCES, None)}
 
 
 @pytest.mark.requirement("MCP-36")
@@ -249,5 +269,5 @@ def test_a_pinned_dialect_is_told_of_changes_in_its_own_words(
         follow(wire)
         write_skill(folder / "c")
         told = counted(wire, wire.until(RESOURCES))
-        assert {method for method, _ in told} == kinds
+        assert {method for method, _ in told} == kinds | {TOOLS, PROMPTS}
         assert len(wire.every_skill()) == 3

@@ -342,7 +342,10 @@ class HttpClient:
         """Ask to be told of every change, and of these URIs, as the era does."""
         self.every_skill()
         if self.era == "modern":
-            return self.listen(skillsListChanged=True, resourcesListChanged=True, resourceSubscriptions=list(uris))
+            everything = dict.fromkeys(
+                ("skillsListChanged", "resourcesListChanged", "toolsListChanged", "promptsListChanged"), True
+            )
+            return self.listen(**everything, resourceSubscriptions=list(uris))
         for uri in uris:
             self.request("resources/subscribe", {"uri": uri})
         return self.follow()

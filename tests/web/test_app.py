@@ -28,6 +28,8 @@ from wire import DEADLINE, EXTENSION, FIXTURES, META, VERSIONS, Era, WireError, 
 
 SKILLS = ("notifications/skills/list_changed", None)
 RESOURCES = ("notifications/resources/list_changed", None)
+TOOLS = ("notifications/tools/list_changed", None)
+PROMPTS = ("notifications/prompts/list_changed", None)
 UPDATED = "notifications/resources/updated"
 
 PATCHED = """
@@ -284,6 +286,8 @@ def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Pat
             assert Counter(heard[who]) == {
                 SKILLS: 2,
                 RESOURCES: 1,
+                TOOLS: 1,
+                PROMPTS: 1,
                 (UPDATED, "skill://a/SKILL.md"): 1,
                 (UPDATED, "skill://b/zz.md"): 1,
             }, who
@@ -294,7 +298,7 @@ def test_two_legacy_and_two_modern_clients_all_hear_of_a_change_once(folder: Pat
         assert server.signal(signal.SIGTERM)[0] == 0
         for who, stream in follower.items():
             assert ["result" in message for message in stream.rest()] == [True] * who.startswith("modern"), who
-        assert [message["method"] for message in unsubscribed.rest()] == [SKILLS[0]]
+        assert [message["method"] for message in unsubscribed.rest()] == [TOOLS[0], PROMPTS[0], SKILLS[0]]
         (result,) = silent.rest()
         assert result["id"] == "listening" and result["result"]["resultType"] == "complete"
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -278,3 +279,47 @@ def test_a_file_that_everybody_can_read_is_told(tmp_path: Path) -> None:
     path.chmod(0o644)
     with http_serving(FIXTURES, "--token-file", path) as server:
         server.said(f"WARNING: {path} can be read by every user")
+
+
+# What a conversation has loaded
+
+
+def loaded_by(one: HttpClient, *names: str) -> str:
+    """Load skills and return the handle."""
+    result = one.request("tools/call", {"name": "skills_load", "arguments": {"names": [*names]}})
+    return result["structuredContent"]["session"]
+
+
+def read_by(one: HttpClient, handle: str | None) -> dict[str, Any]:
+    """Read the SKILL.md of what was loaded last."""
+    given = {"path": "SKILL.md"} | ({} if handle is None else {"session": handle})
+    return one.request("tools/call", {"name": "skills_read", "arguments": given})
+
+
+@pytest.mark.requirement("MCP-11", "X-15")
+def test_what_was_loaded_is_found_with_the_token_that_loaded_it_alone(guarded: Server, era: Era) -> None:
+    with client(guarded, era, token=ALPHA) as one, client(guarded, era, token=BETA) as thief:
+        handle = loaded_by(one, "commit-messages")
+        stolen, unknown = read_by(thief, handle), read_by(thief, "x" * len(handle))
+        assert stolen["isError"] and unknown["isError"]
+        words = stolen["content"][0]["text"].replace(handle, "x" * len(handle))
+        assert words == unknown["content"][0]["text"]  # nobody can probe for handles
+        assert "Commit messages" in read_by(one, handle)["content"][0]["text"]
+        with client(guarded, era, token=ALPHA) as again:
+            assert "Commit messages" in read_by(again, handle)["content"][0]["text"]
+
+
+@pytest.mark.requirement("X-15", "MCP-10")
+def test_clients_do_not_see_each_other_s_skills(server: Server, era: Era) -> None:
+    with client(server, era) as one, client(server, era) as other:
+        handle = loaded_by(one, "commit-messages")
+        loaded_by(other, "meeting-notes")
+        assert "Commit messages" in read_by(one, handle if era == "modern" else None)["content"][0]["text"]
+
+
+@pytest.mark.requirement("MCP-26", "X-17")
+def test_tools_are_the_same_for_every_caller(guarded: Server, era: Era) -> None:
+    with client(guarded, era, token=ALPHA) as one, client(guarded, era, token=BETA) as other:
+        before = one.request("tools/list")
+        loaded_by(one, "commit-messages")
+        assert one.request("tools/list") == other.request("tools/list") == before

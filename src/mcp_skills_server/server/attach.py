@@ -10,9 +10,9 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -324,7 +324,7 @@ class _Joint:
         return ours and params.name not in await self._names(ctx, *_PROMPTS)
 
     async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
-        if getattr(params.ref, "name", None) is not None:
+        if prompts.is_prompt(params.ref):
             return await self._is_our_prompt(ctx, params.ref)
         return handlers.is_our_template(params.ref)
 
@@ -358,10 +358,11 @@ class _Joint:
         tools, names = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
         if attachment.settings.tools:
             tools |= {str(each["name"]) for each in attachment.tools.definitions()}
-        ours = partial(prompts.is_our_prompt, attachment.registry, attachment.settings)
         return sep2076.Served(
             tools=tools,
-            prompts=_Prompts(names, ours) if attachment.settings.prompts else names,
+            prompts=prompts.Names(attachment.registry, attachment.settings, names)
+            if attachment.settings.prompts
+            else names,
             resources=await self._names(ctx, "resources/list", "resources", "uri")
             | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
         )
@@ -381,20 +382,9 @@ class _Joint:
         return frozenset(names)
 
 
-@dataclass(frozen=True, slots=True)
-class _Prompts:
-    """Names of prompts, without a list of those that are ours."""
-
-    theirs: Container[str]
-    ours: Callable[[str], bool]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and (name in self.theirs or self.ours(name))
-
-
 async def _complete(registry: Registry, settings: Settings, caller: Caller, params: Params) -> dict[str, Any]:
-    about_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
-    return await (prompts.complete_argument if about_prompt else handlers.complete)(registry, settings, caller, params)
+    of_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
+    return await (prompts.complete_argument if of_prompt else handlers.complete)(registry, settings, caller, params)
 
 
 def _owner(ctx: Context) -> str | None:

@@ -124,7 +124,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
             return _framed(settings, sep2640.one(await entry(snapshot, sep2640.find(snapshot, target))))
 
         return await _answer_or_refuse(registry, by_its_uri, target)
-    given = _arguments(params)
+    given = arguments(params)
 
     async def by_name(snapshot: Snapshot, _: bool) -> Result:
         skill = sep2076.find(snapshot, target, settings.least)
@@ -320,7 +320,12 @@ async def _answer_or_refuse(
         raise RequestError(f"Unknown skill: {target[:400]!r}; a file of it cannot be read") from None
 
 
-def _arguments(params: Params) -> Mapping[str, Any]:
+def arguments(params: Params) -> Mapping[str, Any]:
+    """What a request gives for the arguments of a skill.
+
+    Raises:
+        RequestError: it is no object.
+    """
     given = params.get("arguments")
     if given is None:
         return {}

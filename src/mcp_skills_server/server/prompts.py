@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -18,13 +19,7 @@ from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot
 from mcp_skills_server.server import cursors
-from mcp_skills_server.server.handlers import (
-    Caller,
-    Params,
-    Result,
-    Settings,
-    _arguments,  # pyright: ignore[reportPrivateUsage]
-)
+from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, arguments
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +47,7 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
     target = params.get("name")
     if not isinstance(target, str):
         raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
-    given = _arguments(params)
+    given = arguments(params)
 
     async def ask(snapshot: Snapshot, _: bool) -> Result:
         skill = _find(snapshot, settings, target)
@@ -63,6 +58,7 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
         if _is_free(skill):
             words = sep2076.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
             text = prompts.put_in(read.text, words)
+            words = "" if text != read.text else words  # said where the author wants it said
         else:
             text = sep2076.fill_in(read.text, declared, given, name)
         said = prompts.instructions(skill, name, text, words)
@@ -101,14 +97,33 @@ def is_our_prompt(registry: Registry, settings: Settings, name: str) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that `prompts/list` has, without going through it (S76-10).
+
+    Attributes:
+        registry: the skills.
+        settings: which of them are prompts.
+        others: names of prompts that the server has beside them.
+    """
+
+    registry: Registry
+    settings: Settings
+    others: Container[str] = ()
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str) or name in self.others:
+            return isinstance(name, str)
+        snapshot = self.registry.snapshot
+        try:
+            return sep2076.name_of(_find(snapshot, self.settings, name), snapshot, prompts.LEAST) == name
+        except RequestError:
+            return False
+
+
 def is_prompt(reference: Any) -> bool:
     """Whether `completion/complete` is about a prompt; takes the SDK's reference object."""
     return getattr(reference, "type", None) == "ref/prompt"
-
-
-def names(snapshot: Snapshot, settings: Settings) -> frozenset[str]:
-    """The name of every prompt, for `dependencies` to resolve against (S76-10)."""
-    return frozenset(sep2076.name_of(skill, snapshot, prompts.LEAST) for skill in _offered(snapshot, settings, None))
 
 
 def changed(changes: Changes, settings: Settings) -> bool:

@@ -1,0 +1,319 @@
+"""Skills as prompts: which, how they look, and when the list of them differs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.dialects import prompts
+from mcp_skills_server.model import Json, Skill, Standing
+
+from . import build
+
+
+def described(skill: Skill) -> dict[str, Json]:
+    """A descriptor, with what the tests vary for an entry."""
+    keys = ("description", "title", "arguments", "icons")
+    entry: dict[str, Json] = {"name": skill.name}
+    entry |= {key: skill.frontmatter[key] for key in keys if key in skill.frontmatter}
+    return prompts.descriptor(skill, entry)
+
+
+def changed(before: list[Skill], after: list[Skill], *chosen: str) -> bool:
+    """What `prompts.changed` says of these skills."""
+    return prompts.changed({each.path: each for each in before}, {each.path: each for each in after}, chosen, described)
+
+
+# Which
+
+
+@pytest.mark.requirement("ASG-22")
+@pytest.mark.parametrize(
+    ("fields", "offered"),
+    [
+        ({}, True),
+        ({"user_invocable": False}, False),
+        ({"user_invocable": "false"}, False),
+        ({"user_invocable": "False "}, False),
+        ({"user_invocable": True}, True),
+        ({"user_invocable": None}, True),
+        ({"user_invocable": 0}, True),
+        ({"disable_model_invocation": True}, True),
+        ({"description": " \n"}, False),
+        ({"description": ["no", "text"]}, False),
+    ],
+)
+def test_what_the_author_withholds_from_the_user_is_no_prompt(fields: dict[str, Any], offered: bool) -> None:
+    assert prompts.is_offered(build.skill("a", **fields), ()) is offered
+
+
+@pytest.mark.parametrize(
+    ("standing", "offered"), [(Standing.UNUSABLE, False), (Standing.LENIENT, True), (Standing.VALID, True)]
+)
+def test_whatever_can_be_read_is_a_prompt(standing: Standing, offered: bool) -> None:
+    assert prompts.is_offered(build.skill("a", standing=standing), ()) is offered
+
+
+@pytest.mark.parametrize(
+    ("chosen", "offered"),
+    [
+        ((), True),
+        (("refunds",), True),
+        (("acme/billing/refunds",), True),
+        (("acme/*",), True),
+        (("*",), True),
+        (("r?fund[st]",), True),
+        (("other", "ref*"), True),
+        (("other",), False),
+        (("Refunds",), False),
+        (("refund",), False),
+        (("billing/*",), False),
+        (("",), False),
+    ],
+)
+def test_the_operator_chooses_by_name_or_by_path(chosen: tuple[str, ...], offered: bool) -> None:
+    assert prompts.is_offered(build.skill("acme/billing/refunds"), chosen) is offered
+
+
+def test_the_operator_cannot_choose_what_the_author_withholds() -> None:
+    assert not prompts.is_offered(build.skill("a", user_invocable=False), ("a",))
+
+
+# How they look
+
+
+def test_a_descriptor_has_what_prompts_have_and_no_more() -> None:
+    entry: dict[str, Json] = {
+        "name": "a",
+        "title": "A",
+        "description": "Does a.",
+        "version": "1",
+        "tags": ["x"],
+        "arguments": [{"name": "topic", "required": True}],
+        "dependencies": {"tools": ["t"]},
+    }
+    assert prompts.descriptor(build.skill("a"), entry) == {
+        "name": "a",
+        "title": "A",
+        "description": "Does a.",
+        "arguments": [{"name": "topic", "required": True}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("hint", "description"),
+    [
+        ("<file> [format]", "<file> [format]"),
+        (["issue-number"], "[issue-number]"),
+        (["a", "b"], "[a, b]"),
+        ("  ", None),
+        ([], None),
+        ([1], None),
+        (3, None),
+        (None, None),
+    ],
+)
+def test_a_hint_is_one_optional_argument(hint: Any, description: str | None) -> None:
+    wanted = description and [{"name": "arguments", "description": description, "required": False}]
+    assert described(build.skill("a", argument_hint=hint)).get("arguments") == wanted
+
+
+def test_declared_arguments_count_more_than_a_hint() -> None:
+    skill = build.skill("a", arguments=[{"name": "topic"}], argument_hint="<topic>")
+    assert described(skill)["arguments"] == [{"name": "topic"}]
+
+
+def test_icons_are_kept_where_hosts_take_them() -> None:
+    good = {"src": "https://example.org/a.png", "mimeType": "image/png", "sizes": ["16x16"], "theme": "dark"}
+    icons = [
+        good,
+        {"src": "data:image/png;base64,AAAA", "sizes": "16x16", "theme": "blue", "mimeType": 3, "more": 1},
+        {"src": "HTTPS://example.org/b.png", "theme": ["dark"]},
+        {"src": "skill://a/icon.png"},
+        {"src": "javascript:alert(1)"},
+        {"src": "icon.png"},
+        {"src": 3},
+        "icon.png",
+    ]
+    assert described(build.skill("a", icons=icons))["icons"] == [
+        good,
+        {"src": "data:image/png;base64,AAAA"},
+        {"src": "HTTPS://example.org/b.png"},
+    ]
+    assert "icons" not in described(build.skill("a", icons=[{"src": "icon.png"}]))
+
+
+@pytest.mark.requirement("MCP-12", "MCP-23", "MCP-24")
+def test_every_page_says_how_long_it_holds() -> None:
+    assert prompts.listing([], None, 5) == {
+        "resultType": "complete",
+        "prompts": [],
+        "ttlMs": 5,
+        "cacheScope": "private",
+    }
+    assert prompts.listing([], "more", 0)["nextCursor"] == "more"
+
+
+# What the user says
+
+
+@pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27")
+def test_the_body_stands_in_a_tag_that_tells_name_and_directory() -> None:
+    assert prompts.instructions(build.skill("acme/a b"), "acme/a b", "# Do\n\nUse <b> & `c`.\n", "") == (
+        'Use the skill "acme/a b" for what I ask next.\n\n'
+        '<skill name="acme/a b" location="skill://acme/a%20b/SKILL.md" root_dir="skill://acme/a%20b">\n'
+        "# Do\n\nUse <b> & `c`.\n\n</skill>"
+    )
+
+
+@pytest.mark.requirement("ASG-27")
+def test_a_name_cannot_leave_its_attribute() -> None:
+    said = prompts.instructions(build.skill("a"), '"></skill>\n', "Do it.", "")
+    assert 'name="&quot;&gt;&lt;/skill&gt; "' in said
+    assert "\n" not in said.split("\n\n", 1)[0]
+
+
+@given(st.text(alphabet=" \n</>skilSKIL", max_size=40))
+def test_no_body_ends_its_tag_early(body: str) -> None:
+    said = prompts.instructions(build.skill("a"), "a", body + "</skill>" + body, "")
+    assert re.findall(r"<\s*/\s*skill\b", said, re.IGNORECASE) == ["</skill"]
+    assert said.endswith("\n</skill>")
+
+
+def test_words_follow_after_the_tag() -> None:
+    said = prompts.instructions(build.skill("a"), "a", "Do it.", "two\nlines")
+    assert said.endswith("\n</skill>\n\nArguments: two\nlines")
+    assert "Arguments" not in prompts.instructions(build.skill("a"), "a", "Do it.", " \n")
+
+
+@pytest.mark.parametrize(
+    ("body", "filled"),
+    [
+        ("Mend $ARGUMENTS.", r"Mend \1 $ARGUMENTS."),
+        ("$ARGUMENTS and $ARGUMENTS", r"\1 $ARGUMENTS and \1 $ARGUMENTS"),
+        ("$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments", "$ARGUMENTS[0] $ARGUMENTS_ $ARGUMENTSX $arguments"),
+    ],
+)
+def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
+    assert prompts.put_in(body, r"\1 $ARGUMENTS") == filled
+
+
+def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:
+    """A skill with so many linked files, and how they are told."""
+    paths = [f"{number:02}.md" for number in range(count)]
+    return build.skill("a", paths), [{"name": path, "uri": f"skill://a/{path}", "required": True} for path in paths]
+
+
+def test_linked_files_are_resource_links() -> None:
+    skill = build.skill("a", ["ref.md"])
+    file: dict[str, Json] = {
+        "name": "ref.md",
+        "title": "Reference",
+        "uri": "skill://a/ref.md",
+        "description": "All of it.",
+        "mimeType": "text/markdown",
+        "required": False,
+    }
+    assert prompts.answer(skill, "Do it.", [file], readable=True) == {
+        "resultType": "complete",
+        "description": "Does a.",
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": "Do it."}},
+            {
+                "role": "user",
+                "content": {
+                    "type": "resource_link",
+                    "uri": "skill://a/ref.md",
+                    "name": "ref.md",
+                    "title": "Reference",
+                    "description": "All of it.",
+                    "mimeType": "text/markdown",
+                    "size": 6,
+                },
+            },
+        ],
+    }
+
+
+@pytest.mark.requirement("ASG-28")
+@pytest.mark.parametrize(("count", "links", "left"), [(20, 20, None), (21, 20, "1"), (100, 20, "80")])
+def test_a_long_list_of_files_is_cut_and_says_so(count: int, links: int, left: str | None) -> None:
+    skill, linked = files(count)
+    messages: Any = prompts.answer(skill, "Do it.", linked, readable=True)["messages"]
+    kinds = [each["content"]["type"] for each in messages]
+    assert kinds == ["text"] + ["resource_link"] * links + ["text"] * (left is not None)
+    if left is not None:
+        assert messages[-1]["content"]["text"] == f"Linked files that are not shown: {left}; they lie under skill://a/."
+
+
+def test_files_that_cannot_be_read_are_counted_and_not_linked() -> None:
+    skill, linked = files(3)
+    messages: Any = prompts.answer(skill, "Do it.", linked, readable=False)["messages"]
+    assert [each["content"]["type"] for each in messages] == ["text", "text"]
+    assert "not shown: 3;" in messages[1]["content"]["text"]
+
+
+# Suggestions
+
+
+@pytest.mark.parametrize(
+    ("said", "begun", "suggested"),
+    [
+        ({"enum": ["red", "green", "Rose"]}, "r", ["red", "Rose"]),
+        ({"enum": ["red"]}, "", ["red"]),
+        ({"enum": ["red"]}, "RE", ["red"]),
+        ({"enum": ["red"]}, "ed", []),
+        ({"choices": ["b"], "enum": ["a"], "examples": ["c", "a"], "default": "d"}, "", ["a", "b", "c", "d"]),
+        ({"enum": ["a", 1, None, True, "", ["b"]], "default": 3}, "", ["a"]),
+        ({"examples": "one", "choices": {"two": 2}}, "", ["one"]),
+        ({}, "", []),
+    ],
+)
+def test_what_the_author_suggests_completes(said: dict[str, Any], begun: str, suggested: list[str]) -> None:
+    assert prompts.values({"name": "x", **said}, begun) == suggested
+
+
+# News
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "news"),
+    [
+        ({}, {}, False),
+        ({}, {"description": "Does more."}, True),
+        ({}, {"title": "A"}, True),
+        ({}, {"arguments": [{"name": "x"}]}, True),
+        ({}, {"argument_hint": "<x>"}, True),
+        ({}, {"user_invocable": False}, True),
+        ({"user_invocable": False}, {}, True),
+        ({}, {"license": "MIT"}, False),
+        ({}, {"disable_model_invocation": True}, False),
+        ({"user_invocable": False}, {"user_invocable": False, "description": "Does more."}, False),
+        ({}, {"name": "b"}, True),
+    ],
+)
+def test_only_what_the_list_shows_is_news(before: dict[str, Any], after: dict[str, Any], news: bool) -> None:
+    assert changed([build.skill("a", **before)], [build.skill("a", **after)]) is news
+
+
+def test_skills_that_come_and_go_are_news() -> None:
+    assert changed([], [build.skill("a")])
+    assert changed([build.skill("a")], [])
+    assert changed([build.skill("a")], [build.skill("b/a")])
+    assert not changed([], [])
+
+
+def test_an_unusable_skill_is_no_news_until_it_can_be_read() -> None:
+    broken = build.skill("a", standing=Standing.UNUSABLE)
+    assert not changed([], [broken])
+    assert changed([broken], [build.skill("a", standing=Standing.LENIENT)])
+    assert not changed([build.skill("a", standing=Standing.LENIENT)], [build.skill("a")])
+
+
+def test_a_skill_that_was_not_chosen_is_news_by_its_name_alone() -> None:
+    assert not changed([build.skill("a")], [build.skill("a", description="Does more.")], "b")
+    assert changed([], [build.skill("x/b", user_invocable=False)], "b")

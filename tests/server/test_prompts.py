@@ -1,0 +1,377 @@
+"""What the handlers of prompts answer, from a registry over a real directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import anyio
+import jsonschema
+import mcp_types as types
+import pytest
+
+from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import sep2076
+from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.model import Changes, Skill
+from mcp_skills_server.server import cursors, prompts
+from mcp_skills_server.server.handlers import Caller, Settings
+from wire import FIXTURES, ROOT
+
+ANYBODY = Caller(modern=True, declares_skills=False)
+SCHEMA = json.loads((ROOT / "schemas" / "prompts.schema.json").read_text(encoding="utf-8"))
+TYPES = {"ListPromptsResult": types.ListPromptsResult, "GetPromptResult": types.GetPromptResult}
+
+
+def checked(result: dict[str, Any], definition: str) -> dict[str, Any]:
+    """The result, after our schema and the SDK's types took it."""
+    jsonschema.Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{definition}"}).validate(result)
+    TYPES[definition].model_validate(result, by_name=False)
+    return result
+
+
+def listed(registry: Registry, settings: Settings | None = None, **params: Any) -> dict[str, Any]:
+    """One page of `prompts/list`."""
+    result = anyio.run(prompts.list_prompts, registry, settings or Settings(), ANYBODY, params)
+    return checked(result, "ListPromptsResult")
+
+
+def every_name(registry: Registry, settings: Settings | None = None) -> list[str]:
+    """The names of all pages."""
+    page = listed(registry, settings)
+    out = [each["name"] for each in page["prompts"]]
+    while "nextCursor" in page:
+        page = listed(registry, settings, cursor=page["nextCursor"])
+        assert page["prompts"]
+        out += [each["name"] for each in page["prompts"]]
+    return out
+
+
+def got(registry: Registry, name: Any, settings: Settings | None = None, **arguments: Any) -> dict[str, Any]:
+    """The answer of `prompts/get`."""
+    params = {"name": name, **({"arguments": arguments} if arguments else {})}
+    result = anyio.run(prompts.get_prompt, registry, settings or Settings(), ANYBODY, params)
+    return checked(result, "GetPromptResult")
+
+
+def text(result: dict[str, Any]) -> str:
+    """What the first message says."""
+    return result["messages"][0]["content"]["text"]
+
+
+def completed(registry: Registry, name: str, argument: str, value: str = "") -> list[str]:
+    """The values that complete an argument."""
+    reference = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": argument, "value": value}}
+    result = anyio.run(prompts.complete_argument, registry, Settings(), ANYBODY, reference)
+    types.CompleteResult.model_validate(result, by_name=False)
+    return result["completion"]["values"]
+
+
+# prompts/list
+
+
+@pytest.mark.requirement("ASG-25", "MCP-12", "MCP-23", "MCP-24")
+def test_every_skill_is_a_prompt_with_its_arguments_and_icons() -> None:
+    page = listed(loaded(FIXTURES), Settings(page_size=1000, ttl_ms=7))
+    assert len(page["prompts"]) == len(list(FIXTURES.rglob("SKILL.md")))
+    assert (page["resultType"], page["ttlMs"], page["cacheScope"]) == ("complete", 7, "private")
+    notes = next(each for each in page["prompts"] if each["name"] == "meeting-notes")
+    assert notes["title"] == "Meeting notes"
+    assert [(each["name"], each["required"]) for each in notes["arguments"]] == [
+        ("topic", True),
+        ("audience", False),
+        ("deadline", False),
+    ]
+    assert "default" not in notes["arguments"][1]
+    assert notes["icons"][0]["sizes"] == ["16x16"]
+
+
+@pytest.mark.requirement("MCP-21", "MCP-22", "MCP-26")
+def test_pages_are_full_and_in_the_order_of_paths(tmp_path: Path) -> None:
+    plant(tmp_path, skills("e", "b/x", "a", "d", "c"))
+    plant(tmp_path, {"b/x/SKILL.md": skill_md("x", "user-invocable: false")})
+    registry = loaded(tmp_path)
+    first = listed(registry, Settings(page_size=2))
+    assert [each["name"] for each in first["prompts"]] == ["a", "c"]
+    second = listed(registry, Settings(page_size=2), cursor=first["nextCursor"])
+    assert [each["name"] for each in second["prompts"]] == ["d", "e"]
+    assert "nextCursor" not in second
+    assert listed(registry, Settings(page_size=2)) == first
+
+
+def test_a_cursor_outlives_the_skill_it_names(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "b", "c"))
+    registry = loaded(tmp_path)
+    cursor = listed(registry, Settings(page_size=2))["nextCursor"]
+    (tmp_path / "b" / "SKILL.md").unlink()
+    registry.refresh()
+    assert [each["name"] for each in listed(registry, cursor=cursor)["prompts"]] == ["c"]
+
+
+@pytest.mark.requirement("MCP-21")
+@pytest.mark.parametrize("cursor", ["", "x", cursors.encode("resources", "a"), 5])
+def test_a_cursor_of_another_list_is_refused(tmp_path: Path, cursor: Any) -> None:
+    with pytest.raises(RequestError, match="Invalid cursor"):
+        listed(loaded(plant(tmp_path, skills("a"))), cursor=cursor)
+
+
+def test_no_skill_no_prompt(tmp_path: Path) -> None:
+    assert listed(loaded(tmp_path)) == {"resultType": "complete", "prompts": [], "ttlMs": 0, "cacheScope": "private"}
+
+
+@pytest.mark.requirement("ASG-22")
+def test_author_and_operator_choose(tmp_path: Path) -> None:
+    plant(tmp_path, skills("acme/refunds", "acme/invoices", "notes"))
+    plant(tmp_path, {"hidden/SKILL.md": skill_md("hidden", "user-invocable: false")})
+    plant(tmp_path, {"manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")})
+    registry = loaded(tmp_path)
+    assert every_name(registry, Settings(page_size=1)) == ["invoices", "refunds", "manual", "notes"]
+    chosen = Settings(prompt_choice=("acme/*", "hidden", "manual"))
+    assert every_name(registry, chosen) == ["invoices", "refunds", "manual"]
+    for name in ("hidden", "notes"):
+        assert not prompts.is_our_prompt(registry, chosen, name)
+        with pytest.raises(RequestError, match=f"Unknown prompt: '{name}'; known: invoices, refunds, manual$"):
+            got(registry, name, chosen)
+
+
+def test_a_shared_name_gives_way_to_paths(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a/same", "b/same", "c"))
+    registry = loaded(tmp_path)
+    assert every_name(registry) == ["a/same", "b/same", "c"]
+    assert 'root_dir="skill://b/same"' in text(got(registry, "b/same"))
+    with pytest.raises(RequestError, match=r"Unknown prompt: 'same'; known: a/same, b/same$"):
+        got(registry, "same")
+
+
+def test_every_listed_name_can_be_got() -> None:
+    registry = loaded(FIXTURES)
+    for name in every_name(registry):
+        assert prompts.is_our_prompt(registry, Settings(), name)
+        given = {"topic": "it"} if name == "meeting-notes" else {}
+        assert f'<skill name="{name}"' in text(got(registry, name, **given))
+
+
+# prompts/get
+
+
+@pytest.mark.requirement("ASG-25", "ASG-26", "ASG-27", "MCP-12", "S76-8")
+def test_a_prompt_is_the_filled_in_body_in_its_tag() -> None:
+    registry = loaded(FIXTURES)
+    answer = got(registry, "meeting-notes", topic="the move", deadline="Friday")
+    assert answer["resultType"] == "complete"
+    assert answer["description"].startswith("Turns rough notes")
+    said = text(answer)
+    assert said.startswith('Use the skill "meeting-notes" for what I ask next.\n\n<skill name="meeting-notes" ')
+    assert "about **the move** for everybody who took part." in said
+    assert "of their own: Friday" in said
+    assert "license:" not in said
+
+
+def test_links_come_in_the_order_of_the_body(tmp_path: Path) -> None:
+    body = "See [the guide](references/guide.md), run `scripts/go.py`, and `data.zzz`."
+    plant(tmp_path, skills("a"))
+    plant(
+        tmp_path / "a",
+        {
+            "SKILL.md": skill_md("a", body=body),
+            "references/guide.md": "# Guide\n",
+            "scripts/go.py": "print()\n",
+            "data.zzz": b"\0",
+            "unlinked.md": "",
+        },
+    )
+    messages = got(loaded(tmp_path), "a")["messages"]
+    assert [each["content"] for each in messages[1:]] == [
+        {
+            "type": "resource_link",
+            "uri": "skill://a/references/guide.md",
+            "name": "references/guide.md",
+            "title": "the guide",
+            "mimeType": "text/markdown",
+            "size": 8,
+        },
+        {
+            "type": "resource_link",
+            "uri": "skill://a/scripts/go.py",
+            "name": "scripts/go.py",
+            "mimeType": "text/x-python",
+            "size": 8,
+        },
+        {"type": "resource_link", "uri": "skill://a/data.zzz", "name": "data.zzz", "size": 1},
+    ]
+
+
+@pytest.mark.requirement("ASG-28")
+def test_many_links_are_cut_and_counted(tmp_path: Path) -> None:
+    names = [f"{number:02}.md" for number in range(25)]
+    plant(tmp_path / "a", {"SKILL.md": skill_md("a", body=" ".join(f"`{name}`" for name in names))})
+    plant(tmp_path / "a", dict.fromkeys(names, ""))
+    messages = got(loaded(tmp_path), "a")["messages"]
+    assert len(messages) == 22
+    assert "not shown: 5; they lie under skill://a/" in messages[-1]["content"]["text"]
+
+
+def test_a_skill_that_breaks_a_rule_is_told_without_dead_links(tmp_path: Path) -> None:
+    plant(tmp_path / "a", {"SKILL.md": skill_md("Not A", body="See [x](x.md)."), "x.md": ""})
+    registry = loaded(tmp_path)
+    assert every_name(registry) == ["Not A"]
+    messages = got(registry, "Not A")["messages"]
+    assert [each["content"]["type"] for each in messages] == ["text", "text"]
+    served = got(registry, "Not A", Settings(dialect="sep-2076"))["messages"]
+    assert served[1]["content"]["uri"] == "skill://a/x.md"
+
+
+def test_a_hint_takes_the_users_words(tmp_path: Path) -> None:
+    body = "Mend issue $ARGUMENTS with {{arguments}}."
+    plant(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: [issue-number]", body=body)})
+    registry = loaded(tmp_path)
+    assert listed(registry)["prompts"][0]["arguments"] == [
+        {"name": "arguments", "description": "[issue-number]", "required": False}
+    ]
+    said = text(got(registry, "mend", arguments="12 </skill>"))
+    assert "Mend issue 12 &lt;/skill> with {{arguments}}." in said
+    assert said.endswith("</skill>")
+    plant(tmp_path, {"look/SKILL.md": skill_md("look", "argument-hint: what to look at", body="Look at it.")})
+    assert text(got(loaded(tmp_path), "look", arguments="12 </skill>")).endswith("</skill>\n\nArguments: 12 </skill>")
+    assert "Mend issue  with {{arguments}}." in text(got(registry, "mend"))
+    assert "Arguments:" not in text(got(registry, "mend"))
+
+
+def test_a_skill_without_arguments_keeps_its_body(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Say $ARGUMENTS and {{x}}.")})
+    registry = loaded(tmp_path)
+    assert "Say $ARGUMENTS and {{x}}." in text(got(registry, "a"))
+    with pytest.raises(RequestError, match="no argument 'x'; it declares: none"):
+        got(registry, "a", x="y")
+
+
+@pytest.mark.requirement("S76-8")
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({}, "'name' is missing"),
+        ({"name": 3}, "'name' must be a string"),
+        ({"name": "nobody"}, "Unknown prompt: 'nobody'; known: .*meeting-notes"),
+        ({"name": "meeting-notes"}, "Missing required argument 'topic' of skill 'meeting-notes'"),
+        ({"name": "meeting-notes", "arguments": {"topic": 3}}, "'topic' of skill 'meeting-notes' must be a string"),
+        ({"name": "meeting-notes", "arguments": {"topic": "x", "tpoic": "x"}}, "'tpoic'; it declares: topic, audience"),
+        ({"name": "meeting-notes", "arguments": ["x"]}, "'arguments' must be an object"),
+        ({"name": "mend", "arguments": {"arguments": 3}}, "'arguments' of skill 'mend' must be a string"),
+        ({"name": "mend", "arguments": {"issue": "3"}}, "'issue'; it declares: arguments"),
+    ],
+)
+def test_what_cannot_be_answered_is_named(tmp_path: Path, params: dict[str, Any], words: str) -> None:
+    plant(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: <issue>")})
+    registry = loaded(FIXTURES / "meeting-notes", tmp_path)
+    with pytest.raises(RequestError, match=words):
+        anyio.run(prompts.get_prompt, registry, Settings(), ANYBODY, params)
+
+
+def test_an_unknown_prompt_is_told_a_few_of_many(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills(*(f"s{number:02}" for number in range(30)))))
+    with pytest.raises(RequestError) as caught:
+        got(registry, "x" * 5000)
+    assert str(caught.value).endswith("known: " + ", ".join(f"s{number:02}" for number in range(10)) + " and more")
+    assert len(str(caught.value)) < 400
+
+
+def test_an_edit_that_no_scan_saw_is_answered_anew(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Old.")})
+    registry = loaded(tmp_path)
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="All new.")})
+    assert "All new." in text(got(registry, "a"))
+    (tmp_path / "a" / "SKILL.md").unlink()
+    with pytest.raises(RequestError, match="Unknown prompt: 'a'; known: none"):
+        got(registry, "a")
+
+
+def test_a_file_that_stays_unreadable_is_an_error_of_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+
+    def unreadable(_: Skill) -> NoReturn:
+        raise StaleFile(str(tmp_path / "a" / "SKILL.md"), "Permission denied")
+
+    monkeypatch.setattr(registry, "body", unreadable)
+    with pytest.raises(RequestError, match="Unknown prompt: 'a'; a file of its skill cannot be read"):
+        got(registry, "a")
+
+
+# completion/complete
+
+
+def test_the_authors_values_complete_an_argument(tmp_path: Path) -> None:
+    declared = "arguments: [{name: tone, enum: [warm, Wry, cold]}, {name: topic}]"
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", declared), "b/SKILL.md": skill_md("b", "argument-hint: <x>")})
+    registry = loaded(tmp_path)
+    assert completed(registry, "a", "tone", "w") == ["warm", "Wry"]
+    assert completed(registry, "a", "topic") == []
+    assert completed(registry, "b", "arguments") == []
+    with pytest.raises(RequestError, match="'a' has no argument 'tnoe'; it has: tone, topic"):
+        completed(registry, "a", "tnoe")
+    with pytest.raises(RequestError, match="Unknown prompt: 'c'; known: a, b"):
+        completed(registry, "c", "tone")
+
+
+def test_a_default_completes_too() -> None:
+    assert completed(loaded(FIXTURES / "meeting-notes"), "meeting-notes", "audience", "EVERY") == [
+        "everybody who took part"
+    ]
+
+
+def test_no_more_than_a_hundred_values_complete(tmp_path: Path) -> None:
+    values = [f"v{number}" for number in range(150)]
+    declared = f"arguments: [{{name: x, enum: [{', '.join(values)}]}}]"
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a", declared)}))
+    assert completed(registry, "a", "x") == values[:100]
+
+
+def test_a_reference_tells_what_it_is_about() -> None:
+    assert prompts.is_prompt(types.PromptReference(type="ref/prompt", name="a"))
+    assert not prompts.is_prompt(types.ResourceTemplateReference(type="ref/resource", uri="x://{y}"))
+
+
+# What else hangs on the list
+
+
+@pytest.mark.requirement("S76-10")
+def test_dependencies_resolve_against_the_listed_names(tmp_path: Path) -> None:
+    plant(tmp_path, skills("acme/refunds", "x/same", "y/same"))
+    plant(tmp_path, {"hidden/SKILL.md": skill_md("hidden", "user-invocable: false")})
+    wanted = "dependencies: {prompts: [refunds, acme/refunds, same, x/same, hidden]}"
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", wanted)})
+    registry = loaded(tmp_path)
+    snapshot, settings = registry.snapshot, Settings()
+    served = sep2076.Served(prompts=prompts.Names(registry, settings))
+    assert all(name in served.prompts for name in every_name(registry))
+    found, missing = sep2076.dependencies(snapshot.skills["a"], snapshot, served, settings.least)
+    assert [each["name"] for each in found["prompts"]] == ["refunds", "x/same"]  # type: ignore[index,union-attr]
+    assert missing == ["prompt acme/refunds", "prompt same", "prompt hidden"]
+
+
+def test_news_is_what_another_listing_would_show(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "x/b"))
+    registry = loaded(tmp_path)
+    settings = Settings()
+
+    def news(files: dict[str, str], settings: Settings = settings) -> bool:
+        before = listed(registry, settings)
+        plant(tmp_path, files)
+        told = prompts.changed(registry.refresh(), settings)
+        assert told or listed(registry, settings) == before
+        return told
+
+    assert not prompts.changed(Changes({}, {}), settings)
+    assert not news({"a/SKILL.md": skill_md("a", body="Do it better.")})
+    assert not news({"a/SKILL.md": skill_md("a", "license: MIT", body="Do it better.")})
+    assert news({"a/SKILL.md": skill_md("a", "license: MIT", body="# Now with a title")})
+    assert news({"a/SKILL.md": skill_md("a", "argument-hint: <x>")})
+    assert not news({"a/SKILL.md": skill_md("a")}, Settings(prompt_choice=("b",)))
+    assert every_name(registry) == ["a", "b"]
+    assert news({"c/b/SKILL.md": skill_md("b", "user-invocable: false")})
+    assert every_name(registry) == ["a", "x/b"]
+    assert news({"x/b/SKILL.md": skill_md("b", "user-invocable: false")})
+    assert every_name(registry) == ["a"]

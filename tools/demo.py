@@ -127,7 +127,24 @@ async def demo(folder: Path) -> None:
         print("   the same" if digest == file["digest"] else "   DIFFERENT")
         assert digest == file["digest"]
 
-        title("5. An author edits commit-messages/SKILL.md while the host looks on")
+        title("5. A host that knows tools only: its model searches, loads a skill and reads a file of it")
+        found = await client.call_tool("skills_search", {"query": "profile the columns of a table"})
+        print(f"   skills_search  {', '.join(each['name'] for each in found.structured_content['skills'][:3])}")
+        used = await client.call_tool("skills_load", {"names": ["csv-profiling"]})
+        (receipt,) = used.structured_content["active_skills"]
+        print(f"   skills_load    {receipt['name']}, {len(receipt['instructions'])} characters of instructions, ", end="")
+        print(f"files: {', '.join(receipt['files'])}")
+        path = receipt["files"][0]
+        part = await client.call_tool("skills_read", {"path": path, "max_lines": 3})
+        print(f"   skills_read    {path}: {cut(part.content[0].text, 60)}")
+
+        title("6. A host that knows prompts only: /meeting-notes")
+        prompts = (await client.list_prompts()).prompts
+        filled = await client.get_prompt("meeting-notes", {"topic": "the summer party"})
+        print(f"   prompts/list   {len(prompts)} prompts")
+        print(f"   prompts/get    {cut(filled.messages[0].content.text, 90)}")
+
+        title("7. An author edits commit-messages/SKILL.md while the host looks on")
         path = folder / "commit-messages" / "SKILL.md"
         path.write_text(path.read_text(encoding="utf-8") + "\nOne more rule.\n", encoding="utf-8")
         saved = time.perf_counter()

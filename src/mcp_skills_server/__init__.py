@@ -1,7 +1,7 @@
 """Serves any folder of Agent Skills to every MCP host.
 
 The public face: these names, each loaded when it is first used. `Registry` reads folders of skills, `Watcher` keeps
-it current, `attach` gives an MCP server what it holds.
+it current, `attach` gives an MCP server what it holds, `Runtime` gives an agent loop of your own the same.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import Problem as Problem
     from mcp_skills_server.model import Skill as Skill
     from mcp_skills_server.model import Snapshot as Snapshot
+    from mcp_skills_server.runtime.scripts import ScriptSettings as ScriptSettings
+    from mcp_skills_server.runtime.session import Runtime as Runtime
+    from mcp_skills_server.runtime.session import RuntimeSettings as RuntimeSettings
+    from mcp_skills_server.runtime.session import Session as Session
     from mcp_skills_server.server.attach import attach as attach
     from mcp_skills_server.server.handlers import Settings as Settings
 
@@ -29,6 +33,10 @@ _HOMES = {
     "Problem": "model",
     "Registry": "catalog.registry",
     "RequestError": "errors",
+    "Runtime": "runtime.session",
+    "RuntimeSettings": "runtime.session",
+    "ScriptSettings": "runtime.scripts",
+    "Session": "runtime.session",
     "Settings": "server.handlers",
     "Skill": "model",
     "Snapshot": "model",
@@ -43,6 +51,10 @@ __all__ = [
     "Problem",
     "Registry",
     "RequestError",
+    "Runtime",
+    "RuntimeSettings",
+    "ScriptSettings",
+    "Session",
     "Settings",
     "Skill",
     "Snapshot",

@@ -1,0 +1,86 @@
+"""An agent loop that uses skills without MCP: an orchestrator around a model, as the Agent Skills Runtime asks for.
+
+Every model call gets fresh instructions at the top (the rule, the available skills, the loaded ones) and the whole
+history, to which is only ever appended. The model here is a script, so that the example runs without a key; put a call
+of your model's API in its place. Run it with `python examples/agent_loop.py`.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mcp_skills_server import Registry, Runtime, RuntimeSettings, ScriptSettings
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class ToolCall:
+    """What the model wants done."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass
+class ScriptedModel:
+    """Stands in for a model: gives its next move, and keeps what it was shown."""
+
+    moves: Iterator["ToolCall | str"]
+    seen: list[str] = field(default_factory=list)
+
+    async def __call__(self, instructions: str, tools: list[Any], messages: list[Any]) -> "ToolCall | str":
+        self.seen.append(instructions)
+        return next(self.moves)
+
+
+MOVES: list["ToolCall | str"] = [
+    ToolCall("skills_search", {"query": "count the words of a text"}),
+    ToolCall("skills_load", {"names": ["count-words"]}),
+    ToolCall("skills_read", {"path": "references/sample.txt"}),
+    ToolCall("skills_run_script", {"path": "scripts/count.py", "args": ["one two three"]}),
+    ToolCall("skills_load", {"names": ["summarise-ticket"], "mode": "replace"}),
+    "Three words. Next I summarise the ticket.",
+]
+
+
+async def converse(runtime: Runtime, model: ScriptedModel, request: str) -> list[dict[str, Any]]:
+    """Run the loop until the model answers in words. Returns the history."""
+    session = runtime.session()
+    messages: list[dict[str, Any]] = [{"role": "user", "content": request}]
+    try:
+        while True:
+            move = await model(await session.instructions(), session.tools(), messages)
+            if isinstance(move, str):
+                messages.append({"role": "assistant", "content": move})
+                return messages
+            messages.append({"role": "assistant", "tool": move.name, "arguments": move.arguments})
+            result = await session.call(move.name, move.arguments)
+            messages.append({"role": "tool", "tool": move.name, "result": result})
+    finally:
+        session.close()
+
+
+async def main() -> None:
+    """Show what happens."""
+    registry = Registry([HERE / "skills", HERE / "more-skills"])
+    runtime = Runtime(registry, RuntimeSettings(absolute_paths=True), scripts=ScriptSettings(timeout_s=10))
+    model = ScriptedModel(iter(MOVES))
+    try:
+        for message in await converse(runtime, model, "How many words are in this text?"):
+            if message["role"] == "tool":
+                print(f"  -> {message['result']['content'][0]['text'].splitlines()[0]}")
+            elif "tool" in message:
+                print(f"{message['role']} calls {message['tool']} {message['arguments']}")
+            else:
+                print(f"{message['role']}: {message['content']}")
+    finally:
+        runtime.close()
+    print("\nAt the top of the last call:\n")
+    print(model.seen[-1])
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,59 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from typing import Any
+
+import pytest
+
+from mcp_skills_server import Registry, Runtime, ScriptSettings
+from wire import DEADLINE, ROOT
+
+LOOP = ROOT / "examples" / "agent_loop.py"
+
+
+def loop() -> Any:
+    """The example as a module."""
+    spec = spec_from_file_location("agent_loop", LOOP)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules["agent_loop"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("RT-4", "RT-5", "RT-6", "RT-7", "RT-21", "RT-23")
+async def test_the_loop_follows_the_linear_flow() -> None:
+    """History is only appended to; what is loaded stands at the top of the next call, and no longer than that."""
+    example = loop()
+    model = example.ScriptedModel(iter(example.MOVES))
+    runtime = Runtime(
+        Registry([example.HERE / "skills", example.HERE / "more-skills"]), scripts=ScriptSettings(timeout_s=20)
+    )
+    try:
+        messages = await example.converse(runtime, model, "How many words?")
+    finally:
+        runtime.close()
+    assert [message["role"] for message in messages] == ["user", *["assistant", "tool"] * 5, "assistant"]
+    results = [message["result"] for message in messages if message["role"] == "tool"]
+    assert not any(result.get("isError") for result in results)
+    assert results[3]["structuredContent"]["stdout"] == "3\n"
+    assert all("MUST call skills_load" in seen and "<available_skills>" in seen for seen in model.seen)
+    shown = [re.findall(r'<skill name="([^"]+)">', seen) for seen in model.seen]
+    assert shown == [[], [], *[["count-words"]] * 3, ["summarise-ticket"]]
+    assert not any("session" in tool["inputSchema"]["properties"] for tool in runtime.session().tools())
+
+
+def test_the_loop_runs_as_its_first_lines_say() -> None:
+    done = subprocess.run([sys.executable, str(LOOP)], capture_output=True, text=True, check=True, timeout=DEADLINE)
+    assert "Three words." in done.stdout and not done.stderr

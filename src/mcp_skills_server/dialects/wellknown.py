@@ -1,0 +1,495 @@
+"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both sides of it.
+
+The publisher: skills and digests in, the index and the place of each artifact out. A place carries the digest, so an
+artifact never changes and an index never disagrees with it. The consumer: bytes in, what may be fetched and why the
+rest may not out; nothing here fetches. One bad entry costs itself, never its neighbours (WKO-3 and not WKO-12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias, cast
+from urllib.parse import quote, urldefrag, urljoin, urlsplit, urlunsplit
+
+from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.format import archive, frontmatter, media, rules
+from mcp_skills_server.format.archive import ArchiveRefused, Files
+from mcp_skills_server.format.frontmatter import Document
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
+
+Kind: TypeAlias = Literal["skill-md", "archive"]
+Version: TypeAlias = Literal["0.2.0", "0.1.0"]
+
+SCHEMA: Final = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
+DIRECTORY: Final = "/.well-known/agent-skills/"
+DIRECTORY_0_1: Final = "/.well-known/skills/"
+INDEX: Final = "index.json"
+INDEX_MEDIA_TYPE: Final = "application/json"
+_SKILL_MD: Final[Kind] = "skill-md"
+_ARCHIVE: Final[Kind] = "archive"
+
+
+class IndexRefused(SkillsServerError, ValueError):  # noqa: N818
+    """An index of which nothing can be used. The message is one line for people."""
+
+
+class ProofFailed(SkillsServerError, ValueError):  # noqa: N818
+    """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be used (WK-60)."""
+
+
+# Publishing
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which skills an index has.
+
+    Attributes:
+        skills: those, by name.
+        left_out: (skill path, reason) of the others that are valid.
+    """
+
+    skills: tuple[Skill, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a skill is downloaded as.
+
+    Attributes:
+        kind: the entry's `type`.
+        path: where it is served, below the publisher's base URL; it carries the digest.
+        digest: `sha256:` and 64 hex digits of its raw bytes (WK-14, WK-15).
+        media_type: its Content-Type (WK-32...34).
+    """
+
+    kind: Kind
+    path: str
+    digest: str
+    media_type: str
+
+
+def choose(snapshot: Snapshot) -> Choice:
+    """The skills of an index 0.2.0: every valid one whose name is its own (WK-2...5, WKO-18).
+
+    An index knows a skill by its name alone. Of skills that share one, none is published: to prefer one would let a
+    new skill take over the name of an old one unseen.
+    """
+    skills: list[Skill] = []
+    left_out: list[tuple[str, str]] = []
+    for path in snapshot.paths(Standing.VALID):
+        skill = snapshot.skills[path]
+        others = [other for other in snapshot.named(skill.name, Standing.VALID) if other != path]
+        if others:
+            left_out.append((path, f"the name {skill.name} is also that of {', '.join(others[:5])}"))
+        else:
+            skills.append(skill)
+    return Choice(tuple(sorted(skills, key=lambda skill: skill.name)), tuple(left_out))
+
+
+def choose_0_1(skills: Iterable[Skill]) -> Choice:
+    """Those of these skills that an index 0.1.0 can hold: one bad path there voids the whole index (X-19, WKO-12)."""
+    kept: list[Skill] = []
+    left_out: list[tuple[str, str]] = []
+    for skill in skills:
+        bad = next((path for path in skill.files if _is_bad_0_1(path)), None)
+        if bad is None:
+            kept.append(skill)
+        else:
+            left_out.append((skill.path, f"discovery 0.1.0 does not allow the file name {_short(bad)}"))
+    return Choice(tuple(kept), tuple(left_out))
+
+
+def kind(skill: Skill) -> Kind:
+    """How a skill is distributed: a lone SKILL.md as it is, all else as an archive (WK-19, WK-20)."""
+    return _SKILL_MD if set(skill.files) == {SKILL_MD} else _ARCHIVE
+
+
+def artifact(name: str, digest: str, suffix: str = "") -> Artifact:
+    """The artifact of a skill of this name: an archive of this suffix, or SKILL.md itself where there is none (X-7)."""
+    place = f"{DIRECTORY}{name}/{digest.removeprefix('sha256:')}/"
+    if not suffix:
+        return Artifact(_SKILL_MD, place + SKILL_MD, digest, media.MARKDOWN)
+    return Artifact(_ARCHIVE, f"{place}{name}{suffix}", digest, archive.MEDIA_TYPES[suffix])
+
+
+def index(published: Iterable[tuple[Skill, Artifact]], base: str = "") -> dict[str, Json]:
+    """The index 0.2.0 of these skills with their artifacts (WK-6...17).
+
+    `base` is what stands before the artifacts' paths: "" for path-absolute URLs, or an absolute URL; a relative URL
+    would be read in two ways behind a redirect (X-20, WKO-13).
+    """
+    skills: list[Json] = [
+        {
+            "name": skill.name,
+            "type": artifact.kind,
+            "description": skill.description,
+            "url": base.rstrip("/") + artifact.path,
+            "digest": artifact.digest,
+        }
+        for skill, artifact in published
+    ]
+    return {"$schema": SCHEMA, "skills": skills}
+
+
+def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
+    """The index 0.1.0 of these skills, each with a digest of all of it (WK1-1...9).
+
+    `version` is none of that version's fields; a client that caches looks there for news (WKO-14, X-19).
+    """
+    skills: list[Json] = []
+    for skill, digest in published:
+        files: list[Json] = [SKILL_MD, *(path for path in skill.files if path != SKILL_MD)]
+        skills.append({"name": skill.name, "description": skill.description, "files": files, "version": digest})
+    return {"skills": skills}
+
+
+def path_0_1(name: str, file_path: str) -> str:
+    """Where a file of a skill is served in 0.1.0, percent-encoded (WK1-10, WK1-14)."""
+    return f"{DIRECTORY_0_1}{name}/{quote(file_path)}"
+
+
+def encode(index: Mapping[str, Json]) -> bytes:
+    """An index as the bytes of its file: live and static publishers send the same."""
+    return json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+_BAD_0_1: Final = re.compile(r"[^\x20-\x7e]|[\\?#\[\]]")
+
+
+def _is_bad_0_1(path: str) -> bool:
+    """Whether the path is none that WK1-7...9 allow."""
+    return bool(_BAD_0_1.search(path)) or path.startswith("/") or ".." in path.split("/")
+
+
+# Consuming
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLimits:
+    """What an index may measure before nothing of it is read.
+
+    Attributes:
+        bytes: bytes of the index.
+        skills: entries, good and bad.
+        files: files of one entry of 0.1.0.
+    """
+
+    bytes: int = 16 << 20
+    skills: int = 20_000
+    files: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A skill that an index offers.
+
+    Attributes:
+        name: by the rules of Agent Skills.
+        description: as the index tells it.
+        kind: "skill-md" or "archive"; None in 0.1.0, where the files are fetched one by one.
+        url: absolute URL of the artifact; "" in 0.1.0.
+        digest: of the artifact; "" in 0.1.0, where nothing can be proved.
+        files: absolute URLs by path in the skill, in 0.1.0 only.
+    """
+
+    name: str
+    description: str
+    kind: Kind | None
+    url: str
+    digest: str
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An entry that cannot be used.
+
+    Attributes:
+        position: its place in the index, from 1.
+        name: its name made fit for a terminal, or "".
+        reason: why, in one line.
+        broken: False for a `type` of a version to come, which is no fault of the publisher (WK-46).
+    """
+
+    position: int
+    name: str
+    reason: str
+    broken: bool = True
+
+    def __str__(self) -> str:
+        """All of it as one line."""
+        return f"{self.name or f'entry {self.position}'}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What an index offers.
+
+    Attributes:
+        version: of the format; None for one that is not known, of which nothing is read (WK-43).
+        entries: what can be used, in the index's order, no name twice.
+        unusable: what cannot.
+        warnings: what the user should hear about the index, one line each (X-23).
+    """
+
+    version: Version | None
+    entries: tuple[Entry, ...]
+    unusable: tuple[Unusable, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def candidates(url: str) -> list[str]:
+    """Where the index of a site may be, in the order to ask; go on only when there is none (WK-41, WKO-1, X-18).
+
+    An address with a query or that ends in `.json` is the index itself. Otherwise 0.2.0 comes before 0.1.0, and the
+    place below the address's own path before the root of its origin, the one that RFC 8615 knows.
+
+    Raises:
+        UsageError: it is no http or https URL.
+    """
+    try:
+        plain = _absolute(url, url)
+    except ValueError as error:
+        raise UsageError(f"{_short(url)}: {error}; give the URL of a site or of its index.json") from None
+    parts = urlsplit(plain)
+    if parts.query or parts.path.lower().endswith(".json"):
+        return [plain]
+    path = parts.path.rstrip("/") + "/"
+    if path.endswith((DIRECTORY, DIRECTORY_0_1)):
+        return [urlunsplit(parts._replace(path=path + INDEX))]
+    return [
+        urlunsplit(parts._replace(path=above + directory + INDEX))
+        for above in dict.fromkeys((path[:-1], ""))
+        for directory in (DIRECTORY, DIRECTORY_0_1)
+    ]
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of an absolute URL in one spelling, for lists of trusted origins (WK-57)."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    host = f"[{host}]" if ":" in host else host
+    port = parts.port
+    shown = "" if port is None or port == _PORTS.get(parts.scheme) else f":{port}"
+    return f"{parts.scheme}://{host}{shown}"
+
+
+def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
+    """What an index offers, and why the rest of it cannot be used (WK-42...46).
+
+    `url` is what the index's own URLs are relative to: the address that answered, after redirects (RFC 3986 5.1.3).
+    Fields that are not known are passed over. Of entries that share a name the first counts.
+
+    Raises:
+        IndexRefused: it is no index at all, or over a limit.
+    """
+    limits = limits or IndexLimits()
+    document = _object(raw, limits)
+    schema = document.get("$schema", _ABSENT)
+    if schema not in (_ABSENT, SCHEMA):
+        shown = _short(schema) if isinstance(schema, str) else "no text"
+        said = f"the index is of a version that is not known ($schema is {shown}), so nothing of it is used"
+        return Index(None, (), (), (said,))
+    if not isinstance(document.get("skills"), list):
+        raise IndexRefused("the index has no list 'skills'")
+    listed: list[Any] = document["skills"]
+    if len(listed) > limits.skills:
+        raise IndexRefused(f"the index has {len(listed)} entries, at most {limits.skills} are read")
+    if schema is _ABSENT:
+        said = "the index has no $schema and is read as version 0.1.0, in which nothing proves the files"
+        entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
+        return Index("0.1.0", entries, unusable, (said,))
+    entries, unusable = _entries(listed, lambda entry: _entry(entry, url))
+    return Index("0.2.0", entries, unusable)
+
+
+def prove(raw: bytes, digest: str) -> None:
+    """Prove that these are the bytes that an index names, before anything is done with them (WK-27, WK-48).
+
+    Raises:
+        ProofFailed: they are not.
+    """
+    found = "sha256:" + hashlib.sha256(raw).hexdigest()
+    if found != digest:
+        raise ProofFailed(f"its digest is {found}, and the index says {digest}")
+
+
+def check_unpacked(entry: Entry, files: Files) -> str | None:
+    """Why these files are not the skill that the entry tells of, or None where they are (WK-18, WK-23, WKN-3)."""
+    if SKILL_MD not in files:
+        return _no_skill_md(files)
+    document = frontmatter.parse(files[SKILL_MD][0])
+    if document.frontmatter is None:
+        return f"its {SKILL_MD} cannot be read: {document.problems[0].message}"
+    name = document.frontmatter.get("name")
+    if isinstance(name, str) and name and name != entry.name:
+        return f"its {SKILL_MD} calls it {_short(name)}"
+    broken = next(_broken(document, entry.name), None)
+    return f"its {SKILL_MD} breaks the specification: {broken}" if broken else None
+
+
+def differs(entry: Entry, files: Files) -> str | None:
+    """What to warn of where the entry's description is not that of the files. They should be equal (WK-12).
+
+    White space is not compared: publishers fold a description in different ways.
+    """
+    told = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("description")
+    if isinstance(told, str) and told.split() == entry.description.split():
+        return None
+    return f"its {SKILL_MD} describes it otherwise than the index"
+
+
+_ABSENT: Final = object()
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_IN_URL: Final = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+class _Refused(ValueError):  # noqa: N818
+    """An entry cannot be used, for this reason."""
+
+    def __init__(self, reason: str, *, broken: bool = True) -> None:
+        super().__init__(reason)
+        self.broken = broken
+
+
+def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
+    if len(raw) > limits.bytes:
+        raise IndexRefused(f"the index has {len(raw)} bytes, at most {limits.bytes} are read")
+    try:
+        text = raw.decode("utf-8-sig")
+        document: object = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
+            raise IndexRefused("the index is a web page (HTML) and not JSON") from None
+        raise IndexRefused("the index is not JSON") from None
+    if not isinstance(document, dict):
+        raise IndexRefused("the index is JSON but no object")
+    return cast("dict[str, Any]", document)
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(word)
+
+
+def _entries(
+    listed: list[Any], read: Callable[[dict[str, Any]], Entry]
+) -> tuple[tuple[Entry, ...], tuple[Unusable, ...]]:
+    entries: dict[str, Entry] = {}
+    unusable: list[Unusable] = []
+    for position, item in enumerate(listed, 1):
+        fields = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        try:
+            if not isinstance(item, dict):
+                raise _Refused("it is no object")
+            entry = read(fields)
+            if entry.name in entries:
+                raise _Refused("an entry before it has the same name")
+            entries[entry.name] = entry
+        except _Refused as refused:
+            name = fields.get("name")
+            label = printable(name[:64]) if isinstance(name, str) else ""
+            unusable.append(Unusable(position, label, str(refused), refused.broken))
+    return tuple(entries.values()), tuple(unusable)
+
+
+def _entry(fields: Mapping[str, Any], base: str) -> Entry:
+    kind = fields.get("type")
+    if not isinstance(kind, str):
+        raise _Refused("it has no type")
+    if kind not in {_SKILL_MD, _ARCHIVE}:
+        raise _Refused(f"its type {_short(kind)} is not known", broken=False)
+    name, description = _said(fields)
+    digest = fields.get("digest")
+    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        raise _Refused("its digest is not 'sha256:' and 64 hex digits in lower case")
+    url = fields.get("url")
+    if not isinstance(url, str):
+        raise _Refused("it has no url")
+    try:
+        return Entry(name, description, cast("Kind", kind), _absolute(base, url), digest)
+    except ValueError as error:
+        raise _Refused(f"its url {_short(url)}: {error}") from None
+
+
+def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Entry:
+    name, description = _said(fields)
+    listed = fields.get("files")
+    if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
+        raise _Refused("it has no list 'files' of paths")
+    paths = cast("list[str]", listed)
+    if SKILL_MD not in paths:
+        raise _Refused(f"its files are without {SKILL_MD}")
+    if len(paths) > limits.files:
+        raise _Refused(f"it has {len(paths)} files, at most {limits.files} are fetched")
+    bad = next((path for path in paths if _is_bad_0_1(path)), None)
+    if bad is not None:
+        raise _Refused(f"discovery 0.1.0 does not allow the file name {_short(bad)}")
+    try:
+        archive.check_paths(paths)
+    except ArchiveRefused as error:
+        raise _Refused(str(error)) from None
+    return Entry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
+
+
+def _said(fields: Mapping[str, Any]) -> tuple[str, str]:
+    """Name and description of an entry that keep the rules of Agent Skills (WK-2...5, WK-11)."""
+    said: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
+    broken = next(_broken(Document(said, {}, "", 1, ()), str(said.get("name"))), None)
+    if broken:
+        raise _Refused(broken)
+    description = str(said["description"])
+    try:
+        description.encode()
+    except UnicodeEncodeError:
+        raise _Refused("its description holds half a character") from None
+    return str(said["name"]), description
+
+
+def _broken(document: Document, name: str) -> Iterator[str]:
+    """What is wrong with a name and a description, of which the rules make an error."""
+    for found in rules.check(document, name):
+        if found.severity == "error" and found.code.startswith(("name-", "description-")):
+            yield found.message
+
+
+def _absolute(base: str, url: str) -> str:
+    """The URL made absolute (WK-16), without a fragment. ValueError says why it cannot be fetched.
+
+    A backslash, a blank or a line break is read in different ways by different clients, so none of them may stand.
+    """
+    if not _IN_URL.fullmatch(url):
+        raise ValueError("it is empty or holds what no URL may hold")
+    try:
+        whole = urldefrag(urljoin(base, url)).url
+        parts = urlsplit(whole)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise ValueError("it cannot be read as a URL") from None
+    if parts.scheme not in _PORTS:
+        raise ValueError("it is no http or https URL")
+    if not _HOST.fullmatch(host) or port == 0:
+        raise ValueError("it names no host")
+    if "@" in parts.netloc:
+        raise ValueError("it carries a user name or a password")
+    return whole
+
+
+def _no_skill_md(files: Files) -> str:
+    inner = sorted(path for path in files if path.rpartition("/")[2] == SKILL_MD)
+    if inner:
+        return f"{SKILL_MD} is not at the root of its archive but in {_short(inner[0].rpartition('/')[0])}"
+    other = next((path for path in files if path.lower() == SKILL_MD.lower()), None)
+    return f"it has no {SKILL_MD} but {_short(other)}" if other else f"it has no {SKILL_MD}"
+
+
+def _short(text: str) -> str:
+    text = printable(text[:61])
+    return f"'{text if len(text) <= 60 else text[:57] + '...'}'"

@@ -1,0 +1,599 @@
+"""Agent Skills Discovery 0.2.0 and 0.1.0, publisher and consumer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import (
+    SCHEMA,
+    Entry,
+    Index,
+    IndexLimits,
+    IndexRefused,
+    ProofFailed,
+    candidates,
+    check_unpacked,
+    decode,
+    differs,
+    origin,
+    prove,
+)
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import archive
+from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+
+from .build import skill, snapshot
+
+HEX = "0123456789abcdef" * 4
+DIGEST = f"sha256:{HEX}"
+URL = "https://example.com/.well-known/agent-skills/index.json"
+OLD_URL = "https://example.com/.well-known/skills/index.json"
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+def fields(**other: Any) -> dict[str, Any]:
+    """An entry of 0.2.0 in which these fields are otherwise, or gone where they are `...`."""
+    out = {"name": "a", "type": "archive", "description": "Does a.", "url": "/a.tar.gz", "digest": DIGEST, **other}
+    return {key: value for key, value in out.items() if value is not ...}
+
+
+def old_fields(**other: Any) -> dict[str, Any]:
+    """An entry of 0.1.0, likewise."""
+    out = {"name": "a", "description": "Does a.", "files": ["SKILL.md", "b/c.md"], **other}
+    return {key: value for key, value in out.items() if value is not ...}
+
+
+def read(*entries: Any, url: str = URL, **top: Any) -> Index:
+    return decode(json.dumps({"$schema": SCHEMA, "skills": list(entries), **top}).encode(), url)
+
+
+def read_old(*entries: Any, url: str = OLD_URL, limits: IndexLimits | None = None, **top: Any) -> Index:
+    return decode(json.dumps({"skills": list(entries), **top}).encode(), url, limits)
+
+
+def published(*skills: Skill, suffix: str = ".tar.gz") -> list[Any]:
+    return [
+        (each, wellknown.artifact(each.name, DIGEST, "" if wellknown.kind(each) == "skill-md" else suffix))
+        for each in skills
+    ]
+
+
+# Publishing
+
+
+@pytest.mark.requirement("WK-6", "WK-7", "WK-9", "WK-10", "WK-12", "WK-13", "WK-16", "WK-17", "WK-19", "WK-20", "X-20")
+def test_an_index_has_the_schema_and_an_entry_for_each_skill():
+    assert wellknown.index(published(skill("lone"), skill("more", ["scripts/a.sh"]))) == {
+        "$schema": "https://schemas.agentskills.io/discovery/0.2.0/schema.json",
+        "skills": [
+            {
+                "name": "lone",
+                "type": "skill-md",
+                "description": "Does lone.",
+                "url": f"/.well-known/agent-skills/lone/{HEX}/SKILL.md",
+                "digest": DIGEST,
+            },
+            {
+                "name": "more",
+                "type": "archive",
+                "description": "Does more.",
+                "url": f"/.well-known/agent-skills/more/{HEX}/more.tar.gz",
+                "digest": DIGEST,
+            },
+        ],
+    }
+
+
+@pytest.mark.requirement("WKO-18")
+def test_an_index_of_nothing_is_an_index():
+    assert wellknown.index([]) == {"$schema": SCHEMA, "skills": []}
+    assert wellknown.index_0_1([]) == {"skills": []}
+
+
+@pytest.mark.requirement("WK-16", "X-20")
+@pytest.mark.parametrize(
+    ("base", "start"),
+    [
+        ("", "/.well-known/"),
+        ("https://cdn.example.com", "https://cdn.example.com/.well-known/"),
+        ("https://cdn.example.com/v1/", "https://cdn.example.com/v1/.well-known/"),
+        ("/behind/a/proxy", "/behind/a/proxy/.well-known/"),
+    ],
+)
+def test_urls_are_path_absolute_or_absolute(base: str, start: str):
+    index: Any = wellknown.index(published(skill("a")), base)
+    assert index["skills"][0]["url"] == f"{start}agent-skills/a/{HEX}/SKILL.md"
+
+
+@pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-7")
+@pytest.mark.parametrize(
+    ("suffix", "kind", "end", "media_type"),
+    [
+        ("", "skill-md", "SKILL.md", "text/markdown"),
+        (".tar.gz", "archive", "a.tar.gz", "application/gzip"),
+        (".zip", "archive", "a.zip", "application/zip"),
+    ],
+)
+def test_an_artifact_stands_where_its_digest_says(suffix: str, kind: str, end: str, media_type: str):
+    made = wellknown.artifact("a", DIGEST, suffix)
+    assert (made.kind, made.digest, made.media_type) == (kind, DIGEST, media_type)
+    assert made.path == f"/.well-known/agent-skills/a/{HEX}/{end}"
+
+
+@pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WKO-18")
+def test_valid_skills_are_chosen_by_name():
+    skills = [skill("z/a"), skill("b"), skill("c", standing=Standing.LENIENT), skill("d", standing=Standing.UNUSABLE)]
+    choice = wellknown.choose(snapshot(*skills))
+    assert [each.name for each in choice.skills] == ["a", "b"]
+    assert choice.left_out == ()
+
+
+def test_of_skills_that_share_a_name_none_is_published_and_each_is_told():
+    choice = wellknown.choose(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
+    assert [each.path for each in choice.skills] == ["other"]
+    assert choice.left_out == (
+        ("acme/refunds", "the name refunds is also that of beta/refunds"),
+        ("beta/refunds", "the name refunds is also that of acme/refunds"),
+    )
+
+
+def test_a_broken_skill_of_the_same_name_takes_nothing_away():
+    choice = wellknown.choose(snapshot(skill("acme/a"), skill("beta/a", standing=Standing.LENIENT)))
+    assert [each.path for each in choice.skills] == ["acme/a"]
+
+
+@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-3", "WK1-4", "WK1-5", "WK1-6", "WK1-7", "X-19", "WK-63")
+def test_an_old_index_lists_files_with_skill_md_first():
+    one = skill("a", ["Z.md", "ANOTHER.md", "scripts/run me.sh"])
+    assert wellknown.index_0_1([(one, DIGEST)]) == {
+        "skills": [
+            {
+                "name": "a",
+                "description": "Does a.",
+                "files": ["SKILL.md", "ANOTHER.md", "Z.md", "scripts/run me.sh"],
+                "version": DIGEST,
+            }
+        ]
+    }
+
+
+@pytest.mark.requirement("WK1-8", "WK1-9", "X-19", "WKO-12")
+@pytest.mark.parametrize("bad", ["Grüße.md", "what?.md", "a#b", "a[1].md", "a]", "tab\there", "a\x7f"])
+def test_a_skill_with_a_file_name_that_0_1_0_does_not_allow_is_left_out_there(bad: str):
+    fine, one = skill("fine", ["a b.md", "~!@$%^&*()_+-={}|;:',.<>`\"/x"]), skill("a", [bad])
+    choice = wellknown.choose_0_1([fine, one])
+    assert choice.skills == (fine,)
+    ((path, reason),) = choice.left_out
+    assert path == "a" and reason.startswith("discovery 0.1.0 does not allow the file name") and reason.isprintable()
+
+
+@pytest.mark.requirement("WK1-10", "WK1-14")
+def test_old_files_have_encoded_paths():
+    assert wellknown.path_0_1("a", "b/c d%.md") == "/.well-known/skills/a/b/c%20d%25.md"
+
+
+def test_an_encoded_index_is_utf8_in_the_order_given_and_ends_in_a_line_break():
+    index = wellknown.index(published(skill("b", description="Grüßt."), skill("a")))
+    raw = wellknown.encode(index)
+    assert json.loads(raw) == index
+    assert "Grüßt.".encode() in raw and raw.endswith(b"}\n") and raw.count(b"\n") == 1
+
+
+_SKILL = st.builds(
+    lambda name, description, files: skill(name, files, description=description),
+    st.from_regex(r"[a-z0-9]{1,5}(-[a-z0-9]{1,5}){0,3}", fullmatch=True),
+    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=50).filter(str.strip),
+    st.lists(st.from_regex(r"[a-z]{1,5}(/[a-z ]{0,3}[a-z]){0,2}", fullmatch=True), max_size=3).filter(
+        lambda paths: not any(other.startswith(path + "/") for path in paths for other in paths)
+    ),
+)
+
+
+@given(st.lists(_SKILL, max_size=5, unique_by=lambda each: each.name), st.sampled_from(["", "https://cdn.example/x"]))
+@settings(deadline=None)
+def test_what_is_published_is_understood(skills: list[Skill], base: str):
+    choice = wellknown.choose(Snapshot({each.path: each for each in skills}))
+    pairs = published(*choice.skills)
+    index = decode(wellknown.encode(wellknown.index(pairs, base)), URL)
+    assert (index.version, index.unusable, index.warnings) == ("0.2.0", (), ())
+    assert index.entries == tuple(
+        Entry(
+            each.name, each.description, artifact.kind, (base or "https://example.com") + artifact.path, artifact.digest
+        )
+        for each, artifact in pairs
+    )
+    old = decode(wellknown.encode(wellknown.index_0_1([(each, DIGEST) for each in choice.skills])), OLD_URL)
+    assert old.version == "0.1.0" and len(old.entries) + len(old.unusable) == len(skills)
+    for entry, each in zip(old.entries, choice.skills, strict=True) if not old.unusable else ():
+        assert entry.name == each.name and entry.description == each.description
+        assert dict(entry.files) == {
+            path: "https://example.com" + wellknown.path_0_1(each.name, path) for path in entry.files
+        }
+        assert entry.files.keys() == each.files.keys()
+
+
+# Consuming
+
+
+@pytest.mark.requirement("WK-41", "WKO-1", "X-18")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://example.com", [URL, OLD_URL]),
+        ("https://example.com/", [URL, OLD_URL]),
+        ("HTTPS://example.com/#part", [URL, OLD_URL]),
+        (
+            "http://localhost:8000/docs/",
+            [
+                "http://localhost:8000/docs/.well-known/agent-skills/index.json",
+                "http://localhost:8000/docs/.well-known/skills/index.json",
+                "http://localhost:8000/.well-known/agent-skills/index.json",
+                "http://localhost:8000/.well-known/skills/index.json",
+            ],
+        ),
+        ("https://example.com/.well-known/agent-skills", [URL]),
+        ("https://example.com/.well-known/skills/", [OLD_URL]),
+        (URL, [URL]),
+        ("https://example.com/my.JSON", ["https://example.com/my.JSON"]),
+        ("https://example.com/skills?tag=a", ["https://example.com/skills?tag=a"]),
+        ("http://[::1]:8000", ["http://[::1]:8000" + path for path in (URL[19:], OLD_URL[19:])]),
+    ],
+)
+def test_where_an_index_may_be(url: str, found: list[str]):
+    assert candidates(url) == found
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "example.com", "file:///etc/passwd", "ftp://example.com", "https://", "https:///path", "https://a b", "http://[::1",
+     "https://user:secret@example.com", "https://example.com:99999", "https://example.com:0", "https://ex\\ample.com",
+     "https://exa%6dple.com", "javascript:alert(1)", "https://example.com/\n", "./skills"],
+)  # fmt: skip
+def test_what_is_no_address_of_a_site_is_one_line_for_the_operator(url: str):
+    with pytest.raises(UsageError) as caught:
+        candidates(url)
+    assert str(caught.value).isprintable() and "give the URL of a site" in str(caught.value)
+
+
+@pytest.mark.requirement("WK-57")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        (URL, "https://example.com"),
+        ("https://EXAMPLE.com:443/a", "https://example.com"),
+        ("http://example.com:443", "http://example.com:443"),
+        ("http://example.com:80", "http://example.com"),
+        ("http://[::1]:8000/a", "http://[::1]:8000"),
+        ("https://user@example.com", "https://example.com"),
+    ],
+)
+def test_an_origin_has_one_spelling(url: str, found: str):
+    assert origin(url) == found
+
+
+@pytest.mark.requirement("WK-45", "WKO-8")
+def test_fields_that_are_not_known_are_passed_over():
+    index = read(fields(files=["x"], version="2"), version=3, extra={"a": []})
+    assert index == Index("0.2.0", (Entry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
+
+
+@pytest.mark.requirement("WK-42", "WK-43", "X-23")
+@pytest.mark.parametrize(
+    "schema", [SCHEMA + "/", SCHEMA.upper(), SCHEMA.replace("0.2.0", "0.3.0"), "\x1b[31m", "", None, 2, []]
+)
+def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
+    index = decode(json.dumps({"$schema": schema, "skills": [fields()]}).encode(), URL)
+    assert (index.version, index.entries, index.unusable) == (None, (), ())
+    (warning,) = index.warnings
+    assert "is of a version that is not known" in warning and warning.isprintable()
+
+
+@pytest.mark.requirement("WK-42", "WK-43")
+def test_a_version_to_come_may_have_any_shape():
+    assert decode(b'{"$schema":"urn:new","items":{}}', URL).version is None
+
+
+@pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
+@pytest.mark.parametrize("url", [URL, OLD_URL, "https://example.com/docs/.well-known/skills/index.json"])
+def test_an_index_without_a_schema_is_of_the_old_version(url: str):
+    index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
+    (entry,) = index.entries
+    base = url.removesuffix("index.json")
+    assert entry == Entry(
+        "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
+    )
+    assert index.version == "0.1.0" and "nothing proves the files" in index.warnings[0]
+
+
+@pytest.mark.requirement("WK-16")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("/x/a.zip", "https://example.com/x/a.zip"),
+        ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
+        ("./a.zip", "https://example.com/.well-known/agent-skills/a.zip"),
+        ("../a.zip", "https://example.com/.well-known/a.zip"),
+        ("../../../../a.zip", "https://example.com/a.zip"),
+        ("?skill=a", "https://example.com/.well-known/agent-skills/index.json?skill=a"),
+        ("https://cdn.example.net/a.zip#part", "https://cdn.example.net/a.zip"),
+        ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
+        ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"),
+        ("/a%20b.zip", "https://example.com/a%20b.zip"),
+        ("HTTPS://cdn.example.net/a", "https://cdn.example.net/a"),
+    ],
+)
+def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
+    (entry,) = read(fields(url=url)).entries
+    assert entry.url == found
+
+
+@pytest.mark.requirement("WKO-13")
+def test_a_relative_url_follows_the_address_that_answered():
+    (entry,) = read(fields(url="a.zip"), url="https://moved.example/v2/index.json").entries
+    assert entry.url == "https://moved.example/v2/a.zip"
+
+
+@pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WK-9", "WK-10", "WK-11", "WK-13", "WKO-3")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (None, "it is no object"),
+        (["a"], "it is no object"),
+        (fields(name=...), "there is no name"),
+        (fields(name=7), "the name is empty or not text"),
+        (fields(name=""), "the name is empty or not text"),
+        (fields(name="x" * 65), "at most 64"),
+        (fields(name="A"), "the name holds 'A'"),
+        (fields(name="../a"), "the name holds '.'"),
+        (fields(name="a\n"), "the name holds '\\n'"),
+        (fields(name="a_b"), "the name holds '_'"),
+        (fields(name="-a"), "hyphen"),
+        (fields(name="a--b"), "hyphen"),
+        (fields(description=...), "there is no description"),
+        (fields(description=None), "description"),
+        (fields(description=["a"]), "the description is not text"),
+        (fields(description=" "), "the description is empty"),
+        (fields(description="x" * 1025), "at most 1024"),
+        (fields(description="\ud800"), "half a character"),
+        (fields(type=...), "it has no type"),
+        (fields(type=["archive"]), "it has no type"),
+        (fields(digest=...), "its digest is not"),
+        (fields(digest=1), "its digest is not"),
+        (fields(digest=HEX), "its digest is not"),
+        (fields(digest=DIGEST.upper()), "its digest is not"),
+        (fields(digest=DIGEST + "\n"), "its digest is not"),
+        (fields(digest="sha512:" + HEX * 2), "its digest is not"),
+        (fields(url=...), "it has no url"),
+        (fields(url={}), "it has no url"),
+        (fields(url=""), "it is empty or holds what no URL may hold"),
+        (fields(url="/a b.zip"), "holds what no URL may hold"),
+        (fields(url="/a\n.zip"), "holds what no URL may hold"),
+        (fields(url="\\\\evil\\a.zip"), "holds what no URL may hold"),
+        (fields(url="/é.zip"), "holds what no URL may hold"),
+        (fields(url="file:///etc/passwd"), "no http or https URL"),
+        (fields(url="data:text/markdown,a"), "no http or https URL"),
+        (fields(url="javascript:a"), "no http or https URL"),
+        (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
+        (fields(url="https://@example.com/a"), "a user name or a password"),
+        (fields(url="http:///a"), "names no host"),
+        (fields(url="https://%31/a"), "names no host"),
+        (fields(url="https://a:b/c"), "cannot be read as a URL"),
+        (fields(url="https://[::1/c"), "cannot be read as a URL"),
+    ],
+)
+def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
+    index = read(fields(name="first"), bad, fields(name="last"))
+    assert [entry.name for entry in index.entries] == ["first", "last"]
+    (unusable,) = index.unusable
+    assert unusable.position == 2 and unusable.broken
+    assert said in unusable.reason
+    assert str(unusable).isprintable() and len(str(unusable)) < 250
+
+
+@pytest.mark.requirement("WK-46", "X-23")
+def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
+    index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
+    assert [entry.name for entry in index.entries] == ["last"]
+    (unusable,) = index.unusable
+    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.broken
+
+
+def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
+    index = read(
+        fields(digest="none"),
+        fields(type="new"),
+        fields(url="/1"),
+        fields(url="/2"),
+        fields(name="b"),
+        fields(url="/3"),
+    )
+    assert [(entry.name, entry.url[-2:]) for entry in index.entries] == [("a", "/1"), ("b", "gz")]
+    assert [unusable.position for unusable in index.unusable] == [1, 2, 4, 6]
+    assert index.unusable[-1].reason == "an entry before it has the same name"
+
+
+@pytest.mark.requirement("WK1-3", "WK1-4", "WK1-5", "WK1-7", "WK1-8", "WK1-9")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("a", "it is no object"),
+        (old_fields(name="A"), "the name holds"),
+        (old_fields(description=""), "description"),
+        (fields(), "it has no list 'files'"),
+        (old_fields(files="SKILL.md"), "it has no list 'files'"),
+        (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
+        (old_fields(files=[]), "without SKILL.md"),
+        (old_fields(files=["skill.md"]), "without SKILL.md"),
+        (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
+        (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
+        (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "SKILL.md"]), "stands twice"),
+        (old_fields(files=["SKILL.md", "skill.md"]), "cannot tell it from"),
+        (old_fields(files=["SKILL.md", "a", "a/b"]), "both a file and a directory"),
+        (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),
+        (old_fields(files=["SKILL.md", "nul.txt"]), "Windows cannot hold"),
+        (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
+        (old_fields(files=["SKILL.md", ""]), "is not a plain path"),
+        (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
+    ],
+)
+def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
+    index = read_old(old_fields(name="first"), bad, old_fields(name="last"), limits=IndexLimits(files=3))
+    assert [entry.name for entry in index.entries] == ["first", "last"]
+    (unusable,) = index.unusable
+    assert unusable.position == 2 and said in unusable.reason
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff\xfe{\0}\0", "is not JSON"),
+        (b'{"skills": [', "is not JSON"),
+        (b'{"skills": [NaN]}', "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
+        (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
+        (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
+        (b"\xef\xbb\xbf\n <html>", "a web page"),
+        (b"[]", "no object"),
+        (b'"skills"', "no object"),
+        (b"null", "no object"),
+        (b"{}", "no list 'skills'"),
+        (b'{"skills": {"a": 1}}', "no list 'skills'"),
+        (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
+        (b'{"skills": [' + b"1," * 99_999 + b"1]}", "has 100000 entries, at most 20000"),
+        (b" " * ((16 << 20) + 1), "has 16777217 bytes, at most 16777216"),
+    ],
+)
+def test_what_is_no_index_is_refused_in_one_line(raw: bytes, said: str):
+    with pytest.raises(IndexRefused, match=re.escape(said)) as caught:
+        decode(raw, URL)
+    assert str(caught.value).isprintable()
+
+
+def test_limits_hold_to_the_entry_and_the_byte():
+    raw = json.dumps({"$schema": SCHEMA, "skills": [fields(), fields(name="b")]}).encode()
+    assert len(decode(raw, URL, IndexLimits(bytes=len(raw), skills=2)).entries) == 2
+    for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
+        with pytest.raises(IndexRefused):
+            decode(raw, URL, limits)
+
+
+def test_a_mark_at_the_beginning_does_no_harm():
+    assert decode(b"\xef\xbb\xbf" + json.dumps({"$schema": SCHEMA, "skills": []}).encode(), URL).version == "0.2.0"
+
+
+@given(_JSON | st.lists(_JSON).map(lambda skills: {"skills": skills}), st.booleans())
+@settings(deadline=None)
+def test_wild_json_raises_nothing_else(value: Json, new: bool):
+    if new and isinstance(value, dict):
+        value["$schema"] = SCHEMA
+    try:
+        index = decode(json.dumps(value).encode(), URL)
+    except IndexRefused:
+        return
+    assert all(str(unusable).isprintable() for unusable in index.unusable)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["name", "type", "description", "url", "digest", "files"]), _JSON),
+    st.sampled_from([fields, old_fields]),
+)
+@settings(deadline=None)
+def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
+    for index in (read(make(**changed), fields(name="z")), read_old(make(**changed), old_fields(name="z"))):
+        assert index.entries[-1].name == "z"
+        for entry in index.entries:
+            assert re.fullmatch("[a-z0-9-]{1,64}", entry.name)
+
+
+@given(st.text(max_size=30) | st.from_regex(r"(https?:)?//?[a-z@:\[\]%./?#\\ \t]{0,20}", fullmatch=True))
+@settings(deadline=None)
+def test_no_url_leads_to_anything_but_http(url: str):
+    for entry in read(fields(url=url)).entries:
+        assert re.match(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]+)?([/?]|$)", entry.url)
+        assert origin(entry.url)
+
+
+@given(st.binary(max_size=60))
+def test_wild_bytes_raise_nothing_else(raw: bytes):
+    with pytest.raises(IndexRefused):
+        decode(raw, URL)
+
+
+# Proving
+
+RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
+ENTRY = Entry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
+
+
+@pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
+def test_bytes_are_proved_by_their_digest():
+    digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
+    prove(RAW, digest)
+    with pytest.raises(ProofFailed) as caught:
+        prove(RAW + b" ", digest)
+    assert digest in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
+def test_only_the_very_digest_proves(digest: str):
+    with pytest.raises(ProofFailed):
+        prove(RAW, digest)
+
+
+@pytest.mark.requirement("WK-18", "WKN-3")
+def test_the_skill_that_the_entry_tells_of_passes():
+    files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
+    assert check_unpacked(ENTRY, files) is None
+    assert differs(ENTRY, files) is None
+    assert archive.unpack(archive.pack(files)[1]) == files
+
+
+@pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "it has no SKILL.md"),
+        ({"README.md": RAW}, "it has no SKILL.md"),
+        ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
+        ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
+        ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
+        ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
+        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md calls it 'b'"),
+        ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
+        ({"SKILL.md": b"---\nname: 7\ndescription: Does a.\n---\n"}, "the name is empty or not text"),
+        ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
+        ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
+    ],
+)
+def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
+    reason = check_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()})
+    assert reason is not None and said in reason and reason.isprintable()
+
+
+def test_faults_that_clients_live_with_do_not_cost_a_skill():
+    raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
+    assert check_unpacked(ENTRY, {"SKILL.md": (raw, False)}) is None
+
+
+@pytest.mark.requirement("WK-12")
+def test_another_description_than_the_index_tells_is_a_warning():
+    files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
+    assert check_unpacked(ENTRY, files) is None
+    assert differs(ENTRY, files) == "its SKILL.md describes it otherwise than the index"

@@ -1,0 +1,446 @@
+"""A skill's files to one archive and back."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.format.archive import (
+    TAR_GZ,
+    ZIP,
+    ArchiveRefused,
+    UnpackLimits,
+    check_paths,
+    pack,
+    unpack,
+)
+
+from .archives import (
+    GOOD,
+    HOSTILE,
+    SKILL_MD,
+    Z_GOOD,
+    Zipped,
+    block,
+    by_tarfile,
+    by_zipfile,
+    pax,
+    tar_gz,
+    zipped,
+)
+
+SOURCE = Path(__file__).parents[2] / "src"
+TREE = {
+    "SKILL.md": (b"---\nname: a\ndescription: b\n---\n", False),
+    "scripts/run.sh": (b"#!/bin/sh\necho done\n", True),
+    "assets/empty": (b"", False),
+    "assets/large": (bytes(range(256)) * 600, False),
+}
+WILD = {**TREE, "references/Grüße.md": ("Grüß Gott\n".encode(), False), "日本語.md": (b"", True)}
+_CHARACTER = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"), exclude_characters='/\\<>:"|?*')
+_NAME = st.text(_CHARACTER, min_size=1, max_size=60).filter(lambda name: name[-1] not in " .")
+_PATH = st.lists(_NAME, min_size=1, max_size=6).map("/".join)
+_ASCII = st.lists(st.text("abc-_0", min_size=1, max_size=90), min_size=1, max_size=4).map("/".join)
+_FILE = st.tuples(st.binary(max_size=2000) | st.just(bytes(70_000)), st.booleans())
+DESCRIPTOR = zlib.crc32(b"!").to_bytes(4, "little") + b"\1\0\0\0" * 2
+
+
+def is_portable(paths: Any) -> bool:
+    try:
+        check_paths(paths)
+    except ArchiveRefused:
+        return False
+    return True
+
+
+_TREES = st.dictionaries(_PATH | _ASCII, _FILE, max_size=8).filter(is_portable)
+
+
+def opened(raw: bytes) -> tarfile.TarFile:
+    return tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz")
+
+
+@given(_TREES)
+@settings(deadline=None)
+def test_what_is_packed_comes_out_again(files: dict[str, tuple[bytes, bool]]):
+    suffix, raw = pack(files)
+    assert list(unpack(raw).items()) == sorted(files.items())
+    shuffled = dict(reversed(files.items()))
+    assert pack(shuffled) == (suffix, raw)
+
+
+@given(_TREES)
+@settings(deadline=None, max_examples=30)
+def test_python_reads_what_is_packed(files: dict[str, tuple[bytes, bool]]):
+    suffix, raw = pack(files)
+    if suffix == TAR_GZ:
+        with opened(raw) as tar:
+            read = {each.name: (tar.extractfile(each).read(), bool(each.mode & 0o100)) for each in tar.getmembers()}  # pyright: ignore[reportOptionalMemberAccess]
+    else:
+        with zipfile.ZipFile(io.BytesIO(raw)) as made:
+            assert made.testzip() is None
+            read = {
+                each.filename: (made.read(each), bool(each.external_attr >> 16 & 0o100)) for each in made.infolist()
+            }
+    assert read == files
+
+
+@pytest.mark.requirement("X-4", "WK-15")
+@pytest.mark.parametrize(
+    ("files", "suffix", "digest"),
+    [
+        (TREE, TAR_GZ, "13fe719a5b6fef905016eaddcabd546f6d607ac4d1c951b9a91aa8be88de2a8b"),
+        (WILD, ZIP, "f8ab36af34c757f63dfbf756be517f331230f4ea063de07d61797826031a0db5"),
+    ],
+)
+def test_the_bytes_are_the_same_on_every_machine(files: Any, suffix: str, digest: str):
+    made, raw = pack(files)
+    assert (made, hashlib.sha256(raw).hexdigest()) == (suffix, digest)
+
+
+def test_the_bytes_do_not_depend_on_the_zlib_at_hand(monkeypatch: pytest.MonkeyPatch):
+    for name in ("compress", "compressobj"):
+        monkeypatch.delattr(zlib, name)
+    assert pack(TREE)[0] == TAR_GZ and pack(WILD)[0] == ZIP
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_another_python_packs_the_same_bytes(version: str):
+    other = next(iter(sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))), None)
+    found = str(other) if other else shutil.which(f"python{version}")
+    if found is None or sys.version.startswith(version):
+        pytest.skip(f"no other Python {version}")
+    code = (
+        f"import sys, hashlib; sys.path[:0] = {[str(SOURCE)]!r}\n"
+        "from mcp_skills_server.format.archive import pack\n"
+        f"for files in ({TREE!r}, {WILD!r}): print(hashlib.sha256(pack(files)[1]).hexdigest())\n"
+    )
+    done = subprocess.run([found, "-"], input=code, capture_output=True, text=True, encoding="utf-8", check=True)
+    assert done.stdout.split() == [hashlib.sha256(pack(files)[1]).hexdigest() for files in (TREE, WILD)]
+
+
+@pytest.mark.requirement("X-4", "WK-21", "WK-23", "WK-24", "WKO-5", "WKO-6", "WKO-7", "WKO-9")
+def test_a_tar_holds_sorted_plain_files_and_nothing_of_the_machine():
+    suffix, raw = pack(TREE)
+    assert suffix == TAR_GZ
+    assert raw[:10] == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+    with opened(raw) as tar:
+        members = tar.getmembers()
+        assert tar.pax_headers == {} and not any(each.pax_headers for each in members)
+    assert [each.name for each in members] == sorted(TREE)
+    for each in members:
+        assert each.isreg() and each.mode == (0o755 if each.name.endswith(".sh") else 0o644)
+        assert (each.uid, each.gid, each.uname, each.gname, each.mtime, each.linkname) == (0, 0, "", "", 0, "")
+    plain = gzip.decompress(raw)
+    assert plain[257:265] == b"ustar\x0000" and plain[-1024:] == bytes(1024)
+
+
+@pytest.mark.requirement("X-4", "WK-22")
+def test_a_zip_holds_sorted_plain_files_and_nothing_of_the_machine():
+    suffix, raw = pack(WILD)
+    assert suffix == ZIP
+    with zipfile.ZipFile(io.BytesIO(raw)) as made:
+        members = made.infolist()
+    assert [each.filename for each in members] == sorted(WILD)
+    for each in members:
+        mode = each.external_attr >> 16
+        assert stat.S_ISREG(mode) and stat.S_IMODE(mode) == (0o755 if WILD[each.filename][1] else 0o644)
+        assert each.date_time == (1980, 1, 1, 0, 0, 0)
+        assert each.flag_bits == 0x800 and not each.extra and not each.comment
+
+
+@pytest.mark.requirement("X-4")
+@pytest.mark.parametrize(
+    ("path", "suffix"),
+    [
+        ("a" * 100, TAR_GZ),
+        ("a" * 101, ZIP),
+        ("a" * 155 + "/" + "b" * 100, TAR_GZ),
+        ("a" * 156 + "/" + "b" * 100, ZIP),
+        ("a" * 155 + "/" + "b" * 101, ZIP),
+        ("a" * 54 + "/" + "b" * 100 + "/" + "c" * 100, TAR_GZ),
+        ("a" * 55 + "/" + "b" * 100 + "/" + "c" * 100, ZIP),
+        ("/".join(["ab"] * 30), TAR_GZ),
+        ("with blanks (and) signs.md", TAR_GZ),
+        ("é.md", ZIP),
+    ],
+)
+def test_a_name_that_ustar_cannot_hold_makes_it_a_zip(path: str, suffix: str):
+    made, raw = pack({path: (b"!", False)})
+    assert made == suffix
+    assert list(unpack(raw)) == [path]
+
+
+def test_an_empty_tree_is_an_empty_archive():
+    assert unpack(pack({})[1]) == {}
+    assert unpack(zipped()) == {}
+
+
+@pytest.mark.requirement("WK-24")
+@pytest.mark.parametrize(
+    "path", ["../a", "a/../b", "/a", "C:/a", "a\\b", "a\nb", "a\0b", "", "a//b", "./a", "a/", ".", "\ud800"]
+)
+def test_no_archive_is_made_with_a_name_that_could_lead_out(path: str):
+    with pytest.raises(ArchiveRefused) as caught:
+        pack({path: (b"", False)})
+    assert str(caught.value).isprintable()
+
+
+def test_more_files_than_a_zip_can_count_are_refused():
+    files = {f"é{number}": (b"", False) for number in range(0xFFFF)}
+    with pytest.raises(ArchiveRefused, match="too large"):
+        pack(files)
+    files.popitem()
+    assert len(unpack(pack(files)[1], UnpackLimits(files=len(files)))) == 0xFFFE
+
+
+def test_a_name_that_only_windows_minds_is_packed_and_refused_when_unpacked():
+    _, raw = pack({"con.md": (b"", False)})
+    with pytest.raises(ArchiveRefused, match=r"con\.md': Windows cannot hold"):
+        unpack(raw)
+
+
+@pytest.mark.skipif(not shutil.which("tar"), reason="no tar here")
+def test_the_tar_of_the_system_unpacks_it(tmp_path: Path):
+    (tmp_path / "a.tar.gz").write_bytes(pack(TREE)[1])
+    done = subprocess.run(
+        ["tar", "-xpzf", "a.tar.gz", "--no-same-owner"], cwd=tmp_path, capture_output=True, check=True
+    )
+    assert done.stderr == b""
+    check_on_disk(tmp_path, TREE)
+
+
+@pytest.mark.skipif(not shutil.which("unzip"), reason="no unzip here")
+def test_the_unzip_of_the_system_unpacks_it(tmp_path: Path):
+    (tmp_path / "a.zip").write_bytes(pack(WILD)[1])
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    subprocess.run(["unzip", "-t", "a.zip"], cwd=tmp_path, capture_output=True, check=True, env=environment)
+    subprocess.run(["unzip", "-q", "a.zip"], cwd=tmp_path, capture_output=True, check=True, env=environment)
+    check_on_disk(tmp_path, WILD)
+
+
+def check_on_disk(directory: Path, files: dict[str, tuple[bytes, bool]]) -> None:
+    for path, (raw, executable) in files.items():
+        assert (directory / path).read_bytes() == raw
+        assert bool((directory / path).stat().st_mode & 0o100) is executable
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Path:
+    skill = tmp_path / "skill"
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "empty").mkdir()
+    (skill / "SKILL.md").write_bytes(SKILL_MD)
+    (skill / "scripts" / "run.sh").write_bytes(b"echo done\n")
+    (skill / "scripts" / "run.sh").chmod(0o755)
+    (skill / ("long-" * 21)).write_bytes(b"long\n")
+    (skill / "Grüße.md").write_bytes(b"ascii\n")
+    return skill
+
+
+ON_DISK = {
+    "Grüße.md": (b"ascii\n", False),
+    "SKILL.md": (SKILL_MD, False),
+    "long-" * 21: (b"long\n", False),
+    "scripts/run.sh": (b"echo done\n", True),
+}
+
+
+@pytest.mark.requirement("WK-25")
+@pytest.mark.skipif(not shutil.which("tar"), reason="no tar here")
+@pytest.mark.parametrize("form", ["gnu", "pax", "posix"])
+def test_what_tar_makes_is_read(on_disk: Path, form: str):
+    command = ["tar", "-cz", f"--format={form}", "."]
+    done = subprocess.run(command, cwd=on_disk, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this tar makes no {form}")
+    assert dict(sorted(unpack(done.stdout).items())) == dict(sorted(ON_DISK.items()))
+
+
+@pytest.mark.requirement("WK-25")
+@pytest.mark.skipif(not shutil.which("zip"), reason="no zip here")
+@pytest.mark.parametrize("options", [["-9"], ["-0"], ["-X"]])
+def test_what_zip_makes_is_read(on_disk: Path, options: list[str]):
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    command = ["zip", "-q", "-r", *options, "../made.zip", "."]
+    subprocess.run(command, cwd=on_disk, capture_output=True, check=True, env=environment)
+    assert unpack((on_disk.parent / "made.zip").read_bytes()) == ON_DISK
+
+
+@pytest.mark.requirement("WK-25")
+@pytest.mark.skipif(not shutil.which("zip"), reason="no zip here")
+def test_what_zip_streams_is_read(on_disk: Path):
+    done = subprocess.run(["zip", "-q", "-r", "-", "."], cwd=on_disk, capture_output=True, check=True)
+    assert unpack(done.stdout) == ON_DISK
+
+
+@pytest.mark.requirement("WK-25", "WK-26")
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_what_python_makes_is_read(form: int):
+    files = {"SKILL.md": SKILL_MD, "scripts/a.sh": b"", "x" * (99 if form == tarfile.USTAR_FORMAT else 150): b"!" * 600}
+    assert {path: raw for path, (raw, _) in unpack(by_tarfile(files.items(), form)).items()} == files
+    assert {path: raw for path, (raw, _) in unpack(by_zipfile(files.items())).items()} == files
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        tar_gz(block("./", kind=b"5"), block("./a/", kind=b"5", mode=0o755), block("./a/b", b"!")),
+        tar_gz(block("a/", kind=b"\0", magic=b""), block("a/b", b"!", b"\0", magic=b"")),
+        tar_gz(block("a/b", b"!", b"7")),
+        tar_gz(block("b", b"!", prefix=b"a")),
+        tar_gz(pax(b"g", comment="0123"), pax(mtime="1.5", path="a/b", size="1"), block("x", b"!")),
+        tar_gz(block("././@LongLink", b"a/b\0", b"L", magic=b"ustar  \0"), block("x", b"!", magic=b"ustar  \0")),
+        tar_gz(pax(path="a/b"), block(b"caf\xc3", b"!")),
+        tar_gz(block("a/b", b"!"), end=bytes(10240)),
+        tar_gz(block("a/b", b"!"), level=0),
+        zipped(Zipped("a/", mode=0o40755), Zipped("a/b", b"!")),
+        zipped(Zipped("a/", mode=0o40755, method=8), Zipped("a/b", b"!", method=8)),
+        zipped(Zipped("a/b", b"!", flags=0)),
+        zipped(Zipped("a/b", b"!", system=0, mode=0)),
+        zipped(Zipped("a/b", b"!"), comment=b"0123456789abcdef"),
+        zipped(Zipped("./a/b", b"!")),
+        zipped(Zipped("a/b", b"!", flags=8, descriptor=b"PK\7\10" + DESCRIPTOR)),
+        zipped(Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR)),
+        zipped(Zipped("a/b", b"!", flags=8, descriptor=DESCRIPTOR, local_size=1)),
+    ],
+)  # fmt: skip
+def test_every_honest_spelling_is_read(raw: bytes):
+    assert unpack(raw) == {"a/b": (b"!", False)}
+
+
+@pytest.mark.requirement("WK-28", "WK-29", "WK-30", "WK-61", "WKN-2")
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_archive_is_refused_with_its_reason(what: str):
+    raw, said = HOSTILE[what]
+    with pytest.raises(ArchiveRefused) as caught:
+        unpack(raw)
+    reason = str(caught.value)
+    assert said in reason
+    assert reason.isprintable() and len(reason) < 200
+
+
+@pytest.mark.requirement("WK-30")
+@pytest.mark.parametrize("what", [what for what in HOSTILE if "bomb" in what or "large" in what or "huge" in what])
+def test_a_bomb_takes_no_memory(what: str):
+    raw, _ = HOSTILE[what]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArchiveRefused):
+            unpack(raw)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.requirement("WK-30")
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (UnpackLimits(files=3), "more than 3 files"),
+        (UnpackLimits(bytes=153_000), "unpacks to more than 153000 bytes"),
+        (UnpackLimits(file=153_599), "has 153600 bytes, at most 153599"),
+    ],
+)
+@pytest.mark.parametrize("made", ["tar", "zip"])
+def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, made: str):
+    raw = pack(TREE)[1] if made == "tar" else by_zipfile((path, raw) for path, (raw, _) in TREE.items())
+    with pytest.raises(ArchiveRefused, match=said):
+        unpack(raw, limits)
+    whole = sum(len(content) for content, _ in TREE.values())
+    assert len(unpack(raw, UnpackLimits(files=4, bytes=whole, file=153_600))) == 4
+
+
+def test_what_compresses_well_is_no_bomb_while_it_is_small():
+    assert len(unpack(tar_gz(block("a", bytes(1_000_000))))["a"][0]) == 1_000_000
+    assert len(unpack(zipped(Zipped("a", bytes(1_000_000), method=8)))["a"][0]) == 1_000_000
+
+
+def reads_or_refuses(raw: bytes) -> None:
+    """Whatever else is raised is a bug."""
+    said = ""
+    try:
+        check_paths(unpack(raw))
+    except ArchiveRefused as refused:
+        said = str(refused)
+    assert said.isprintable()
+
+
+SMALL = {
+    "packed-tar": pack({"SKILL.md": (SKILL_MD, False)})[1],
+    "packed-zip": pack({"é": (SKILL_MD, True)})[1],
+    "deflated-tar": tar_gz(pax(path="a"), GOOD, block("b/", kind=b"5")),
+    "deflated-zip": by_zipfile([("SKILL.md", SKILL_MD), ("a/b", b"!" * 50)]),
+    "streamed-zip": zipped(Zipped("a", b"!", flags=8, descriptor=DESCRIPTOR), Z_GOOD),
+}
+
+
+@pytest.mark.parametrize("which", SMALL)
+def test_a_truncated_archive_is_refused_wherever_it_ends(which: str):
+    raw = SMALL[which]
+    unpack(raw)
+    for length in range(len(raw)):
+        with pytest.raises(ArchiveRefused):
+            unpack(raw[:length])
+
+
+@pytest.mark.parametrize("which", SMALL)
+def test_a_damaged_byte_is_refused_or_does_no_harm(which: str):
+    raw = SMALL[which]
+    for position in range(len(raw)):
+        for bits in (0x01, 0x80, 0xFF):
+            reads_or_refuses(raw[:position] + bytes([raw[position] ^ bits]) + raw[position + 1 :])
+
+
+@given(st.sampled_from(sorted(SMALL)), st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=6)), max_size=4))
+@settings(deadline=None)
+def test_wild_edits_raise_nothing_else(which: str, edits: list[tuple[int, bytes]]):
+    raw = SMALL[which]
+    for position, put in edits:
+        raw = raw[:position] + put + raw[position + len(put) // 2 :]
+    reads_or_refuses(raw)
+
+
+@given(st.binary(max_size=1500), st.integers(0, 511), st.binary(max_size=40))
+@settings(deadline=None)
+def test_a_wild_tar_raises_nothing_else(body: bytes, position: int, put: bytes):
+    head = bytearray(block("a", b""))
+    head[position : position + len(put)] = put
+    head = bytearray(head[:512])
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    for blocks in ((bytes(head) + body,), (block("x", body, b"x"), GOOD), (block("x", body, b"L"), GOOD)):
+        reads_or_refuses(tar_gz(*blocks))
+
+
+@given(st.sampled_from([b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""]), st.binary(max_size=400))
+def test_wild_bytes_raise_nothing_else(start: bytes, rest: bytes):
+    with pytest.raises(ArchiveRefused):
+        unpack(start + rest)
+
+
+@pytest.mark.requirement("WK1-8")
+@pytest.mark.parametrize("paths", [["../a"], ["a", "A"], ["a", "a"], ["a", "a/b"], ["aux"], ["a/"]])
+def test_paths_that_cannot_be_written_are_refused(paths: list[str]):
+    with pytest.raises(ArchiveRefused):
+        check_paths(paths)
+
+
+def test_paths_that_can_be_written_pass():
+    check_paths(["SKILL.md", "a/b", "a/c", "b/a", ".hidden", "é"])

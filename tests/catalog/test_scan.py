@@ -421,3 +421,20 @@ def test_a_place_is_shown_as_the_operator_wrote_the_root(tmp_path: Path, monkeyp
 
 def test_the_digest_is_that_of_the_raw_bytes() -> None:
     assert scan.digest_of(b"") == "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_the_headings_of_the_body_are_read(tmp_path: Path) -> None:
+    body = "# One\n\n## Steps\n\nDo it."
+    plant(tmp_path, {"one/SKILL.md": skill_md("one", body=body), "two/SKILL.md": skill_md("other", body=body)})
+    registry = loaded(tmp_path)
+    found = registry.snapshot.skills
+    assert found["one"].reading.headings == ("One", "Steps")
+    assert found["two"].problems and found["two"].reading.headings == ("One", "Steps")
+    plant(tmp_path, {"one/SKILL.md": skill_md("one", body="# One\n\n## Other steps\n\nDo it.")})
+    registry.refresh()
+    assert registry.snapshot.skills["one"].reading.headings == ("One", "Other steps")
+
+
+def test_what_has_no_frontmatter_has_no_headings(tmp_path: Path) -> None:
+    plant(tmp_path, {"one/SKILL.md": "# One\n\n## Steps\n"})
+    assert loaded(tmp_path).snapshot.skills["one"].reading.headings == ()

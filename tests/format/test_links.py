@@ -1,4 +1,4 @@
-"""Which bundled files a body refers to, and its heading."""
+"""Which bundled files a body refers to, and its headings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.links import Reference, heading, linked_files, references
+from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
 
@@ -125,6 +125,8 @@ _PIECES = st.lists(st.sampled_from(_MARKS + _NAMES), max_size=30).map("".join)
 @example("`" * 2001)
 def test_no_body_is_too_odd(body: str):
     heading(body)
+    told = headings(body)
+    assert all(told) and len(told) <= 40 and sum(map(len, told)) <= 2_000
     found = references(body)
     for each in found:
         assert each.target and not each.target.startswith("/")
@@ -196,6 +198,7 @@ def test_a_heading_is_looked_for_in_bounded_time(body: str):
     """Every scan asks for it, so a body of a megabyte must not take minutes."""
     found = heading(body)
     assert found is None or len(found) <= len(body)
+    assert len(headings(body)) <= 40
 
 
 @settings(max_examples=200, deadline=None)
@@ -204,3 +207,40 @@ def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
     text = " ".join(title.split())
     quick, parsed = heading(f"# {text}\n"), heading(f"\n# {text}\n\n")
     assert quick == parsed
+
+
+# All headings
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("# Title", ("Title",)),
+        ("# Title\n\nText only.", ("Title",)),
+        ("# Title\n\n## Steps\n\nDo.\n\n### Details\n#### Too deep\n", ("Title", "Steps", "Details")),
+        ("Text first.\n\n## Steps", ("Steps",)),
+        ("## Steps ##\n### C# and F#\n", ("Steps", "C# and F#")),
+        ("# *Very* `good` [title](a.md) ![of](b.png) [it][ref]\n## b", ("Very good title of it", "b")),
+        ("# snake_case_name\n# A  B\tC\n", ("snake_case_name", "A B C")),
+        ("Title\n=====\n\nSteps\n-----\n\nText\n", ("Title", "Steps")),
+        ("Text\n\n---\n\n## After a rule", ("After a rule",)),
+        ("| a | b |\n---\n\n- item\n---\n> quote\n---\n", ()),
+        ("# One\n---\n", ("One",)),
+        ("# T\n\n```sh\n# a comment\n```\n\n## After", ("T", "After")),
+        ("# T\n\n1. Do\n\n   ```sh\n# a comment\n   ```\n## After", ("T", "After")),
+        ("````md\n```\n# inside\n````\n## After", ("After",)),
+        ("~~~\n# inside\n```\n# inside\n~~~\n## After", ("After",)),
+        ("```\n# never closed\n## neither", ()),
+        ("#Title\n#\n# \n## #\n", ()),
+        ("# Ünïcode 日本語\n## 👋", ("Ünïcode 日本語", "👋")),
+        ("", ()),
+    ],
+)
+def test_the_headings_are_told_in_order_as_plain_text(body: str, expected: tuple[str, ...]):
+    assert headings(body) == expected
+
+
+def test_so_many_headings_are_told_and_so_long():
+    assert headings("\n".join(f"## Part {number}" for number in range(99)))[-1] == "Part 39"
+    assert [len(each) for each in headings("\n".join(f"## {'x' * 900}" for _ in range(9)))] == [900, 900, 200]
+    assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [2_000]

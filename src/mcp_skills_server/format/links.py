@@ -1,8 +1,8 @@
-"""Which bundled files a body refers to, in order, with their link text; and the body's heading.
+"""Which bundled files a body refers to, in order, with their link text; and the body's headings.
 
-The Markdown is read by a CommonMark parser. Links, reference links and images count, and code spans in which a word
-names a file of the bundle, because that is how authors point to scripts. Nothing here touches a disk: whether a
-target exists is asked of the bundle's list of files.
+The Markdown is read by a CommonMark parser, except where only a search wants to know. Links, reference links and
+images count, and code spans in which a word names a file of the bundle, because that is how authors point to scripts.
+Nothing here touches a disk: whether a target exists is asked of the bundle's list of files.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
@@ -144,6 +145,64 @@ def heading(body: str) -> str | None:
 
 _HEADING_SEARCH: Final = 16_384
 _HEADING_LINE: Final = 1_024
+
+
+def headings(body: str) -> tuple[str, ...]:
+    """The headings of levels 1 to 3 in order, as plain text: at most 40 of them, and 2,000 characters in all.
+
+    Every scan asks for them and only a search uses them, so lines are looked at and nothing is parsed. A heading that
+    is indented or stands in a quote or a list is none; of a heading of several lines the last one counts.
+    """
+    plain = _PLAIN_HEADING.match(body)
+    if plain and not _MARKED_LINE.search(body):
+        return (" ".join(plain[1].split())[:_HEADINGS_LENGTH],)
+    written = "\n".join(islice(_heading_lines("\n" + body[:_HEADINGS_SEARCH]), _HEADINGS_MOST))
+    out: list[str] = []
+    left = _HEADINGS_LENGTH
+    if _SIGN_OF_MARKUP.search(written):
+        written = _MARKUP.sub(r"\1", written)
+    for line in written.split("\n"):
+        text = " ".join(line.split())[:left]
+        if text:
+            out.append(text)
+            left -= len(text)
+    return tuple(out)
+
+
+def _heading_lines(body: str) -> Iterator[str]:
+    """The text of each heading as it is written; the body begins with a line end."""
+    fence = ""
+    for found in _MARKED_LINE.finditer(body):
+        line = found[0]
+        if line[1] == "#":
+            if not fence:
+                yield line.lstrip("\n#")[:_HEADING_LINE]
+            continue
+        text = line.strip()
+        ticks = _FENCE.match(text)
+        if fence:
+            fence = "" if text.startswith(fence) and ticks and ticks[0] == text else fence
+        elif ticks:
+            fence = ticks[0]
+        elif _UNDERLINE.match(line):
+            before = body[body.rfind("\n", 0, found.start()) + 1 : found.start()][:_HEADING_LINE]
+            if not before.startswith(_NO_PARAGRAPH):
+                yield before
+
+
+_HEADINGS_SEARCH: Final = 65_536
+_HEADINGS_MOST: Final = 40
+_HEADINGS_LENGTH: Final = 2_000
+# A heading, a fence, or a line under a title. The line end comes first, because to look for one character is quick.
+_MARKED_LINE: Final = re.compile(r"\n(?:#{1,3}[ \t]|[ \t]*```|[ \t]*~~~|==|--)[^\n]*")
+_FENCE: Final = re.compile(r"`{3,}|~{3,}")
+_UNDERLINE: Final = re.compile(r"\n(?:=+|-+)[ \t]*\Z")
+_NO_PARAGRAPH: Final = ("#", "|", ">", "- ", "* ", "+ ", "    ", "```", "~~~")
+_SIGN_OF_MARKUP: Final = re.compile(r"[\[*`\\~#]")
+# A link or an image has its text left, a mark of emphasis or code nothing, nor the marks that close a heading.
+_MARKUP: Final = re.compile(
+    r"!?\[([^\[\]\n]*)\](?:\([^()\n]*\)|\[[^\[\]\n]*\])?|[*`\\]|~~|(?<![^ \t\n])#+[ \t]*(?![^\n])"
+)
 
 
 @cache

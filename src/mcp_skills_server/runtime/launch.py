@@ -1,0 +1,84 @@
+"""The last step before a script: a program of its own that limits itself and then becomes the script.
+
+Between `fork` and `exec` of a server with threads no Python may run, so the limits are set here, after an `exec`. It
+imports nothing of this package and no third party: `python -I -S launch.py LIMIT=NUMBER ... -- PROGRAM ARGUMENT ...`.
+What cannot be started is one line on stderr and exit code 127.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+NOT_STARTED = 127
+"""The exit code that a shell gives to a command that it cannot start."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Set the limits, then become the program; returns only if that fails.
+
+    Args:
+        words: `NAME=NUMBER` for each limit (a name is one of `resource.RLIMIT_NAME`), `--`, the program, its arguments.
+    """
+    split = words.index("--")
+    argv = [*words[split + 1 :]]
+    for word in words[:split]:
+        name, _, number = word.partition("=")
+        _limit(name, int(number))
+    _offer_to_the_oom_killer()
+    # This interpreter ignores them, and what is ignored stays so in the script: `yes | head` would not end.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execve(argv[0], argv, os.environ)  # noqa: S606 - no shell, which is the point
+    except OSError as error:
+        print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)
+    return NOT_STARTED
+
+
+def _limit(name: str, most: int) -> None:
+    import resource  # not on Windows, where nothing is launched
+
+    if name == "NPROC":
+        running = _running()
+        if running is None:
+            return
+        most += running
+    kind: int = getattr(resource, f"RLIMIT_{name}")
+    hard = resource.getrlimit(kind)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    try:
+        resource.setrlimit(kind, (most, most))
+    except (OSError, ValueError):
+        return  # a system that does not know this limit
+
+
+def _running() -> int | None:
+    """Tasks that the user has now, for the kernel counts them all; None where that cannot be told or limits nothing."""
+    user = os.getuid()
+    if user == 0 or not os.path.isdir("/proc/self/task"):
+        return None
+    count = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue  # it ended meanwhile
+    return count
+
+
+def _offer_to_the_oom_killer() -> None:
+    """When the machine runs out of memory, let it be the script that goes and not the server."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        return  # there is none
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

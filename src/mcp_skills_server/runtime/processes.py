@@ -1,0 +1,369 @@
+"""The only room that starts programs: how one is started, listened to, and ended with all that it started.
+
+No shell, nothing on stdin, no descriptor of ours. Whatever a program does - fork, leave its group, ignore signals,
+write without end, keep the pipes open - its run is over soon after its time is, its output stays within its cap, and
+all of its processes that can be found are killed: its group at once, and on Linux every process that carries the run's
+token in its environment.
+"""
+
+from __future__ import annotations
+
+import codecs
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from anyio.abc import Process
+
+from mcp_skills_server.runtime import launch
+from mcp_skills_server.runtime.launch import NOT_STARTED
+
+logger = logging.getLogger(__name__)
+
+TOKEN: Final = "SKILL_RUN"  # noqa: S105
+"""The variable that carries a run's token."""
+GRACE_S: Final = 1.0
+"""Between SIGTERM and SIGKILL."""
+LINGER_S: Final = 0.5
+"""How long output is awaited of what a program has left behind."""
+_KILLING_S: Final = 3.0
+_PROBE_S: Final = 10.0
+_CHUNK: Final = 64 << 10
+_SIGNALLED: Final = 128
+_WINDOWS: Final = sys.platform == "win32"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program to run.
+
+    Attributes:
+        argv: the program, by absolute path, and its arguments.
+        env: all of its environment.
+        cwd: where it starts.
+        limits: as `launch` takes them, by name.
+        box: makes, of the descriptor that a sandbox reports to, the words that go before `argv`; None without one.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str
+    limits: Mapping[str, int]
+    box: Callable[[int], list[str]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a program did.
+
+    Attributes:
+        exit_code: its exit code; 128 and the signal's number if one ended it, 127 if it was never started, None if it
+            did not end by itself.
+        stdout: what it wrote, as text, up to the cap.
+        stderr: likewise.
+        duration_ms: from its start to its end.
+        timed_out: its time was over.
+        stopped: `beat` wanted it ended.
+        stdout_truncated: it wrote more than is kept.
+        stderr_truncated: likewise.
+    """
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    duration_ms: int
+    timed_out: bool = False
+    stopped: bool = False
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+
+
+async def execute(
+    command: Command,
+    *,
+    timeout_s: float,
+    output_bytes: int,
+    beat_s: float,
+    beat: Callable[[float], Awaitable[bool]],
+) -> Ended:
+    """Run a program to its end. If the caller is cancelled, everything it started is killed first.
+
+    Args:
+        command: what to run.
+        timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
+        output_bytes: how much is kept of each stream; the rest is read and thrown away.
+        beat_s: seconds between beats.
+        beat: awaited at each beat with the seconds so far; ends the program by returning True.
+
+    Raises:
+        OSError: it could not be started.
+    """
+    token = secrets.token_hex(16)
+    with ExitStack() as held:
+        out, err = _Stream(output_bytes, held), _Stream(output_bytes, held)
+        streams = [out, err]
+        words, told = list(command.argv), None
+        if command.box is not None:
+            told = _Stream(_CHUNK, held)
+            streams.append(told)
+            words = [*command.box(told.writer), *words]
+        started: list[_Run] = []
+        # Shielded, so that there is no moment in which a process runs that nobody knows.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                [*_launcher(command.limits), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=out.writer,
+                stderr=err.writer,
+                env={**command.env, TOKEN: token},
+                cwd=command.cwd,
+                start_new_session=True,
+                pass_fds=[told.writer] if told else [],
+            )
+            started.append(_Run(process, token, boxed=told is not None))
+        run = started[0]
+        for stream in streams:
+            stream.close_writer()
+        try:
+            await run.follow(streams, timeout_s, beat_s, beat)
+        finally:
+            if not run.over:
+                with anyio.CancelScope(shield=True):
+                    await run.kill()
+        return Ended(
+            None if run.timed_out or run.stopped else run.exit_code(told),
+            out.text,
+            err.text,
+            run.duration_ms,
+            timed_out=run.timed_out,
+            stopped=run.stopped,
+            stdout_truncated=out.truncated,
+            stderr_truncated=err.truncated,
+        )
+
+
+def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program of the operator's and wait for it, for a few seconds at most: for questions such as its version.
+
+    Args:
+        argv: the program and its arguments.
+        env: all of its environment; None for ours.
+
+    Raises:
+        OSError: it could not be started, or gave no answer in time.
+    """
+    try:
+        return subprocess.run(  # noqa: S603 - a list, no shell, and no word of it from a client
+            [*argv],
+            env=env,
+            cwd=os.path.abspath(os.sep),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PROBE_S,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError(f"{argv[0]} does not answer") from None
+
+
+class _Stream:
+    """The reading end of a pipe, kept up to a cap and drained beyond it."""
+
+    def __init__(self, most: int, held: ExitStack) -> None:
+        self._reader, self.writer = os.pipe()
+        held.callback(os.close, self._reader)
+        held.callback(self.close_writer)
+        self._most = most
+        self._kept = bytearray()
+        self.truncated = False
+        self.ended = anyio.Event()
+        if not _WINDOWS:
+            os.set_blocking(self._reader, False)
+
+    def close_writer(self) -> None:
+        """Close our copy of the end that the program writes to. Safe to call twice."""
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    async def drain(self) -> None:
+        """Read until every writer has closed its end."""
+        while chunk := await self._chunk():
+            room = self._most - len(self._kept)
+            self._kept += chunk[:room]
+            self.truncated = self.truncated or len(chunk) > room
+        self.ended.set()
+
+    async def _chunk(self) -> bytes:
+        if _WINDOWS:
+            return await to_thread.run_sync(os.read, self._reader, _CHUNK, abandon_on_cancel=True)
+        while True:
+            await anyio.wait_readable(self._reader)
+            with suppress(BlockingIOError):
+                return os.read(self._reader, _CHUNK)
+
+    @property
+    def text(self) -> str:
+        """What was kept. A character that the cap cuts in two is left out."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept), final=not self.truncated)
+
+
+class _Run:
+    """A program that was started, and everything that it starts."""
+
+    def __init__(self, process: Process, token: str, *, boxed: bool) -> None:
+        self._process = process
+        self._token = token
+        self._boxed = boxed
+        self._started = time.monotonic()
+        self.duration_ms = 0
+        self.timed_out = False
+        self.stopped = False
+        self.over = False
+        """Nothing of it is left to be killed."""
+
+    async def follow(
+        self,
+        streams: Sequence[_Stream],
+        timeout_s: float,
+        beat_s: float,
+        beat: Callable[[float], Awaitable[bool]],
+    ) -> None:
+        """Wait for its end, or bring it about."""
+        wanted = False
+
+        async def beating(limit: anyio.CancelScope) -> None:
+            nonlocal wanted
+            while not wanted:
+                await anyio.sleep(beat_s)
+                wanted = await beat(time.monotonic() - self._started)
+            limit.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            for stream in streams:
+                tasks.start_soon(stream.drain)
+            with anyio.move_on_after(timeout_s) as limit:
+                tasks.start_soon(beating, limit)
+                await self._process.wait()
+            ended_itself = self._process.returncode is not None
+            if not ended_itself:
+                self.stopped, self.timed_out = wanted, not wanted
+                await self._terminate()
+            self.duration_ms = round((time.monotonic() - self._started) * 1000)
+            if ended_itself:
+                await _closed(streams)
+            await self.kill()
+            await _closed(streams)
+            tasks.cancel_scope.cancel()
+
+    def exit_code(self, told: _Stream | None) -> int | None:
+        """How it ended: see `Ended`. `told` is what a sandbox reported."""
+        code = self._process.returncode
+        if code is None:
+            return None
+        if code < 0:
+            return _SIGNALLED - code
+        if code > 0 and told is not None and "exit-code" not in told.text:
+            return NOT_STARTED  # the sandbox, or in it the exec, failed: a program's own code would have been reported
+        return code
+
+    async def _terminate(self) -> None:
+        """Ask it to end, and give it a moment for that."""
+        if _WINDOWS:
+            return
+        if self._boxed:
+            # The sandbox's own process would end at once and take the script with it.
+            await _in_thread(self._ask_inside)
+        else:
+            _signal_group(self._process.pid, signal.SIGTERM)
+            _signal_group(self._process.pid, signal.SIGCONT)  # a stopped process hears of nothing else
+        with anyio.move_on_after(GRACE_S):
+            await self._process.wait()
+
+    async def kill(self) -> None:
+        """End everything that is left, and take note of the end so that no zombie stays."""
+        if _WINDOWS:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+        else:
+            await _in_thread(self._kill_all)
+        with anyio.move_on_after(_KILLING_S):
+            await self._process.wait()
+        if self._process.returncode is None:
+            logger.warning("process %d of a script does not end although it was killed", self._process.pid)
+        self.over = True
+
+    def _ask_inside(self) -> None:
+        for pid in self._marked(but=self._process.pid):
+            _signal([pid], signal.SIGTERM)
+            _signal([pid], signal.SIGCONT)
+
+    def _kill_all(self) -> None:
+        _signal_group(self._process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _KILLING_S
+        clear = 0
+        # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
+        while clear < 2:
+            found = list(self._marked())
+            clear = 0 if found else clear + 1
+            _signal(found, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                logger.warning("processes of a script do not end although they were killed: %s", found)
+                return
+            time.sleep(0.005)
+
+    def _marked(self, but: int = 0) -> Iterator[int]:
+        """The processes that carry the token; none where the system does not show environments."""
+        mark = f"{TOKEN}={self._token}".encode()
+        for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
+            if name.isdigit() and int(name) != but:
+                try:
+                    with open(f"/proc/{name}/environ", "rb") as file:
+                        environment = file.read()
+                except OSError:
+                    continue  # it ended meanwhile, or is another user's
+                if mark in environment:
+                    yield int(name)
+
+
+def _launcher(limits: Mapping[str, int]) -> list[str]:
+    if _WINDOWS:
+        return []
+    words = [f"{name}={number}" for name, number in limits.items()]
+    return [sys.executable, "-I", "-S", "-X", "utf8", launch.__file__, *words, "--"]
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run this in a thread even if all the usual threads are taken: killing must not wait."""
+    await to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
+
+
+async def _closed(streams: Sequence[_Stream]) -> None:
+    with anyio.move_on_after(LINGER_S):
+        for stream in streams:
+            await stream.ended.wait()
+
+
+def _signal_group(group: int, number: int) -> None:
+    if not _WINDOWS:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)

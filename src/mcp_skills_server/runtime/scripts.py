@@ -1,0 +1,395 @@
+"""Runs a script of a skill: what the client may say, what the script is given, and what is told of it.
+
+Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no text of the client
+becomes a path outside the session's work directory, or reaches a shell. What runs is a private copy of the bytes that
+were scanned, in an environment that holds nothing of ours, with limits on time, output, memory, files and processes,
+and in a sandbox where there is one. What a model can mend is a RequestError that says how.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.model import Skill, SkillFile, printable
+from mcp_skills_server.runtime import sandbox
+from mcp_skills_server.runtime.arguments import checked_args, checked_env, checked_text
+from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
+from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, execute
+from mcp_skills_server.runtime.sandbox import Mode, View
+from mcp_skills_server.runtime.workspace import Workspace, discard, empty, exceeds, lay_out
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 2.0
+"""Between two reports of progress, and two looks at the size of the work directory."""
+PATIENCE_S = 10.0
+"""How long a call waits for its turn."""
+_TIDYING_S: Final = 20.0
+
+_NAMES_SHOWN: Final = 20
+_HEAD: Final = 256
+_PROCESSES: Final = 256
+_OPEN_FILES: Final = 1024
+_CPU_SPARE_S: Final = 5
+
+_DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSettings:
+    """What the operator chose.
+
+    Attributes:
+        timeout_s: the time limit of a call that names none.
+        max_timeout_s: the longest that a call may ask for.
+        output_bytes: how much is kept of each of the two streams.
+        concurrent: scripts that may run at once.
+        memory_bytes: of one process.
+        file_bytes: of one file that a script writes.
+        workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
+            above this it is emptied.
+        sandbox: whether bubblewrap must be had, is used if it works, or is not used.
+        network: whether scripts in the sandbox may use the network.
+        folders: folders that scripts in the sandbox may read and write.
+        interpreters: program by extension (`.py`), over the built-in map.
+    """
+
+    timeout_s: float = 60
+    max_timeout_s: float = 600
+    output_bytes: int = 256 << 10
+    concurrent: int = 4
+    memory_bytes: int = 2 << 30
+    file_bytes: int = 64 << 20
+    workspace_bytes: int = 256 << 20
+    sandbox: Mode = "auto"
+    network: bool = False
+    folders: tuple[str, ...] = ()
+    interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a script did (RT-19, RTI-7).
+
+    Attributes:
+        path: the script's path in the skill.
+        exit_code: its exit code; 128 and the number of the signal that ended it; 127 when it could not be started;
+            None when the server ended it.
+        stdout: what it wrote, with U+FFFD for what is not UTF-8.
+        stderr: likewise; the server's own remarks are lines at its end that begin with `mcp-skills-server:`.
+        duration_ms: how long it ran.
+        timed_out: the server ended it because its time was over.
+        stdout_truncated: it wrote more than is kept.
+        stderr_truncated: likewise.
+        sandbox: what it ran in.
+    """
+
+    path: str
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    duration_ms: int
+    timed_out: bool
+    stdout_truncated: bool
+    stderr_truncated: bool
+    sandbox: Literal["bubblewrap", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a client asked for, checked.
+
+    Attributes:
+        skill: the skill.
+        path: the script's path in it.
+        file: the script.
+        args: the arguments.
+        env: variables to add.
+        workdir: where to start, below the work directory.
+        timeout_s: the time limit.
+    """
+
+    skill: Skill
+    path: str
+    file: SkillFile
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    workdir: str
+    timeout_s: float
+
+
+class Scripts:
+    """Runs scripts for one server, on one event loop.
+
+    Args:
+        registry: where the skills' files are read.
+        settings: what the operator chose.
+
+    Raises:
+        UsageError: the sandbox is required and cannot be had, or an interpreter or a folder is not there.
+    """
+
+    def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
+        self._registry = registry
+        self._settings = settings
+        self._interpreters = Interpreters(settings.interpreters)
+        self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
+        self._places = anyio.Semaphore(settings.concurrent)
+        self._top: str | None = None
+        self._workspaces: set[Workspace] = set()
+
+    def workspace(self) -> Workspace:
+        """A new private work directory, for one session."""
+        made = Workspace(os.path.join(self._directory(), f"session-{secrets.token_hex(8)}"), self._workspaces.discard)
+        self._workspaces.add(made)
+        return made
+
+    def close(self) -> None:
+        """Remove every work directory. Safe to call twice."""
+        for workspace in list(self._workspaces):
+            workspace.close()
+        if self._top is not None:
+            discard(self._top)
+            self._top = None
+
+    async def run(
+        self,
+        skill: Skill,
+        path: str,
+        workspace: Workspace,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        workdir: str = ".",
+        timeout_s: float | None = None,
+        progress: Callable[[float], Awaitable[None]] | None = None,
+    ) -> Outcome:
+        """Run a file of a skill and wait for its end (RT-18...20, X-29). Cancelled, it leaves nothing behind.
+
+        Args:
+            skill: the skill.
+            path: the file's path in it, found by exact look-up.
+            workspace: the session's work directory.
+            args: the script's arguments.
+            env: variables for its environment.
+            workdir: where it starts, relative to the work directory; made if it is not there.
+            timeout_s: the time limit; None for the operator's.
+            progress: awaited now and then with the seconds that it has run.
+
+        Raises:
+            RequestError: the call must be mended, or be tried again later; the message says how.
+            StaleFile: a file of the skill changed; scan it again and call again. The script was not started.
+        """
+        wish = _Wish(
+            skill,
+            path,
+            _file(skill, path),
+            checked_args(args),
+            checked_env(env or {}),
+            checked_text(workdir, "workdir"),
+            self._checked_timeout(timeout_s),
+        )
+        async with self._place():
+            if not workspace.open:
+                raise RequestError("The work directory of this session is gone; start a new session")
+            place, emptied = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False
+            try:
+                ended = await self._execute(wish, workspace, place, progress)
+            except StaleFile:
+                raise
+            except OSError as error:
+                said = f"{printable(path)} could not be started: {error.strerror or error}"
+                ended = Ended(NOT_STARTED, "", _line(said), 0)
+            finally:
+                with anyio.move_on_after(_TIDYING_S, shield=True):
+                    emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
+        return self._outcome(wish, ended, emptied=emptied)
+
+    # Steps of a run
+
+    async def _execute(
+        self,
+        wish: _Wish,
+        workspace: Workspace,
+        place: str,
+        progress: Callable[[float], Awaitable[None]] | None,
+    ) -> Ended:
+        command = await to_thread.run_sync(self._prepare, wish, workspace, place)
+        written = [workspace.path, *_private(place)]
+        most = self._settings.workspace_bytes
+
+        async def beat(elapsed: float) -> bool:
+            if progress is not None:
+                try:
+                    with anyio.move_on_after(BEAT_S):
+                        await progress(elapsed)
+                except Exception:  # whoever listens has no say in whether the script goes on
+                    logger.debug("progress could not be told", exc_info=True)
+            return await to_thread.run_sync(exceeds, written, most, abandon_on_cancel=True)
+
+        return await execute(
+            command,
+            timeout_s=wish.timeout_s,
+            output_bytes=self._settings.output_bytes,
+            beat_s=BEAT_S,
+            beat=beat,
+        )
+
+    def _prepare(self, wish: _Wish, workspace: Workspace, place: str) -> Command:
+        """Everything that touches the disk before the start."""
+        interpreter = self._interpreter(wish)
+        workdir = workspace.prepare(wish.workdir)
+        name = wish.skill.name if _DIRECTORY_NAME.fullmatch(wish.skill.name) else "skill"
+        os.mkdir(place, 0o700)
+        temporary, shared = _private(place)
+        os.mkdir(temporary, 0o700)
+        os.mkdir(shared, 0o700)
+        skill = os.path.join(place, "skills", name)
+        lay_out(self._registry, wish.skill, wish.path, skill)
+        box, seen, work, path = None, skill, workspace.path, os.environ.get("PATH", "")
+        if self._sandbox is not None:
+            start = sandbox.WORKSPACE + workdir[len(work) :]
+            box = self._sandbox.box(View(skill, name, work, temporary, shared, start, interpreter.needs))
+            seen, work, temporary = f"{sandbox.SKILLS}/{name}", sandbox.WORKSPACE, sandbox.TEMPORARY
+            path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
+        script = os.path.join(seen, *wish.path.split("/"))
+        own = {
+            **_platform(),
+            "PATH": path or os.defpath,
+            "HOME": work,
+            "TMPDIR": temporary,
+            "LANG": "C.UTF-8",
+            "SKILL_DIR": seen,
+            "SKILL_WORKSPACE": work,
+        }
+        argv = (*interpreter.argv, script, *wish.args)
+        return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), box)
+
+    def _interpreter(self, wish: _Wish) -> Interpreter:
+        if self._interpreters.maps(wish.path):
+            return self._interpreters.by_extension(wish.path)
+        head = self._registry.read(wish.file)[:_HEAD]
+        return self._interpreters.by_first_line(wish.path, head, executable=wish.file.executable)
+
+    def _limits(self, timeout_s: float) -> dict[str, int]:
+        # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
+        # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
+        return {
+            "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
+            "DATA": self._settings.memory_bytes,
+            "FSIZE": self._settings.file_bytes,
+            "NOFILE": _OPEN_FILES,
+            "CORE": 0,
+            "NPROC": _PROCESSES,
+        }
+
+    def _tidy(self, place: str, workspace: Workspace) -> bool:
+        """Remove what was made for one run. Returns whether the work directory had to be emptied."""
+        discard(place)
+        if not workspace.open or not exceeds([workspace.path], self._settings.workspace_bytes):
+            return False
+        try:
+            empty(workspace.path)
+        except OSError as error:
+            logger.warning("%s cannot be emptied (%s)", workspace.path, error.strerror)
+        return True
+
+    def _outcome(self, wish: _Wish, ended: Ended, *, emptied: bool) -> Outcome:
+        remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"
+        if ended.timed_out:
+            remarks += _line(f"the script was ended after its time limit of {wish.timeout_s:g} s")
+        if ended.stopped:
+            remarks += _line(f"the script was ended because its files took {most}, or could not be measured")
+        if emptied:
+            remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
+        logger.info("ran %s of %s: exit code %s, %d ms", wish.path, wish.skill.path, ended.exit_code, ended.duration_ms)
+        return Outcome(
+            wish.path,
+            ended.exit_code,
+            ended.stdout,
+            _joined(ended.stderr, remarks),
+            ended.duration_ms,
+            ended.timed_out,
+            ended.stdout_truncated,
+            ended.stderr_truncated,
+            "none" if self._sandbox is None else "bubblewrap",
+        )
+
+    # What runs share
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[None]:
+        """One of the places for scripts; what waits for it too long is turned away."""
+        with anyio.move_on_after(PATIENCE_S) as limit:
+            await self._places.acquire()
+        if limit.cancelled_caught:
+            raise RequestError(
+                f"{self._settings.concurrent} scripts are running already, which is all that run at once; "
+                "try again in a moment"
+            )
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    def _directory(self) -> str:
+        if self._top is None or not os.path.isdir(self._top):
+            self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
+        return self._top
+
+    def _checked_timeout(self, timeout_s: float | None) -> float:
+        most = self._settings.max_timeout_s
+        if timeout_s is None:
+            return min(self._settings.timeout_s, most)
+        if not 0 < timeout_s <= most:
+            raise RequestError(f"timeout_s must be more than 0 and at most {most:g} seconds, not {timeout_s:g}")
+        return timeout_s
+
+
+def _file(skill: Skill, path: str) -> SkillFile:
+    file = skill.files.get(path)
+    if file is None:
+        there = [each for each in skill.files if each.startswith("scripts/")]
+        more = f" and {len(there) - _NAMES_SHOWN} more" if len(there) > _NAMES_SHOWN else ""
+        hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}{more}" if there else "it has no scripts"
+        raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
+    return file
+
+
+def _path_with(program: str) -> str:
+    """The sandbox's PATH, with the program's directory before it if it is not there."""
+    directory = os.path.dirname(program)
+    return sandbox.PATH if directory in sandbox.PATH.split(":") else f"{directory}:{sandbox.PATH}"
+
+
+def _platform() -> dict[str, str]:
+    """What no program of this platform can do without."""
+    needed = ("SYSTEMROOT", "PATHEXT", "COMSPEC") if os.name == "nt" else ()
+    return {name: os.environ[name] for name in needed if name in os.environ}
+
+
+def _private(place: str) -> tuple[str, str]:
+    """Where, in a run's own directory, its temporary files and its shared memory are."""
+    return os.path.join(place, "tmp"), os.path.join(place, "shm")
+
+
+def _line(said: str) -> str:
+    return f"mcp-skills-server: {said}\n"
+
+
+def _joined(stderr: str, remarks: str) -> str:
+    return f"{stderr}\n{remarks}" if remarks and stderr and not stderr.endswith("\n") else stderr + remarks

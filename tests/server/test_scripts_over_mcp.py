@@ -1,0 +1,166 @@
+"""Scripts of skills over real stdio and HTTP: what comes back, progress, and an end for every script."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from web.http_wire import Stream, client, http_serving
+from wire import DEADLINE, Era, Wire, serving, write_skill
+
+HELLO = "import sys, os\nprint('hello', *sys.argv[1:], os.environ.get('TONE', ''))\nsys.exit(3)\n"
+HOLD = """\
+import socket, sys
+held = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+held.sendall(b"running")
+held.recv(1)  # for ever
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A skill with two scripts and another without."""
+    skill = write_skill(tmp_path / "alpha", scripts__hello_py=HELLO, scripts__hold_py=HOLD, references__a_py=HELLO)
+    (skill / "scripts" / "notes.txt").write_text("no program")
+    write_skill(tmp_path / "beta")
+    return tmp_path
+
+
+@pytest.fixture
+def door() -> Iterator[socket.socket]:
+    """Where a script that holds on reports."""
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        opened.settimeout(DEADLINE)
+        yield opened
+
+
+def running(door: socket.socket) -> socket.socket:
+    """The connection of a script that runs; it closes when the script ends."""
+    held, _ = door.accept()
+    held.settimeout(DEADLINE)
+    assert held.recv(7) == b"running"
+    return held
+
+
+def load(wire: Wire) -> str:
+    """Load the skill with the scripts; the handle."""
+    loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+    return loaded["structuredContent"]["session"]
+
+
+def call(handle: str, path: str, **more: Any) -> dict[str, Any]:
+    """The parameters of a call."""
+    return {"name": "skills_run_script", "arguments": {"path": path, "session": handle, **more}}
+
+
+@pytest.mark.requirement("RT-18", "RT-19")
+def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era) -> None:
+    with serving(folder, "--allow-scripts", era=era) as wire:
+        assert "skills_run_script" in [tool["name"] for tool in wire.request("tools/list")["tools"]]
+        given = {"args": ["a b", "$HOME"], "env": {"TONE": "warm"}}
+        result = wire.request("tools/call", call(load(wire), "scripts/hello.py", **given))
+        outcome = result["structuredContent"]
+        assert outcome.pop("duration_ms") >= 0 and outcome.pop("sandbox") in {"bubblewrap", "none"}
+        assert outcome == {
+            "path": "scripts/hello.py",
+            "exit_code": 3,
+            "stdout": "hello a b $HOME warm\n",
+            "stderr": "",
+            "timed_out": False,
+            "stdout_truncated": False,
+            "stderr_truncated": False,
+        }
+        assert not result.get("isError")
+        assert "exit code 3" in result["content"][0]["text"] and "hello a b" in result["content"][0]["text"]
+
+
+@pytest.mark.requirement("RT-15", "RT-18", "X-29", "X-30")
+@pytest.mark.parametrize(
+    ("path", "more", "words"),
+    [
+        ("references/a.py", {}, "scripts/hello.py"),
+        ("scripts/../references/a.py", {}, "scripts/hello.py"),
+        ("../alpha/scripts/hello.py", {}, "scripts/hello.py"),
+        ("/bin/sh", {}, "scripts/hello.py"),
+        ("scripts/none.py", {}, "scripts/hello.py"),
+        ("scripts/notes.txt", {}, "scripts/notes.txt"),
+        ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
+        ("scripts/hello.py", {"args": "x"}, "args"),
+        ("scripts/hello.py", {"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+        ("scripts/hello.py", {"workdir": "../.."}, "workdir"),
+        ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
+        ("scripts/hello.py", {"stdin": "x"}, "stdin"),
+    ],
+)
+def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
+    with serving(folder, "--allow-scripts") as wire:
+        result = wire.request("tools/call", call(load(wire), path, **more))
+        assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
+
+
+@pytest.mark.requirement("X-29")
+def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: socket.socket, era: Era) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+        handle = load(wire)
+        asked = call(handle, "scripts/hold.py", args=[str(door.getsockname()[1])])
+        identifier = wire.start("tools/call", {**asked, "_meta": {"progressToken": "p"}})
+        held = running(door)
+        told = wire.notification()
+        assert told["method"] == "notifications/progress"
+        assert told["params"]["progressToken"] == "p" and told["params"]["progress"] > 0
+        wire.notify("notifications/cancelled", {"requestId": identifier})
+        assert held.recv(1) == b""
+        held.close()
+        assert wire.request("tools/call", call(handle, "scripts/hello.py"))["structuredContent"]["exit_code"] == 3
+
+
+def test_the_time_limit_ends_a_script(folder: Path, door: socket.socket, era: Era) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", "off", "--script-timeout", "0.5", era=era) as wire:
+        asked = call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])])
+        result = wire.request("tools/call", asked)
+        assert result["structuredContent"]["timed_out"] and "time limit" in result["content"][0]["text"]
+
+
+@pytest.mark.parametrize("how", ["stdin closes", "SIGTERM"])
+def test_no_script_outlives_the_server(folder: Path, door: socket.socket, how: str, era: Era) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+        wire.start("tools/call", call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])]))
+        held = running(door)
+        assert (wire.close() if how == "stdin closes" else wire.signal(signal.SIGTERM)) == 0
+        assert held.recv(1) == b""
+        held.close()
+
+
+def test_other_requests_are_answered_while_a_script_runs(folder: Path, door: socket.socket, era: Era) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+        wire.start("tools/call", call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])]))
+        with running(door):
+            assert len(wire.every_skill()) == 2
+
+
+def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: socket.socket) -> None:
+    with http_serving(folder, "--allow-scripts", "--sandbox", "off") as server, client(server, "modern") as one:
+        loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+        asked = call(loaded["structuredContent"]["session"], "scripts/hold.py", args=[str(door.getsockname()[1])])
+        message = one.message("tools/call", {**asked, "_meta": {"progressToken": "p"}})
+
+        # The stream begins with the first progress, so it is opened beside the script.
+        stream = Stream(server, "POST", json.dumps(message).encode(), one.headers(message))
+        held = running(door)
+        stream.close()
+        assert held.recv(1) == b""
+        held.close()
+
+
+def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))  # no bwrap there
+    with serving(folder, "--allow-scripts", "--sandbox", "required", opened=False) as wire:
+        assert wire.wait() == 2
+        (line,) = wire.stderr.decode().splitlines()[-1:]
+        assert "sandbox" in line and "bwrap" in line and "--sandbox" in line

@@ -32,6 +32,7 @@ class ScriptedModel:
     seen: list[str] = field(default_factory=list)
 
     async def __call__(self, instructions: str, tools: list[Any], messages: list[Any]) -> "ToolCall | str":
+        del tools, messages  # which a real model is given too
         self.seen.append(instructions)
         return next(self.moves)
 

@@ -132,8 +132,8 @@ async def demo(folder: Path) -> None:
         print(f"   skills_search  {', '.join(each['name'] for each in found.structured_content['skills'][:3])}")
         used = await client.call_tool("skills_load", {"names": ["csv-profiling"]})
         (receipt,) = used.structured_content["active_skills"]
-        print(f"   skills_load    {receipt['name']}, {len(receipt['instructions'])} characters of instructions, ", end="")
-        print(f"files: {', '.join(receipt['files'])}")
+        print(f"   skills_load    {receipt['name']}, {len(receipt['instructions'])} characters of instructions")
+        print(f"                  with {', '.join(receipt['files'])}")
         path = receipt["files"][0]
         part = await client.call_tool("skills_read", {"path": path, "max_lines": 3})
         print(f"   skills_read    {path}: {cut(part.content[0].text, 60)}")

@@ -1,8 +1,8 @@
 """The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs them with.
 
 Plain values in, plain dicts and texts out. Every text is a function of the catalogue alone and in its order, so that
-prompt caches hold. Of a tool's result the text and the structure tell the same, because some hosts hand the model
-only the one, some only the other.
+prompt caches hold. Of a tool's result the text alone and the structure alone are enough for a model, because some hosts
+hand it only the one, some only the other.
 """
 
 from __future__ import annotations
@@ -101,15 +101,17 @@ def is_usable(skill: Skill) -> bool:
 
 def is_offered(skill: Skill) -> bool:
     """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name."""
-    reserved = skill.frontmatter.get("disable-model-invocation") in (True, "true")
+    reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
     return is_usable(skill) and bool(skill.description.strip()) and not reserved
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     """Whether what a model is told of the skills may differ once these took the place of those."""
 
-    def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str]]:
-        return {path: (each.name, each.description) for path, each in skills.items() if is_offered(each)}
+    def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
+        # A hidden skill counts with its name: another skill of that name goes by its path (`sep2076.name_of`).
+        usable = ((path, each) for path, each in skills.items() if is_usable(each))
+        return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
 
     return told(before) != told(after)
 
@@ -145,7 +147,7 @@ def instructions(offers: Sequence[Offer], tokens: int, *, scripts: bool, active:
     if active:
         bodies = "\n".join(element("skill", {"name": each.name}, each.instructions) for each in active)
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
-        parts.append(f"<active_skills>\n{bodies}\n</active_skills>")
+        parts.append(element("active_skills", {}, bodies))
     return "\n\n".join(parts)
 
 
@@ -203,7 +205,7 @@ def _load_tool(offers: Sequence[Offer], tokens: int, bound: Mapping[str, Json]) 
     lines: list[str] = []
     room = tokens * _TOKEN // _TOOL_SHARE
     for offer in offers:
-        line = f"- {offer.name}: {_clip(_one_line(offer.description))}"
+        line = f"- {_one_line(offer.name)}: {_clip(_one_line(offer.description))}"
         room -= len(line.encode()) + 1
         if room < 0:
             break
@@ -289,6 +291,7 @@ def _read_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
             "skill": _text("The loaded skill; without it the one that was loaded last."),
             "start_line": _number("Line of a text file to begin at.", 1, None),
             "max_lines": _number("How many lines to read.", None, None),
+            "start_character": _number("Character of that line to begin at.", 1, None),
             **bound,
         },
         required=["path"],
@@ -378,6 +381,7 @@ _RECEIPT: Final[dict[str, Json]] = {
                     "properties": {"type": "object"},
                     "instructions": {"type": "string"},
                     "files": _TEXTS,
+                    "files_not_shown": {"type": "integer"},
                     "problems": _TEXTS,
                 },
                 "required": ["name", "location", "root_dir", "digest", "properties"],
@@ -465,7 +469,7 @@ def receipt(active: Sequence[Loaded], session: str | None, fresh: Sequence[Loade
     """
     new = {each.name for each in fresh} if bodies else set[str]()
     structure: dict[str, Json] = {"active_skills": [_receipt_entry(each, each.name in new) for each in active]}
-    names = ", ".join(each.name for each in active) or "none"
+    names = ", ".join(_one_line(each.name) for each in active) or "none"
     lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
     if session is not None:
         structure = {SESSION: session, **structure}
@@ -478,27 +482,41 @@ def receipt(active: Sequence[Loaded], session: str | None, fresh: Sequence[Loade
     return _result("\n\n".join(lines), structure)
 
 
-def text_file(path: str, text: str, start: int, most_lines: int | None, most_characters: int) -> Result:
-    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on (RT-17)."""
-    lines = text.split("\n")
-    count = len(lines) - (1 if lines[-1] == "" and len(lines) > 1 else 0)
-    if start == 1 and most_lines is None and len(text) <= most_characters:
+def text_file(
+    path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
+) -> Result:
+    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on (RT-17).
+
+    The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
+    part; `start_character` is where in the first line to begin.
+    """
+    if start == 1 and start_character == 1 and most_lines is None and len(text) <= most_characters:
         return _result(text)
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if not lines[-1] and len(lines) > 1:
+        lines.pop()
+    count = len(lines)
     if start > count:
         return failure(f"{path} has {count} lines; give a start_line up to {count}")
-    end, size = start - 1, 0
+    first = lines[start - 1][start_character - 1 :]
+    if len(first.removesuffix("\n")) > most_characters:
+        cut = start_character + most_characters
+        note = f"characters {start_character} to {cut - 1} of line {start} of {count} of {path}"
+        note += f"; line {start} is cut after {most_characters} characters"
+        go_on = f"go on with start_line={start}, start_character={cut}"
+        return _result(first[:most_characters], more=[{"type": "text", "text": f"[{note}; {go_on}]"}])
     last = min(count, start - 1 + most_lines) if most_lines is not None else count
-    while end < last and (end < start or size + len(lines[end]) < most_characters):
-        size += len(lines[end]) + 1
+    part, end = [first], start
+    size = len(first)
+    while end < last and size + len(lines[end].removesuffix("\n")) <= most_characters:
+        part.append(lines[end])
+        size += len(lines[end])
         end += 1
-    part = "\n".join(lines[start - 1 : end])
-    notes = [f"lines {start} to {end} of {count} of {path}"]
-    if len(part) > most_characters:
-        part = part[:most_characters]
-        notes.append(f"line {start} is cut after {most_characters} characters")
+    note = f"lines {start} to {end} of {count} of {path}"
     if end < count:
-        notes.append(f"go on with start_line={end + 1}")
-    return _result(part, more=[{"type": "text", "text": f"[{'; '.join(notes)}]"}])
+        note += f"; go on with start_line={end + 1}"
+    return _result("".join(part), more=[{"type": "text", "text": f"[{note}]"}])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
@@ -520,7 +538,9 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
 
 def outcome(told: Mapping[str, Json]) -> Result:
     """The answer of running a script (RT-19). A script that fails is an answer like another; its exit code tells."""
-    state = "was stopped at the time limit" if told["timed_out"] else f"ended with exit code {told['exit_code']}"
+    code = told["exit_code"]
+    ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
+    state = "was stopped at the time limit" if told["timed_out"] else ended
     parts = [f"{told['path']} {state} after {told['duration_ms']} ms."]
     for stream in ("stdout", "stderr"):
         cut = " (cut)" if told[f"{stream}_truncated"] else ""
@@ -550,6 +570,9 @@ def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
     }
     if with_body:
         out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MOST_FILES]]}
+        cut = len(loaded.files) - _MOST_FILES
+        if cut > 0:
+            out["files_not_shown"] = cut  # ASG-28
     if loaded.problems:
         out["problems"] = [*loaded.problems]
     return out
@@ -569,7 +592,7 @@ def _with_files(loaded: Loaded) -> str:
 
 
 def _listed(shown: Mapping[str, Json]) -> str:
-    said = f"- {shown['name']}: {_one_line(str(shown['description']))}"
+    said = f"- {_one_line(str(shown['name']))}: {_one_line(str(shown['description']))}"
     found = shown.get("problems")
     return f"{said} [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else said
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import anyio
 
 from mcp_skills_server.catalog.answer import answer, body, read
 from mcp_skills_server.catalog.registry import Registry
@@ -21,7 +24,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, uris
 from mcp_skills_server.format.uris import SCHEME, uri
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -132,7 +135,7 @@ class Runtime:
         Raises:
             RequestError: there is none, or several share the name. The message has the nearest ones.
         """
-        located = self._at(snapshot, wanted)
+        located = self.locate(snapshot, wanted)
         if located is not None:
             return located
         try:
@@ -158,7 +161,8 @@ class Runtime:
         location = self.location(skill) if self.settings.absolute_paths else None
         return Offer(_name(skill, snapshot), skill.description, location)
 
-    def _at(self, snapshot: Snapshot, wanted: str) -> Skill | None:
+    def locate(self, snapshot: Snapshot, wanted: str) -> Skill | None:
+        """The skill at this location, or None (RT-11)."""
         if wanted[: len(SCHEME)].lower() == SCHEME:
             target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
             found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
@@ -189,6 +193,8 @@ class Session:
         self._hosted = hosted
         self._active: dict[str, tuple[Skill, Loaded]] = {}
         self._workspace: Workspace | None = None
+        self._changing = anyio.Lock()
+        """Held by whoever sets `_active` after waiting for a file."""
 
     @property
     def active_skills(self) -> list[str]:
@@ -198,7 +204,7 @@ class Session:
     async def instructions(self) -> str:
         """What to put at the top of the next model call: the rule, `<available_skills>`, `<active_skills>` (RT-4...7).
 
-        An edit of a loaded skill shows here at once; what was unloaded is gone from it (RT-21).
+        An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded is gone (RT-21).
         """
         await self._keep_current()
         return self._runtime.instructions([loaded for _, loaded in self._active.values()])
@@ -219,7 +225,8 @@ class Session:
         try:
             tool = runtime.canonical(name)
             if tool is None:
-                return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(_CALLS)}")
+                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.scripts is not None]
+                return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}
             wrong = _wrong(tool, given)
             if wrong:
@@ -278,18 +285,18 @@ class Session:
             # All or nothing: every body is there before anything changes (X-30).
             return {path: (skill, await self._prepare(skill, snapshot)) for path, skill in wanted.items()}
 
-        fresh = await answer(self._registry, ask)
-        self._active = self._active | fresh if adds else fresh
+        async with self._changing:
+            fresh = await answer(self._registry, ask)
+            self._active = self._active | fresh if adds else fresh
         return self._receipt([loaded for _, loaded in fresh.values()])
 
     async def _unload(self, given: Mapping[str, Any], _: Progress | None) -> Result:
         names: list[str] = given.get("names", [])
-        if given.get("all"):
-            self._active = {}
-        elif not names:
+        if not given.get("all") and not names:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
-        paths = {path for path, (_, loaded) in self._active.items() if {path, loaded.name, loaded.location} & {*names}}
-        self._active = {path: each for path, each in self._active.items() if path not in paths}
+        async with self._changing:
+            gone = {self._meant(name) for name in names}
+            self._active = {} if given.get("all") else {p: each for p, each in self._active.items() if p not in gone}
         return self._receipt()
 
     async def _read(self, given: Mapping[str, Any], _: Progress | None) -> Result:
@@ -303,7 +310,9 @@ class Session:
                 target = uri(skill.path, path) if skill.standing is Standing.VALID else None
                 return runtime.binary_file(path, target, raw, limits.media_bytes)
             start, most = int(given.get("start_line", 1)), given.get("max_lines")
-            return runtime.text_file(path, text, start, None if most is None else int(most), limits.read_characters)
+            most = None if most is None else int(most)
+            within = int(given.get("start_character", 1))
+            return runtime.text_file(path, text, start, most, limits.read_characters, start_character=within)
 
         return await answer(self._registry, ask)
 
@@ -345,7 +354,7 @@ class Session:
             except RequestError as error:
                 wrong.append(str(error))
         if wrong:
-            raise RequestError("Nothing was loaded. " + ". ".join(wrong))
+            raise RequestError("Nothing was loaded. " + ". ".join(wrong[:_SUGGESTED]))
         return found
 
     def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any]) -> Skill:
@@ -354,7 +363,11 @@ class Session:
             lost = "" if self._hosted else f', and give the "{runtime.SESSION}" that it returned'
             raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{lost}")
         name = given.get("skill")
-        path = next(reversed(self._active)) if name is None else self._runtime.find(snapshot, name).path
+        path = (
+            next(reversed(self._active))
+            if name is None
+            else self._meant(name) or self._runtime.find(snapshot, name).path
+        )
         skill = snapshot.skills.get(path)
         if path not in self._active or skill is None:
             raise RequestError(
@@ -362,6 +375,15 @@ class Session:
                 f"{', '.join(self.active_skills)}"
             )
         return skill
+
+    def _meant(self, wanted: str) -> str | None:
+        """The path of the loaded skill of this name, skill path or location, or None."""
+        for path, (_, loaded) in self._active.items():
+            if wanted in {path, loaded.name, loaded.location}:
+                return path
+        snapshot = self._registry.snapshot
+        located = self._runtime.locate(snapshot, wanted)
+        return located.path if located is not None and located.path in self._active else None
 
     async def _prepare(self, skill: Skill, snapshot: Snapshot) -> Loaded:
         said = await body(self._registry, skill)
@@ -378,9 +400,11 @@ class Session:
         )
 
     async def _keep_current(self) -> None:
-        """Loaded skills as they are now: edited ones anew, removed ones no more."""
-        if all(self._registry.snapshot.skills.get(path) is skill for path, (skill, _) in self._active.items()):
-            return
+        """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
+
+        def current() -> bool:
+            skills = self._registry.snapshot.skills
+            return all(skills.get(path) is skill for path, (skill, _) in self._active.items())
 
         async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
             now: dict[str, tuple[Skill, Loaded]] = {}
@@ -392,7 +416,10 @@ class Session:
                     now[path] = (found, await self._prepare(found, snapshot))
             return now
 
-        self._active = await answer(self._registry, ask)
+        if not current():
+            async with self._changing:
+                with suppress(StaleFile):
+                    self._active = await answer(self._registry, ask)
 
     def _receipt(self, fresh: Sequence[Loaded] = ()) -> Result:
         active = [loaded for _, loaded in self._active.values()]
@@ -424,6 +451,9 @@ def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain
+    for path in paths:
+        if wanted == uri(skill.path, path):
+            return path
     inside = [path for path in paths if path.startswith(plain.rstrip("/") + "/")]
     near = inside or get_close_matches(plain, paths, _SUGGESTED) or list(paths)
     shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
@@ -441,14 +471,15 @@ def _validators() -> dict[str, Draft202012Validator]:
 
 def _wrong(tool: str, given: Mapping[str, Any]) -> str | None:
     """What is wrong with the arguments, and what the tool takes; None for nothing."""
-    from jsonschema.exceptions import best_match
-
     validator: Any = _validators()[tool]  # the stubs say little
-    error: Any = best_match(validator.iter_errors(dict(given)))  # pyright: ignore[reportUnknownVariableType]
-    if error is None:
-        return None
-    schema = validator.schema
-    place = f"Argument {'.'.join(map(str, error.absolute_path))}: " if error.absolute_path else ""
+    schema: dict[str, Any] = validator.schema
     required = schema.get("required", ())
     taken = ", ".join(f"{key} (required)" if key in required else key for key in schema["properties"])
-    return f"{place}{error.message[:400]}. {tool} takes: {taken}"
+    try:
+        error: Any = next(validator.iter_errors(dict(given)), None)
+    except RecursionError:
+        return f"The arguments are nested too deeply. {tool} takes: {taken}"
+    if error is None:
+        return None
+    place = printable(".".join(map(str, error.absolute_path)))[:100]
+    return f"{f'Argument {place}: ' if place else ''}{error.message[:400]}. {tool} takes: {taken}"

@@ -48,12 +48,15 @@ class Sessions:
         """Have the session found by its handle, by this owner alone; None where callers have no names."""
         self._open[session.session_id] = (session, owner, self._now())
         self._open.move_to_end(session.session_id)
-        for handle, (old, _, used) in list(self._open.items()):
-            if len(self._open) <= self._most and self._now() - used <= self._idle_s:
+        over: list[str] = []
+        too_many = len(self._open) - self._most
+        for handle, (old, _, used) in self._open.items():
+            if len(over) >= too_many and self._now() - used <= self._idle_s:
                 break
             if old is not session and not old.calls:
-                del self._open[handle]
-                old.close()
+                over.append(handle)
+        for handle in over:
+            self._open.pop(handle)[0].close()
 
     def find(self, handle: str, owner: str | None) -> Session:
         """The session of this handle.

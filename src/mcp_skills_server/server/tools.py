@@ -56,7 +56,7 @@ class Tools:
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         result = await session.call(name, given, progress=caller.progress)
-        if session.active_skills:
+        if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             self._sessions.keep(session, caller.owner)
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id

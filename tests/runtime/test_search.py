@@ -1,0 +1,376 @@
+"""Which skills are found by which words, that the index follows the snapshot, and that no question is too odd."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from catalog.forest import loaded, plant, skill_md, skills, together
+from dialects import build
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.runtime.search import Search
+from wire import FIXTURES
+
+
+def registry(*found: Skill) -> Registry:
+    made = Registry([])
+    made.snapshot = build.snapshot(*found)
+    return made
+
+
+def skill(path: str, *headings: str, **fields: Any) -> Skill:
+    made = build.skill(path, **fields)
+    return replace(made, reading=replace(made.reading, headings=headings))
+
+
+def ask(search: Search, query: str, limit: int = 5) -> list[str]:
+    return [found.path for found in search.find(query, limit, lambda _: True)]
+
+
+def found(query: str, *among: Skill, limit: int = 5) -> list[str]:
+    return ask(Search(registry(*among)), query, limit)
+
+
+def without_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
+
+
+def without_fts5(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Database(sqlite3.Connection):
+        def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
+            if "fts5" in sql:
+                raise sqlite3.OperationalError("no such module: fts5")
+            return super().execute(sql, *more)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Database))
+
+
+@pytest.fixture(params=[None, without_sqlite, without_fts5], ids=["full text", "no sqlite", "no fts5"])
+def _any_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param is not None:
+        request.param(monkeypatch)
+
+
+either_index = pytest.mark.usefixtures("_any_index")
+
+
+# Relevance, on the skills that come with the project
+
+QUERIES = [
+    ("commit-messages", "commit-messages"),
+    ("Commit_Messages", "commit-messages"),
+    ("commmit mesages", "commit-messages"),
+    ("colr-palete", "colour-palettes"),
+    ("incidnet report", "incident-report"),
+    ("refnuds", "acme/billing/refunds"),
+    ("retrywithbackoff", "retry-with-backoff"),
+    ("a customer wants their money back", "acme/billing/refunds"),
+    ("how do I write release notes for a new version", "release-checklist/changelog-entry"),
+    ("write a postmortem for the outage on Tuesday", "incident-report"),
+    ("rename a database column without downtime", "sql-migrations"),
+    ("which response code should my endpoint return when a record does not exist", "http-status-codes"),
+    ("is the text on this background readable enough", "colour-palettes"),
+    ("what is in this table of sales data", "csv-profiling"),
+    ("too much bold in the documentation", "emphasis-in-docs"),
+    ("actions that last", "incident-report"),
+    ("quoting line ends", "windows-paths"),
+    ("i18n", "polite-greetings"),
+    ("hofliche gruße", "polite-greetings"),
+    ("日本語", "polite-greetings"),
+    ("migr", "sql-migrations"),
+    ("acme/billing/invoices", "acme/billing/invoices"),
+]
+
+
+@pytest.fixture(scope="module")
+def fixtures() -> Search:
+    return Search(loaded(FIXTURES))
+
+
+@pytest.mark.parametrize(("query", "expected"), QUERIES)
+def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, expected: str) -> None:
+    assert expected in ask(fixtures, query, 3)
+
+
+# What counts for how much
+
+
+@either_index
+def test_the_exact_name_comes_first_however_its_words_are_held_together() -> None:
+    among = (
+        skill("release"),
+        skill("release-notes", description="Writes."),
+        skill("release-notes-release-notes", description="Release notes and release notes."),
+    )
+    for query in ("release", "Release!", "release-notes", "RELEASE_NOTES", "release/notes", "releasenotes"):
+        assert found(query, *among)[0] == ("release" if "note" not in query.lower() else "release-notes")
+
+
+@either_index
+def test_a_word_counts_most_in_the_name_then_in_the_tags_the_description_and_the_headings() -> None:
+    filler = [skill(f"other-{number}", description="Something else.") for number in range(9)]
+    among = [
+        skill("d", "Zebra", description="Same words here."),
+        skill("c", "Other", description="Zebra words here."),
+        skill("b", "Other", description="Same words here.", tags=["zebra"]),
+        skill("zebra-crossing", "Other", description="Same words here."),
+    ]
+    assert found("zebra", *filler, *among) == ["zebra-crossing", "b", "c", "d"]
+
+
+@either_index
+def test_the_title_and_the_path_are_found_too() -> None:
+    among = (skill("acme/one", title="Quarterly figures"), skill("other/two"))
+    assert found("figures", *among) == ["acme/one"]
+    assert found("acme", *among) == ["acme/one"]
+
+
+@either_index
+def test_skills_of_equal_rank_come_by_path() -> None:
+    among = [skill(f"{letter}/tool", description="Equal.") for letter in "cab"]
+    assert found("tool", *among) == ["a/tool", "b/tool", "c/tool"]
+    assert found("equal", *among) == ["a/tool", "b/tool", "c/tool"]
+
+
+@either_index
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ("INVOICES", "invoice"),
+        ("invoice", "Invoices"),
+        ("writing", "writes"),
+        ("cafe", "Café"),
+        ("CAFÉ", "cafe"),
+        ("strasse", "Straße"),
+        ("postg", "PostgreSQL"),
+        ("snake-case", "snake_case"),
+        ("a.b/c", "c"),
+        ("敬称", "日本語の敬称です"),
+        ("敬", "敬称"),
+        ("이름", "이름을"),
+        ("Ελληνικα", "Ελληνικά"),
+    ],
+)
+def test_words_are_folded(query: str, word: str) -> None:
+    assert found(query, skill("one", description=f"About {word} and more."), skill("two")) == ["one"]
+
+
+@either_index
+def test_words_that_say_nothing_do_not_hurt() -> None:
+    among = [skill(f"noise-{number}", description="How do I do it with the a for and of.") for number in range(5)]
+    assert found("how do I do it with the zebra", *among, skill("one", description="Zebra.")) == ["one"]
+
+
+def test_not_every_word_must_be_there_but_more_are_better() -> None:
+    among = [
+        skill("one", description="Paints a fence."),
+        skill("two", description="Paints a fence in green."),
+        skill("three", description="Sings."),
+        skill("four", description="Dances."),
+        skill("five", description="Sleeps."),
+    ]
+    assert found("paint my fence green tomorrow", *among) == ["two", "one"]
+
+
+@either_index
+@pytest.mark.parametrize(
+    "query", ["comit", "commmit", "comitt", "ocmmit", "commti", "kommit", "commitmessages", "commt"]
+)
+def test_a_slip_in_a_name_is_forgiven(query: str) -> None:
+    assert found(query, skill("commit-messages"), skill("other"), skill("third"))[0] == "commit-messages"
+
+
+@either_index
+@pytest.mark.parametrize("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
+def test_what_is_near_to_nothing_finds_nothing(query: str) -> None:
+    assert found(query, skill("commit-messages"), skill("other")) == []
+
+
+def test_a_word_of_which_a_name_is_made_may_be_one_that_says_nothing() -> None:
+    among = (skill("how-to", description="x"), skill("before-and-after", description="x"), skill("c", description="x"))
+    assert found("how to", *among) == ["how-to"]
+    assert found("after", *among) == ["before-and-after"]
+    assert found("bef", *among) == ["before-and-after"]
+
+
+# Which may be found
+
+
+@either_index
+def test_as_many_are_found_as_are_wanted_and_accepted() -> None:
+    search = Search(registry(*(skill(f"tool-{number:03}", description="Same.") for number in range(300))))
+    odd: Callable[[Skill], bool] = lambda each: int(each.path[-1]) % 2 == 1  # noqa: E731
+    assert [each.path for each in search.find("tool", 4, odd)] == ["tool-001", "tool-003", "tool-005", "tool-007"]
+    assert len(search.find("tool", 1_000, odd)) == 150
+    assert search.find("tool", 5, lambda _: False) == search.find("tool", 0, odd) == search.find("tool", -1, odd) == []
+
+
+@either_index
+def test_an_unusable_skill_is_never_found() -> None:
+    among = (skill("good-tool"), skill("lenient-tool", standing=Standing.LENIENT))
+    assert found("tool", *among, skill("bad-tool", standing=Standing.UNUSABLE)) == ["good-tool", "lenient-tool"]
+
+
+# Following the snapshot
+
+
+@either_index
+def test_nothing_is_read_before_the_first_question_and_then_the_present_state() -> None:
+    known = Registry([])
+    search = Search(known)
+    assert ask(search, "one") == []
+    known.snapshot = build.snapshot(skill("one"), skill("two"))
+    assert ask(search, "one") == ["one"]
+    known.snapshot = build.snapshot(skill("two"), skill("three", description="One more."))
+    assert ask(search, "one") == ["three"]
+    known.snapshot = Snapshot({})
+    assert ask(search, "one") == []
+
+
+@either_index
+def test_an_edit_on_disk_is_found_and_what_it_took_away_is_not(tmp_path: Path) -> None:
+    known = loaded(
+        plant(tmp_path, skills("one", "two") | {"three/SKILL.md": skill_md("three", body="# Zebras\n\nDo.")})
+    )
+    search = Search(known)
+    assert ask(search, "zebra") == ["three"]
+    plant(tmp_path, {"three/SKILL.md": skill_md("three", body="# Giraffes\n\nDo.")})
+    known.refresh()
+    assert ask(search, "zebra") == []
+    assert ask(search, "giraffe") == ask(search, "girrafe") == ["three"]
+
+
+def test_a_word_that_no_name_has_any_more_is_no_longer_guessed() -> None:
+    known = registry(skill("giraffes", description="x"), skill("b", description="x"))
+    search = Search(known)
+    assert ask(search, "girrafes") == ["giraffes"]
+    known.snapshot = build.snapshot(skill("zebras", description="x"), known.snapshot.skills["b"])
+    assert ask(search, "girrafes") == []
+    assert ask(search, "zebars") == ["zebras"]
+
+
+_WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "Über", "日本語", "it's", "x_y", "", "\0"]), max_size=4)
+_TREES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "alpha-beta"]), _WORDS, max_size=4)
+
+
+@either_index
+@settings(max_examples=40, deadline=None)
+@given(st.lists(_TREES, min_size=2, max_size=4))
+def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, list[str]]]) -> None:
+    known = Registry([])
+    followed = Search(known)
+    for state in states:
+        made = {path: skill(path, *words, description=" ".join(words), tags=words) for path, words in state.items()}
+        kept = {path: old for path, old in known.snapshot.skills.items() if path in made and len(made) % 2}
+        known.snapshot = Snapshot(made | kept)
+        for query in ("alpha", "beta gamma", "alhpa", "uber", "本語", "x y", "alpha beta", "a", "gam"):
+            assert ask(followed, query) == ask(Search(known), query)
+
+
+def test_one_index_serves_many_threads_while_the_snapshot_changes() -> None:
+    known = registry(skill("tool-0"))
+    search = Search(known)
+    answers: list[list[str]] = []
+
+    def change() -> None:
+        for number in range(100):
+            known.snapshot = build.snapshot(*(skill(f"tool-{each}") for each in range(number % 7 + 1)))
+
+    def questions() -> None:
+        answers.extend(ask(search, "tool") for _ in range(100))
+
+    together(change, questions, questions, questions)
+    assert len(answers) == 300
+    assert all(answer and answer == [f"tool-{number}" for number in range(len(answer))] for answer in answers)
+
+
+def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = registry(skill("one"))
+    search = Search(known)
+    assert ask(search, "one") == ["one"]
+    known.snapshot = build.snapshot(skill("two"), skill("three"))
+    with monkeypatch.context() as patch:
+        patch.setattr("mcp_skills_server.runtime.search._spelt", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ask(search, "two")
+    assert ask(search, "two") == ["two"]
+    assert ask(search, "one") == []
+
+
+# Any question
+
+
+@either_index
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        " \t\n",
+        "\0",
+        "a\0b",
+        '"',
+        '"""',
+        "'; DROP TABLE words; --",
+        "name: *",
+        "NOT",
+        "AND OR NOT NEAR(",
+        "one AND",
+        "^one*",
+        "{name}: one",
+        "one + two",
+        "-",
+        "👋🪪",
+        "the of and",
+        "x" * 100_000,
+        "one " * 25_000,
+        "\ud800",
+        "\u0301",
+        "日" * 5_000,
+        "हिन्दी العربية ไทย",
+        "\u00b2\u2460\uff21",
+        "😀" * 50_000,
+    ],
+)
+def test_no_question_is_too_odd(query: str) -> None:
+    assert set(found(query, skill("one"), skill("two"))) <= {"one", "two"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(), max_size=60))
+@example("ﬁ")
+@example("İ")
+def test_whatever_is_asked_or_indexed_nothing_fails(text: str) -> None:
+    known = registry(skill("one"), skill("two", text, description=text, tags=[text], title=text))
+    search = Search(known)
+    ask(search, text)
+    ask(search, f"one {text}")
+    known.snapshot = build.snapshot(skill("one"))
+    assert set(ask(search, text)) <= {"one"}
+
+
+def test_a_text_finds_what_it_is_said_of() -> None:
+    for text in (
+        "Zürich",
+        "ﬁnance",
+        "İstanbul",
+        "naïve",
+        "Ⅷ",
+        "x²",
+        "Straße",
+        "\uff26\uff35\uff2c\uff2c",
+        "हिन्दी",
+        "ไทย",
+        "中文",
+        "C3PO",
+    ):
+        assert found(text, skill("one", description=f"On {text}."), skill("two")) == ["one"], text

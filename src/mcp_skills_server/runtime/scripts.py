@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import tempfile
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -349,6 +350,7 @@ class Scripts:
     def _directory(self) -> str:
         if self._top is None or not os.path.isdir(self._top):
             self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
+            weakref.finalize(self, discard, self._top)  # at the latest when this process ends
         return self._top
 
     def _checked_timeout(self, timeout_s: float | None) -> float:

@@ -69,7 +69,9 @@ _LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _SCAN_AWAITED_S: Final = 0.25
-"""How long a handshake waits for the first scan, so that its instructions can name the skills; most scans take less."""
+"""How long a handshake waits for the first scan, so that its instructions can name the skills."""
+_SCAN_AWAITED: Final = 300
+"""With more entries at the top of the folders the scan is not waited for, nor begun before the handshake is over."""
 
 
 class Attachment:
@@ -134,9 +136,10 @@ class Attachment:
 
     async def instructions(self) -> str | None:
         """What a handshake tells a model of the skills; it does not wait long for the first scan."""
-        self.begin()
-        with anyio.move_on_after(_SCAN_AWAITED_S):
-            await self._ready.wait()
+        if self._begun or not self.registry.is_broad(_SCAN_AWAITED):
+            self.begin()
+            with anyio.move_on_after(_SCAN_AWAITED_S):
+                await self._ready.wait()
         return self.tools.instructions()
 
     def _open(self) -> None:

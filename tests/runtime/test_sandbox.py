@@ -1,0 +1,250 @@
+"""What a script in the sandbox sees of the machine and what not, and what happens where there is no sandbox."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime import sandbox
+from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings
+from runtime import zoo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
+
+DEADLINE = 20.0
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+    return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))
+
+
+@pytest.fixture
+def boxed() -> None:
+    """For tests that need a sandbox that works."""
+    try:
+        sandbox.choose("required", network=False, folders=())
+    except UsageError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    assert list(place.iterdir()) == []
+
+
+async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Outcome:
+    runner = Scripts(registry, ScriptSettings(**{"sandbox": "required", **settings}))
+    try:
+        with anyio.fail_after(DEADLINE):
+            skill = registry.snapshot.skills["zoo"]
+            return await runner.run(skill, f"scripts/{name}", runner.workspace(), args=args, timeout_s=10)
+    finally:
+        runner.close()
+
+
+# What a script sees
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.requirement("SP-31")
+async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(DEADLINE)
+        port = str(server.getsockname()[1])
+        refused = await ran(registry, "connect.py", port)
+        assert refused.exit_code == 1 and "Error" in refused.stderr
+
+        async with anyio.create_task_group() as tasks:
+
+            async def answer() -> None:
+                accepted, _ = await anyio.to_thread.run_sync(server.accept)
+                with accepted:
+                    accepted.sendall(b"hello")
+
+            tasks.start_soon(answer)
+            allowed = await ran(registry, "connect.py", port, network=True)
+        assert allowed.stdout == "hello\n", allowed.stderr
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.requirement("SP-32")
+async def test_the_skill_is_read_only(registry: Registry) -> None:
+    outcome = await ran(registry, "spoil.py")
+    assert outcome.exit_code == 1 and "Read-only file system" in outcome.stderr
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.requirement("SP-32")
+async def test_only_the_work_directory_and_tmp_can_be_written(registry: Registry) -> None:
+    outcome = await ran(registry, "write.sh")
+    assert outcome.stdout.split() == ["/workspace", "/tmp", "/dev/shm"], outcome.stderr
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.requirement("SP-33")
+async def test_our_environment_is_not_there_to_be_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOP_SECRET", "hunter2")
+    outcome = await ran(registry, "snoop.py")
+    assert outcome.exit_code == 0 and "SKILL_RUN=" in outcome.stdout
+    assert "hunter2" not in outcome.stdout and f"/proc/{os.getpid()}" not in outcome.stdout
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.requirement("SP-30")
+@pytest.mark.parametrize("place", ["home", "skills", "temporary", "/etc/shadow", "/root/.bashrc", "/var/log", "/sys"])
+async def test_other_files_are_not_there_and_the_user_is_nobody(
+    registry: Registry, tmp_path: Path, temporary: Path, place: str
+) -> None:
+    (tmp_path / "secret").write_text("x")
+    known = {"home": f"{Path.home()}/.profile", "skills": registry.roots[0].path, "temporary": str(tmp_path)}
+    outcome = await ran(registry, "look.py", known.get(place, place))
+    assert outcome.stdout == "False 65534\n"
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_no_privilege_is_left(registry: Registry) -> None:
+    told = (await ran(registry, "status.sh")).stdout.split()
+    assert told == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_the_operators_folders_can_be_read_and_written(registry: Registry, tmp_path: Path) -> None:
+    folder = tmp_path / "shared folder"
+    folder.mkdir()
+    (folder / "note").write_text("from outside\n")
+    outcome = await ran(registry, "share.sh", str(folder), folders=(str(folder),))
+    assert outcome.stdout == "from outside\n", outcome.stderr
+    assert (folder / "answer").read_text() == "from inside\n"
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_libraries_find_shared_memory(registry: Registry) -> None:
+    outcome = await ran(registry, "pool.py")
+    assert outcome.stdout == "3\n", outcome.stderr
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_an_interpreter_outside_the_system_is_shown_with_what_it_needs(
+    registry: Registry, tmp_path: Path
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "secret").write_text("x")
+    (tools / "mysh").symlink_to(shutil.which("sh") or "/bin/sh")
+    outcome = await ran(registry, "three.sh", interpreters={".sh": str(tools / "mysh")})
+    assert outcome.exit_code == 3, outcome.stderr
+    seen = await ran(registry, "look.py", str(tools / "secret"), interpreters={".sh": str(tools / "mysh")})
+    assert seen.stdout.startswith("False")
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) -> None:
+    top = tmp_path / "skills" / "odd"
+    top.mkdir(parents=True)
+    (top / "SKILL.md").write_text("---\nname: ../../etc\ndescription: Odd.\n---\nx\n")
+    (top / "go.sh").write_text("echo $SKILL_DIR\n")
+    odd = zoo.opened(tmp_path / "skills")
+    runner = Scripts(odd, ScriptSettings(sandbox="required"))
+    outcome = await runner.run(odd.snapshot.skills["odd"], "go.sh", runner.workspace())
+    assert outcome.stdout == "/skills/skill\n"
+    runner.close()
+
+
+# Where there is none
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PATH on which bubblewrap is not."""
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
+
+
+@pytest.mark.usefixtures("without")
+def test_a_required_sandbox_that_is_missing_is_refused(registry: Registry) -> None:
+    with pytest.raises(UsageError, match=r"bubblewrap .* is not installed") as caught:
+        Scripts(registry, ScriptSettings(sandbox="required"))
+    assert "\n" not in str(caught.value)
+
+
+def broken(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "bwrap"
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_required_sandbox_that_does_not_work_is_refused(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = broken(tmp_path, "#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n")
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: program)
+    with pytest.raises(UsageError, match=r"does not work here .*No permissions to create new namespace"):
+        Scripts(registry, ScriptSettings(sandbox="required"))
+
+
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", "no program"])
+async def test_auto_goes_on_without_one_and_says_so(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    program = broken(tmp_path, text)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: program)
+    with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
+        runner = Scripts(registry, ScriptSettings(sandbox="auto", interpreters={}))
+    monkeypatch.undo()
+    said = [record for record in caplog.records if "without a sandbox" in record.getMessage()]
+    assert len(said) == 1 and "does not work here" in said[0].getMessage()
+    assert (said[0].levelno == logging.WARNING) is (os.geteuid() == 0)
+    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/three.sh", runner.workspace())
+    assert (outcome.exit_code, outcome.sandbox) == (3, "none")
+    runner.close()
+
+
+@pytest.mark.usefixtures("boxed")
+async def test_auto_uses_one_that_works(registry: Registry) -> None:
+    assert (await ran(registry, "three.sh", sandbox="auto")).sandbox == "bubblewrap"
+    assert (await ran(registry, "three.sh", sandbox="off")).sandbox == "none"
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [
+        ("/no/such/folder", "no such folder"),
+        ("/", "the whole disk"),
+        ("/dev", "its own /dev"),
+        ("/tmp", "its own /tmp"),
+    ],
+)
+def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:
+    for mode in ("auto", "off"):
+        with pytest.raises(UsageError, match=why):
+            Scripts(registry, ScriptSettings(sandbox=mode, folders=(folder,)))
+
+
+def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    view = sandbox.View("/s", "s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
+    words = sandbox.Bubblewrap("bwrap", network=False, folders=()).box(view)(9)
+    shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
+    assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

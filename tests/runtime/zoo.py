@@ -1,0 +1,125 @@
+"""A skill whose scripts misbehave in every way that we know, and what a test needs to keep them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp_skills_server.catalog.registry import Registry
+
+SKILL_MD = "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n---\n\nLook, do not touch.\n"
+
+PYTHON = {
+    "tell": "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ), os.getcwd(), os.listdir('.')]))",
+    "read": "import sys; print(repr(sys.stdin.read()))",
+    "sleep": "import time\nprint('awake', flush=True)\ntime.sleep(600)",
+    "stubborn": "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('no', flush=True)\n"
+    "while True: time.sleep(600)",
+    "polite": "import signal, sys, time\n"
+    "def end(*_):\n    print('goodbye', flush=True)\n    sys.exit(0)\n"
+    "signal.signal(signal.SIGTERM, end)\nprint('here', flush=True)\ntime.sleep(600)",
+    "flood": "import os\nblock = b'x' * (1 << 20)\n"
+    "for _ in range(100):\n    os.write(1, block)\n    os.write(2, block)",
+    "hog": "blocks = []\nwhile True: blocks.append(bytearray(16 << 20))",
+    "huge": "with open('huge', 'wb') as file:\n    while True: file.write(bytes(1 << 20)); file.flush()",
+    "many": "import sys, time\nfor each in range(40):\n    open(f'part{each}', 'wb').write(bytes(1 << 20))\n"
+    "if len(sys.argv) > 1: time.sleep(600)",
+    "deep": "import os\nfor _ in range(1100):\n    os.mkdir('deep'); os.chdir('deep')\nopen('end', 'w').close()",
+    "locked": "import os\nos.makedirs('a/b'); open('a/b/c', 'w').close(); os.chmod('a/b', 0); os.chmod('a', 0)",
+    "connect": "import socket, sys\nwith socket.create_connection(('127.0.0.1', int(sys.argv[1])), 2) as s: "
+    "print(s.recv(9).decode())",
+    "spoil": "import os\ntop = os.environ['SKILL_DIR']\nos.chmod(top, 0o755)\nopen(top + '/new', 'w').close()",
+    "snoop": "import os, sys\nfor each in os.listdir('/proc'):\n    try:\n"
+    "        sys.stdout.write(open(f'/proc/{each}/environ', errors='replace').read())\n    except OSError: pass",
+    "look": "import os, sys\nprint(os.path.exists(sys.argv[1]), os.getuid())",
+    "bytes": "import os, sys\nos.write(1, b'\\xff\\xfe' + 'äö€'.encode())",
+    "breed": "import os, time\ncount = 0\ntry:\n    while count < 400:\n        if not os.fork(): time.sleep(600)\n"
+    "        count += 1\nexcept OSError: pass\nprint(count)",
+    "pool": "from concurrent.futures import ProcessPoolExecutor as Pool\n"
+    "if __name__ == '__main__':\n    with Pool(2) as pool: print(sum(pool.map(abs, [-1, -2])))",
+}
+SHELL = {
+    "three": "echo out; echo err >&2; exit 3",
+    "killed": "kill -SEGV $$",
+    "stop": "kill -STOP $$",
+    "litter": "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 & done; echo done",
+    "daemon": "setsid sh -c 'setsid sleep 600 & sleep 600' & echo left",
+    "quiet": "setsid sleep 600 >/dev/null 2>&1 & echo left",
+    "keep": 'cat note 2>/dev/null; echo "$1" >> note',
+    "pipe": "yes | head -n 1",
+    "link": "ln -s / away; ln -s /nowhere/at/all gone; echo linked",
+    "go": "pwd; echo $HOME $TMPDIR; echo x > $TMPDIR/x",
+    "write": "for each in / /etc /usr /skills /skills/zoo /proc /dev /home /workspace /tmp /dev/shm; do\n"
+    "    (: > $each/new) 2>/dev/null && echo $each\ndone\ntrue",
+    "status": "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status",
+    "share": 'cat "$1/note" && echo from inside > "$1/answer"',
+    "limits": "ulimit -c; ulimit -n; ulimit -f",
+}
+OTHERS: Mapping[str, tuple[str | bytes, bool]] = {
+    "direct": ("#!/bin/sh\necho direct $1\n", True),
+    "direct.xyz": ("#!/usr/bin/env sh\necho env $1\n", True),
+    "plain": ("#!/bin/sh\necho direct\n", False),
+    "crlf": (b"#!/bin/sh\r\necho direct\r\n", True),
+    "nowhere": ("#!/no/such/interpreter\n", True),
+    "junk": (bytes(range(256)) * 4, True),
+    "badformat": (b"#!" + bytes(range(1, 32)) * 9, True),
+    "types.ts": ("const n: number = 1; console.log(n)\n", False),
+    "tell.js": ("console.log(JSON.stringify(process.argv.slice(2)), process.version)\n", False),
+    "module.mjs": ("import os from 'node:os'; console.log(typeof os.platform())\n", False),
+    "tell.pl": ("print join(',', @ARGV), qq{\\n};\n", False),
+    "tell.bash": ("a=(1 2); echo ${a[1]} $BASH_VERSION\n", False),
+    "ünï cødé.sh": ('printf "%s|" "$@"\n', False),
+    "SHOUT.PY": ("print('loud')\n", False),
+}
+
+
+def build(top: Path) -> Path:
+    """Write the skill below `top`; returns the root."""
+    scripts = top / "zoo" / "scripts"
+    scripts.mkdir(parents=True)
+    (top / "zoo" / "SKILL.md").write_text(SKILL_MD, encoding="utf-8")
+    (top / "zoo" / "data").mkdir()
+    (top / "zoo" / "data" / "table.csv").write_text("a,b\n", encoding="utf-8")
+    files: dict[str, tuple[str | bytes, bool]] = {f"{name}.py": (text, False) for name, text in PYTHON.items()}
+    files |= {f"{name}.sh": (text, False) for name, text in SHELL.items()}
+    for name, (content, executable) in {**files, **OTHERS}.items():
+        path = scripts / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        path.chmod(0o755 if executable else 0o644)
+    return top
+
+
+def opened(top: Path) -> Registry:
+    """A registry on a root, scanned."""
+    registry = Registry([top])
+    registry.load()
+    return registry
+
+
+def running(mark: str) -> list[int]:
+    """The processes of this machine, zombies too, whose command line or environment has this text."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                told = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in told:
+                found.append(int(name))
+    return found
+
+
+def zombies() -> list[str]:
+    """The children of this process that nobody has waited for."""
+    found: list[str] = []
+    for name in os.listdir("/proc"):
+        try:
+            stat = Path("/proc", name, "stat").read_text() if name.isdigit() else ""
+        except OSError:
+            continue
+        fields = stat.rpartition(")")[2].split()
+        if fields and fields[0] == "Z" and int(fields[1]) == os.getpid():
+            found.append(stat)
+    return found

@@ -44,6 +44,7 @@ image: $(VENV)/.ready  ## build the container image and run it, with buildah and
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
+	@$(BIN)/python -m bench.search
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -27,6 +27,17 @@ CASES: list[tuple[str, Path, list[str], bool, str, dict[str, Any]]] = [
     ("get.nested-files", FIXTURES, [], False, "skills/get", {"name": "release-checklist"}),
     ("get.by-uri", FIXTURES, [], False, "skills/get", {"uri": "skill://polite-greetings/SKILL.md"}),
     ("resources", FIXTURES / "acme", [], False, "resources/list", {}),
+    ("tools", FIXTURES / "acme", ["--allow-scripts"], False, "tools/list", {}),
+    ("tools.skills-list", FIXTURES / "acme", [], False, "tools/call", {"name": "skills_list"}),
+    ("prompts", FIXTURES, [], False, "prompts/list", {}),
+    (
+        "prompts.get",
+        FIXTURES,
+        [],
+        False,
+        "prompts/get",
+        {"name": "release-checklist"},
+    ),
 ]
 
 

@@ -19,6 +19,8 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Severity: TypeAlias = Literal["error", "warning"]
 
 SKILL_MD = "SKILL.md"
+ORIGIN = "mcp-skills-server/origin"
+"""Under which key a protocol's `_meta` tells where a skill comes from; the extension's prefix is not ours (S40-31)."""
 
 
 class Standing(IntEnum):
@@ -135,6 +137,7 @@ class Skill:
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
         memo: values derived from this object alone, kept by whoever derived them.
+        origin: the site or the archive that it comes from, None for a folder of the operator's own.
     """
 
     path: str
@@ -146,6 +149,7 @@ class Skill:
     standing: Standing
     empty: tuple[str, ...] = ()
     memo: dict[str, Any] = field(default_factory=dict[str, Any])
+    origin: str | None = None
 
     @property
     def frontmatter(self) -> Mapping[str, Json]:

@@ -48,6 +48,19 @@ class Body:
     linked: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A directory with copies of skills that live elsewhere.
+
+    Attributes:
+        path: the directory.
+        origin: the site or the archive that they come from, as the operator wrote it.
+    """
+
+    path: str
+    origin: str
+
+
 class Registry:
     """The skills of some directories, kept current.
 
@@ -60,7 +73,7 @@ class Registry:
         UsageError: a root is not there, is not a directory, or cannot be read.
     """
 
-    def __init__(self, roots: Sequence[str | os.PathLike[str]], limits: Limits | None = None) -> None:
+    def __init__(self, roots: Sequence[str | os.PathLike[str] | Copy], limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
         self.roots = _open_roots(roots)
         self.snapshot = Snapshot({})
@@ -379,11 +392,12 @@ class Registry:
         return found
 
 
-def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
+def _open_roots(roots: Sequence[str | os.PathLike[str] | Copy]) -> tuple[Root, ...]:
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        shown = os.fspath(given)
+        origin = given.origin if isinstance(given, Copy) else None
+        shown = given.path if isinstance(given, Copy) else os.fspath(given)
         if not shown:
             raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
@@ -399,7 +413,7 @@ def _open_roots(roots: Sequence[str | os.PathLike[str]]) -> tuple[Root, ...]:
             raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
         if path not in seen:
             seen.add(path)
-            out.append(Root(len(out), path, tree.spelled(shown), os.path.abspath(shown)))
+            out.append(Root(len(out), path, origin or tree.spelled(shown), os.path.abspath(shown), origin))
     return tuple(out)
 
 

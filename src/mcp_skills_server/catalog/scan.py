@@ -52,12 +52,14 @@ class Root:
         path: absolute and resolved.
         shown: as the operator wrote it.
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
+        origin: where its skills come from, if it only holds copies of them.
     """
 
     index: int
     path: str
     shown: str
     given: str
+    origin: str | None = None
 
     def show(self, location: str) -> str:
         """A place below this root as the operator would type it."""
@@ -210,7 +212,7 @@ class _Scanner:
             reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
-        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing)
+        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=self._root.origin)
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
@@ -260,7 +262,17 @@ class _Scanner:
         findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
         standing_now = min(skill.standing, standing(findings))
         empties, said = tuple(sorted(empty)), tuple(findings)
-        found = Skill(skill.path, skill.root, skill.directory, skill.reading, files, said, standing_now, empties)
+        found = Skill(
+            skill.path,
+            skill.root,
+            skill.directory,
+            skill.reading,
+            files,
+            said,
+            standing_now,
+            empties,
+            origin=skill.origin,
+        )
         old = self._known.get(here.path)
         self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
 

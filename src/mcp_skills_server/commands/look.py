@@ -92,7 +92,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     if form == "json":
         click.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
-    for key in ("path", "name", "title", "version", "uri", "description"):
+    for key in ("path", "name", "title", "version", "uri", "origin", "description"):
         if told[key]:
             click.echo(f"{key + ':':13}{' '.join(str(told[key]).split())}")
     click.echo(f"{'served:':13}{'yes' if told['served'] else 'no'}\n")
@@ -173,6 +173,7 @@ def _summary(skill: Skill) -> dict[str, Any]:
         "version": sep2076.version(skill.frontmatter),
         "files": len(skill.files),
         "bytes": skill.size,
+        "origin": skill.origin,
         "problems": len(skill.problems),
         "served": skill.standing is Standing.VALID,
     }

@@ -90,6 +90,7 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     gave to a skill without declared arguments follow after the tag, because they are not the skill's.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
+    attributes |= {} if skill.origin is None else {"origin": skill.origin}  # S40-48
     said = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
     if words.strip():
         said.append(f"Arguments: {words}")

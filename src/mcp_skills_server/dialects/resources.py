@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.format import media
 from mcp_skills_server.format.uris import TEMPLATE, uri
-from mcp_skills_server.model import SKILL_MD, Json, Skill
+from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill
 
 LIST_CHANGED: Final = "notifications/resources/list_changed"
 UPDATED: Final = "notifications/resources/updated"
@@ -39,6 +39,8 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
         for key, value in skill.frontmatter.items()
         if key not in _TOLD_ELSEWHERE and _META_NAME.fullmatch(key)
     }
+    if skill.origin is not None:
+        meta[ORIGIN] = skill.origin
     if meta:
         out["_meta"] = meta
     return out

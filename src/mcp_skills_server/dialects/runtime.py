@@ -76,6 +76,7 @@ class Loaded:
         instructions: the body.
         files: paths of its other files.
         problems: what is wrong with it, in words.
+        origin: the site or the archive that it comes from, None for a folder of the operator's own.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Loaded:
     instructions: str
     files: tuple[str, ...]
     problems: tuple[str, ...]
+    origin: str | None = None
 
 
 def canonical(name: str) -> str | None:
@@ -145,7 +147,14 @@ def instructions(offers: Sequence[Offer], tokens: int, *, scripts: bool, active:
     if offers:
         parts.append(available(offers, tokens))
     if active:
-        bodies = "\n".join(element("skill", {"name": each.name}, each.instructions) for each in active)
+        bodies = "\n".join(
+            element(
+                "skill",
+                {"name": each.name} | ({} if each.origin is None else {"origin": each.origin}),
+                each.instructions,
+            )
+            for each in active
+        )
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
         parts.append(element("active_skills", {}, bodies))
     return "\n\n".join(parts)
@@ -383,6 +392,7 @@ _RECEIPT: Final[dict[str, Json]] = {
                     "files": _TEXTS,
                     "files_not_shown": {"type": "integer"},
                     "problems": _TEXTS,
+                    "origin": {"type": "string"},
                 },
                 "required": ["name", "location", "root_dir", "digest", "properties"],
             },
@@ -405,6 +415,7 @@ _LISTING: Final[dict[str, Json]] = {
                     "version": {"type": "string"},
                     "tags": _TEXTS,
                     "problems": _TEXTS,
+                    "origin": {"type": "string"},
                 },
                 "required": ["name", "description", "location"],
             },
@@ -454,7 +465,13 @@ def entry(
 ) -> dict[str, Json]:
     """A skill as the listing and the search show it, marked with its problems (X-2)."""
     out: dict[str, Json] = {"name": name, "description": skill.description, "location": location}
-    more: dict[str, Json] = {"title": title, "version": version, "tags": [*tags], "problems": [*problems(skill)]}
+    more: dict[str, Json] = {
+        "title": title,
+        "version": version,
+        "tags": [*tags],
+        "problems": [*problems(skill)],
+        "origin": skill.origin,
+    }
     return out | {key: value for key, value in more.items() if value}
 
 
@@ -575,11 +592,14 @@ def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
             out["files_not_shown"] = cut  # ASG-28
     if loaded.problems:
         out["problems"] = [*loaded.problems]
+    if loaded.origin is not None:
+        out["origin"] = loaded.origin
     return out
 
 
 def _with_files(loaded: Loaded) -> str:
     attributes = {"name": loaded.name, "location": loaded.location, "root_dir": loaded.root_dir}
+    attributes |= {} if loaded.origin is None else {"origin": loaded.origin}  # S40-48
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
         shown = loaded.files[:_MOST_FILES]
@@ -593,6 +613,7 @@ def _with_files(loaded: Loaded) -> str:
 
 def _listed(shown: Mapping[str, Json]) -> str:
     said = f"- {_one_line(str(shown['name']))}: {_one_line(str(shown['description']))}"
+    said += f" [from {shown['origin']}]" if "origin" in shown else ""
     found = shown.get("problems")
     return f"{said} [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else said
 

@@ -14,7 +14,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.uris import uri
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
 CAPABILITY: Final = {"skills": {"listChanged": True}}
@@ -72,6 +72,8 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
     _put(out, "icons", _icons(skill))
     _put(out, "arguments", [_argument(each) for each in arguments(fields)])
     _put(out, "dependencies", dependencies(skill, snapshot, served, least)[0])
+    if skill.origin is not None:
+        out["_meta"] = {ORIGIN: skill.origin}
     return out
 
 

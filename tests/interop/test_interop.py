@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from mcp_skills_server.dialects import runtime
+
 _ROOT = Path(__file__).parent.parent.parent
 
 
@@ -198,9 +200,36 @@ def test_no_report_is_no_result() -> None:
 
 def test_every_skill_and_file_must_be_seen() -> None:
     checks = tool.inspector_checks("modern", json.dumps(REPORT))
-    assert tool.all_there("modern", checks, 1, 1).good
-    short = tool.all_there("modern", checks, 2, 3)
-    assert (short.status, short.message) == ("FAILURE", "1 skills, 1 files; the folder has 2 skills, 3 files")
+    assert tool.all_there("modern", checks, {"skill": 1, "file": 1}).good
+    short = tool.all_there("modern", checks, {"skill": 2, "file": 1})
+    assert (short.status, short.message) == ("FAILURE", "1 x skill, 1 x file; there is 2 x skill, 1 x file")
+
+
+def test_a_client_that_saw_no_tool_at_all_has_not_seen_everything() -> None:
+    checks = [check("SUCCESS", "tools/list"), check("SUCCESS", "tool skills_load")]
+    assert tool.all_there("modern", checks, {"tool": 1}).good
+    assert tool.all_there("modern", checks[:1], {"tool": 1}).message == "0 x tool; there is 1 x tool"
+
+
+def test_the_tools_to_be_seen_are_those_of_a_server_without_scripts() -> None:
+    offers = [runtime.Offer("alpha", "Does alpha.")]
+    defined = runtime.definitions(offers, 4000, scripts=False, handles=True)
+    assert [each["name"] for each in defined] == list(tool.TOOLS)
+
+
+def test_what_is_to_be_seen_is_counted_on_disk() -> None:
+    there = tool.bundles()
+    assert there["skill"] == there["use"] == there["prompt"] == len(list(tool.SKILLS.rglob("SKILL.md")))
+    assert there["file"] > there["skill"]
+
+
+def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "CACHE", tmp_path)
+    assert [each.suite for each in tool.libraries({})] == ["sdk", "ext-skills"]
+    some = {each.suite: each for each in tool.libraries({"langchain": Path("python")})}
+    assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}
+    every = list(tool.libraries(dict.fromkeys(tool.PYTHON_PACKAGES, Path("python"))))
+    assert {each.suite for each in every} == {"sdk", "ext-skills", *tool.PYTHON_PACKAGES}
 
 
 def test_the_server_must_end_well_and_log_no_error() -> None:

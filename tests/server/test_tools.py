@@ -152,6 +152,13 @@ def test_what_a_model_can_mend_is_no_protocol_error(
     assert words in said(result) and "structuredContent" not in result and "Traceback" not in said(result)
 
 
+def test_a_tool_that_is_not_ours_at_all_is_unknown_to_the_protocol(tools: Wire) -> None:
+    with pytest.raises(WireError) as caught:
+        call(tools, "make_coffee")
+    assert caught.value.code == -32602
+    assert "make_coffee" in caught.value.message and "skills_load" in caught.value.message
+
+
 @pytest.mark.requirement("RT-8", "RT-9")
 def test_too_many_skills_are_refused_and_nothing_changes(folder: Path, era: Era) -> None:
     with serving(folder, "--max-loaded", "1", era=era) as wire:

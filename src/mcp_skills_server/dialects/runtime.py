@@ -42,7 +42,7 @@ _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"
 
 _ABOUT_SESSION: Final = (
     f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that keeps its "
-    "connection finds what was loaded."
+    "connection finds what was loaded. A session ends after 24 hours without use."
 )
 
 Result: TypeAlias = dict[str, Json]

@@ -21,6 +21,8 @@ from mcp_skills_server.server import cursors
 from mcp_skills_server.server.handlers import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
+_FAMILY: Final = "skills"
+"""What the names of our tools begin with."""
 
 
 class Tools:
@@ -47,8 +49,15 @@ class Tools:
         return {"resultType": "complete", **page}
 
     async def call_tool(self, _registry: Registry, _: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/call`: whatever the model can mend is a result with `isError`."""
+        """`tools/call`: whatever the model can mend is a result with `isError`.
+
+        Raises:
+            RequestError: the tool is unknown, and not for a slip in the name of one of ours.
+        """
         name = str(params.get("name"))
+        if runtime.canonical(name) is None and not name.startswith(_FAMILY):
+            there = ", ".join(str(each["name"]) for each in self.definitions()) or "none, since there is no skill"
+            raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         handle = given.pop(runtime.SESSION, None)
         try:

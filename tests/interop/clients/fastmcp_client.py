@@ -10,6 +10,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 from fastmcp.skills.client import SkillsClientExtension
+from mcp_types import PromptReference
 
 _CHECKS: list[dict[str, str]] = []
 
@@ -69,12 +71,81 @@ async def ask(client: Any, version: str) -> None:
         await check("unknown", unknown)
 
 
+async def ask_tools(client: Any) -> None:
+    """The tools: list them, and load, read and unload every skill with them."""
+    tools: list[Any] = []
+    skills: list[Any] = []
+
+    async def call(name: str, **arguments: Any) -> Any:
+        return await client.call_tool(name, arguments, raise_on_error=False)
+
+    async def listing() -> bool:
+        tools.extend(await client.list_tools())
+        return True
+
+    async def every() -> bool:
+        skills.extend((await call("skills_list", limit=200)).structured_content["skills"])
+        return True
+
+    async def unknown() -> bool:
+        answer = await call("skills_read", path="SKILL.md", session="nobody")
+        return answer.is_error and "skills_load" in answer.content[0].text
+
+    await check("tools/list", listing)
+    for tool in tools:
+
+        async def described(tool: Any = tool) -> bool:
+            return bool(tool.title and tool.description)
+
+        await check(f"tool {tool.name}", described)
+    await check("skills_list", every)
+    for skill in skills:
+
+        async def used(skill: Any = skill) -> bool:
+            receipt = (await call("skills_load", names=[skill["name"]])).structured_content
+            (loaded,), session = receipt["active_skills"], receipt["session"]
+            read = await call("skills_read", path="SKILL.md", session=session)
+            left = await call("skills_unload", all=True, session=session)
+            right = not read.is_error and re.match("\ufeff?---\r?\n", read.content[0].text) is not None
+            return right and loaded["location"] == skill["location"] and not left.structured_content["active_skills"]
+
+        await check(f"use {skill['name']}", used)
+    await check("unknown session", unknown)
+
+
+async def ask_prompts(client: Any) -> None:
+    """The prompts: list them, get each, and complete an argument."""
+    prompts: list[Any] = []
+
+    async def listing() -> bool:
+        prompts.extend(await client.list_prompts())
+        return True
+
+    async def complete() -> bool:
+        reference = PromptReference(type="ref/prompt", name="meeting-notes")
+        completion = await client.complete(reference, {"name": "audience", "value": "every"})
+        return completion.values == ["everybody who took part"]
+
+    await check("prompts/list", listing)
+    for prompt in prompts:
+
+        async def got(prompt: Any = prompt) -> bool:
+            given = {each.name: "this" for each in prompt.arguments or () if each.required}
+            return "<skill name=" in (await client.get_prompt(prompt.name, given)).messages[0].content.text
+
+        await check(f"prompt {prompt.name}", got)
+    if any(prompt.name == "meeting-notes" for prompt in prompts):
+        await check("completion/complete", complete)
+
+
 async def main(version: str, target: dict[str, Any]) -> None:
     """Connect and ask."""
     where = target.get("url") or StdioTransport(target["command"], target["args"], keep_alive=False)
     mode = "legacy" if version == "2025-11-25" else "auto"
     async with Client(where, mode=mode, extensions=[SkillsClientExtension()]) as client:
         await ask(client, version)
+        await ask_tools(client)
+        await ask_prompts(client)
     print(json.dumps(_CHECKS))
 
 

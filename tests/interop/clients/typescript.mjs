@@ -53,6 +53,50 @@ const transport = target.url
   : new StdioClientTransport({ command: target.command, args: target.args, stderr: "ignore" });
 await client.connect(transport);
 
+// The library validates what a tool returns against the output schema that it listed.
+async function askToolsAndPrompts() {
+  const call = (name, args) => client.callTool({ name, arguments: args });
+  let tools = [];
+  await check("tools/list", async () => void ({ tools } = await client.listTools()));
+  for (const { name, title, description, inputSchema } of tools) {
+    await check(`tool ${name}`, () => (title && description && inputSchema.type === "object" ? "" : "not described"));
+  }
+  let listed = [];
+  await check("skills_list", async () => {
+    listed = (await call("skills_list", { limit: 200 })).structuredContent.skills;
+  });
+  for (const { name, location } of listed) {
+    await check(`use ${name}`, async () => {
+      const { session, active_skills: [loaded] } = (await call("skills_load", { names: [name] })).structuredContent;
+      const read = await call("skills_read", { path: "SKILL.md", session });
+      if (loaded.location !== location) return `loaded ${loaded.location}, listed ${location}`;
+      if (read.isError || !/^\ufeff?---\r?\n/.test(read.content[0].text)) return `not read: ${read.content[0].text}`;
+      const left = await call("skills_unload", { all: true, session });
+      return left.structuredContent.active_skills.length ? "still loaded" : "";
+    });
+  }
+  await check("unknown session", async () => {
+    const { isError, content } = await call("skills_read", { path: "SKILL.md", session: "nobody" });
+    return isError && content[0].text.includes("skills_load") ? "" : "no word of what to do";
+  });
+  let prompts = [];
+  await check("prompts/list", async () => void ({ prompts } = await client.listPrompts()));
+  for (const { name, arguments: declared = [] } of prompts) {
+    await check(`prompt ${name}`, async () => {
+      const given = Object.fromEntries(declared.filter((each) => each.required).map((each) => [each.name, "this"]));
+      const { messages } = await client.getPrompt({ name, arguments: given });
+      return messages[0].content.text.includes("<skill name=") ? "" : "the skill is not in it";
+    });
+  }
+  if (prompts.some(({ name }) => name === "meeting-notes")) {
+    await check("completion/complete", async () => {
+      const ref = { type: "ref/prompt", name: "meeting-notes" };
+      const { completion } = await client.complete({ ref, argument: { name: "audience", value: "every" } });
+      return isDeepStrictEqual(completion.values, ["everybody who took part"]) ? "" : `${completion.values}`;
+    });
+  }
+}
+
 const skills = await libraries[library](client);
 let entries = [];
 await check("era", () => (client.getNegotiatedProtocolVersion() === version ? "" : client.getNegotiatedProtocolVersion()));
@@ -79,5 +123,6 @@ await check("unknown", async () => {
   }
   return "no error";
 });
+if (library === "sdk") await askToolsAndPrompts();
 await client.close();
 console.log(JSON.stringify(checks));

@@ -45,6 +45,8 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.search
+	@$(BIN)/python -m bench.discovery
+	@$(BIN)/python -m bench.fetch
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

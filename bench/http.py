@@ -271,7 +271,7 @@ async def _job(
     start = perf_counter()
     works = (work(connections[port, number], request.encode()) for number, request in enumerate(requests))
     await asyncio.gather(*works)
-    return {"times": times, "seconds": perf_counter() - start, "answer": answer.decode()}
+    return {"times": times, "seconds": perf_counter() - start, "answer": answer.decode(errors="replace")}
 
 
 # The measurements

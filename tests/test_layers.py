@@ -21,6 +21,8 @@ FLOORS = {
     "hosts": 1,
     "catalog": 3,
     "runtime": 4,
+    "publish": 4,
+    "fetch": 4,
     "server": 5,
     "web": 6,
     "commands": 7,

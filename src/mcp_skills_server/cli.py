@@ -13,9 +13,11 @@ from typing import Final
 import click
 
 import mcp_skills_server
+from mcp_skills_server.commands.fetch import fetch
 from mcp_skills_server.commands.install import install
 from mcp_skills_server.commands.look import list_, show, validate
 from mcp_skills_server.commands.new import new
+from mcp_skills_server.commands.publish import publish
 from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 
@@ -65,5 +67,5 @@ def cli() -> None:
     """
 
 
-for _command in (serve, list_, show, validate, install, new):
+for _command in (serve, list_, show, validate, fetch, publish, install, new):
     cli.add_command(_command)

@@ -114,7 +114,7 @@ class Registry:
             self.loaded.set()
 
     def is_broad(self, entries: int) -> bool:
-        """Whether the roots hold more than so many entries at their top: a guess, at no cost, at how long a scan takes."""
+        """Whether the roots hold more than so many entries at their top: a guess at how long a scan takes."""
         count = 0
         for root in self.roots:
             with suppress(OSError), os.scandir(root.path) as found:

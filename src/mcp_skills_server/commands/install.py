@@ -118,11 +118,14 @@ def _path(host: Host, platform: Platform | None, options: dict[str, Any]) -> Pat
 def _absolute(roots: Sequence[str]) -> list[str]:
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
+    from mcp_skills_server.dialects.wellknown import is_site
+    from mcp_skills_server.format.archive import is_archive
+
     for root in roots:
-        if not os.path.isdir(root):
+        if not is_site(root) and not os.path.isdir(root) and not (is_archive(root) and os.path.isfile(root)):
             said = "not a folder" if os.path.exists(root) else "no such folder"
             raise UsageError(f"{printable(root)}: {said}; give the path of a folder that holds skills")
-    return [os.path.abspath(root) for root in roots]
+    return [root if is_site(root) else os.path.abspath(root) for root in roots]
 
 
 def _command(given: str | None) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, roots, take_limits
+from mcp_skills_server.commands.options import limits, make_registry, roots, sites
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -54,6 +54,7 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
 )
+@sites
 @limits
 def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     """Show one skill whole: its metadata, files with digests, instructions and problems.
@@ -120,6 +121,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     help="How to print; github: annotations for a workflow.",
 )
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@sites
 @limits
 def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
     """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
@@ -131,13 +133,10 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
-    bounds = take_limits(options)
-    from mcp_skills_server.catalog.registry import Registry
-
     found: set[Problem] = set()
     count = 0
     for path in paths:
-        registry = Registry([path], bounds)
+        registry = make_registry([path], options)
         registry.load()
         skills = registry.snapshot.skills.values()
         count += len(skills)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,7 +13,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Limits
+    from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.runtime.session import Runtime
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -36,11 +38,43 @@ def limits(command: _F) -> _F:
     return command
 
 
+class RootType(click.Path):
+    """A folder, an archive, or the address of a site."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """The roots of a variable, separated as in PATH; not within `https://host:8443`."""
+        return [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", rv) if each]
+
+
 def roots(command: _F) -> _F:
-    """The folders to look at."""
-    return click.argument(
-        "roots", nargs=-1, required=True, metavar="ROOT...", type=click.Path(), envvar="MCP_SKILLS_ROOTS"
-    )(command)
+    """What to look at: folders, and with `sites` what is none."""
+    argument = click.argument(
+        "roots", nargs=-1, required=True, metavar="ROOT...", type=RootType(), envvar="MCP_SKILLS_ROOTS"
+    )
+    return sites(argument(command))
+
+
+def sites(command: _F) -> _F:
+    """The options for roots that are sites."""
+    for option in (
+        click.option(
+            "--fetch-origin",
+            "fetch_origins",
+            multiple=True,
+            metavar="ORIGIN",
+            help="Another origin that skills of a site may be fetched from. May be repeated.",
+        ),
+        click.option("--allow-http", is_flag=True, help="Fetch from sites over plain http, too."),
+        click.option("--allow-private", is_flag=True, help="Fetch from private and loopback addresses, too."),
+        click.option(
+            "--cache-dir",
+            type=click.Path(file_okay=False),
+            metavar="DIR",
+            help="Where skills of sites are kept; by default the user's cache.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def scripts(command: _F) -> _F:
@@ -136,15 +170,38 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
     return Runtime(registry, settings, scripts=chosen)
 
 
-def make_registry(given: tuple[str, ...], options: dict[str, Any]) -> Registry:
-    """A registry of these roots with the limits among the options, which are taken out."""
+def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
+    """A registry of these roots, sites fetched now.
+
+    Raises:
+        UsageError: a root is not there or cannot be had.
+    """
+    registry, supply = open_roots(given, options)
+    if supply is not None:
+        supply.fetch()
+    return registry
+
+
+def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Supply | None]:
+    """A registry of these roots, and what keeps those current that are no folders, if there are such.
+
+    Raises:
+        UsageError: a root is not there or cannot be had.
+    """
     from mcp_skills_server.catalog.registry import Registry
-
-    return Registry(given, take_limits(options))
-
-
-def take_limits(options: dict[str, Any]) -> Limits:
-    """The limits among the options, which are taken out."""
     from mcp_skills_server.catalog.scan import Limits
 
-    return Limits(*(options.pop(f"max_{name}") for name in ("skill_md", "files", "bytes", "depth")))
+    limits = Limits(*(options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")))
+    if all(os.path.isdir(root) for root in given):
+        return Registry(given, limits), None
+    from pathlib import Path
+
+    from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.fetch.download import Trust
+    from mcp_skills_server.fetch.refresh import Settings
+    from mcp_skills_server.fetch.supply import Supply, default_cache
+
+    origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
+    settings = Settings(trust=Trust(origins, private=options["allow_private"], http=options["allow_http"]))
+    supply = Supply(Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings)
+    return Registry([supply.root(root) for root in given], limits), supply

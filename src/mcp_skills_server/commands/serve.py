@@ -7,11 +7,12 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, make_runtime, roots, scripts
+from mcp_skills_server.commands.options import limits, make_runtime, open_roots, roots, scripts
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +60,24 @@ if TYPE_CHECKING:
 @click.option("--max-connections", type=click.IntRange(min=1), default=1000, help="HTTP: connections at once.")
 @click.option(
     "--max-body", type=click.IntRange(min=1), default=1 << 20, metavar="BYTES", help="HTTP: size of a request."
+)
+@click.option(
+    "--publish/--no-publish",
+    default=True,
+    help="HTTP: publish the skills below /.well-known/agent-skills too, to whom MCP is open.",
+)
+@click.option("--publish-only", is_flag=True, help="HTTP: publish the skills and answer no MCP.")
+@click.option(
+    "--publish-open",
+    is_flag=True,
+    help="HTTP: want no token for what is published, as /mcp does where tokens are given.",
+)
+@click.option(
+    "--publish-grace",
+    type=click.FloatRange(min=0),
+    default=3600,
+    metavar="SECONDS",
+    help="HTTP: keep what an index has named for so long after it changed.",
 )
 @click.option(
     "--dialect",
@@ -125,13 +144,14 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
       mcp-skills-server serve ~/skills
       mcp-skills-server serve ./project-skills ~/skills --dialect sep-2640
       mcp-skills-server serve ~/skills --transport http --port 8000
+      mcp-skills-server serve ~/skills --transport http --publish-only
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
     # Until the loop takes the signals over: the first process of a container has no default action for them.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end_at_once)
     _log_to_stderr(options["log_level"])
-    registry = make_registry(roots, options)
+    registry, supply = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.server.handlers import Settings
@@ -147,10 +167,16 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     )
     runtime = make_runtime(registry, options)
     watcher = Watcher(registry, poll=options["poll"], reconcile=options["reconcile"]) if options["watch"] else None
+    if supply is not None:
+        supply.start()
     if options["transport"] == "stdio":
+        if options["publish_only"]:
+            raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _over_stdio(runtime, settings, watcher)
     else:
         _over_http(runtime, settings, watcher, options)
+    if supply is not None:
+        supply.stop()
     # A client that has stopped reading may hold a thread in a write for ever, and would hold the process with it.
     sys.stderr.flush()
     os._exit(0)
@@ -182,6 +208,7 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, op
     import anyio
 
     from mcp_skills_server.web.app import HttpSettings, serve_http
+    from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -193,14 +220,18 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, op
     tokens = read_token_file(options["token_file"]) if options["token_file"] is not None else []
     if options["tokens"] is not None:
         tokens = read_tokens(options["tokens"].replace(",", "\n"), "MCP_SKILLS_TOKENS")
+    policy = make_policy(options["host"], options["allowed_host"], options["allowed_origin"], tokens)
     http = HttpSettings(
         host=options["host"],
         port=options["port"],
-        policy=make_policy(options["host"], options["allowed_host"], options["allowed_origin"], tokens),
+        policy=replace(policy, open_below=PREFIXES) if options["publish_open"] else policy,
         session_idle=options["session_idle"],
         max_sessions=options["max_sessions"],
         max_body=options["max_body"],
         max_connections=options["max_connections"],
+        publish=options["publish"],
+        publish_only=options["publish_only"],
+        publish_grace=options["publish_grace"],
     )
     anyio.run(serve_http, runtime, settings, http, watcher)
 

@@ -244,6 +244,11 @@ class Index:
     warnings: tuple[str, ...] = ()
 
 
+def is_site(text: str) -> bool:
+    """Whether this is the address of a site rather than a path."""
+    return text[:8].lower().startswith(("https://", "http://"))
+
+
 def candidates(url: str) -> list[str]:
     """Where the index of a site may be, in the order to ask; go on only when there is none (WK-41, WKO-1, X-18).
 
@@ -254,7 +259,7 @@ def candidates(url: str) -> list[str]:
         UsageError: it is no http or https URL.
     """
     try:
-        plain = _absolute(url, url)
+        plain = absolute(url, url)
     except ValueError as error:
         raise UsageError(f"{_short(url)}: {error}; give the URL of a site or of its index.json") from None
     parts = urlsplit(plain)
@@ -414,7 +419,7 @@ def _entry(fields: Mapping[str, Any], base: str) -> Entry:
     if not isinstance(url, str):
         raise _Refused("it has no url")
     try:
-        return Entry(name, description, cast("Kind", kind), _absolute(base, url), digest)
+        return Entry(name, description, cast("Kind", kind), absolute(base, url), digest)
     except ValueError as error:
         raise _Refused(f"its url {_short(url)}: {error}") from None
 
@@ -460,7 +465,7 @@ def _broken(document: Document, name: str) -> Iterator[str]:
             yield found.message
 
 
-def _absolute(base: str, url: str) -> str:
+def absolute(base: str, url: str) -> str:
     """The URL made absolute (WK-16), without a fragment. ValueError says why it cannot be fetched.
 
     A backslash, a blank or a line break is read in different ways by different clients, so none of them may stand.

@@ -60,6 +60,11 @@ class UnpackLimits:
     ratio: int = 200
 
 
+def is_archive(name: str) -> bool:
+    """Whether a file is called like an archive that `unpack` reads."""
+    return name.lower().endswith((ZIP, TAR_GZ, ".tgz"))
+
+
 def pack(files: Files) -> tuple[str, bytes]:
     """The archive of a skill as (suffix, bytes): `.tar.gz`, or `.zip` where ustar cannot hold a name (X-4).
 

@@ -1,7 +1,7 @@
-"""The HTTP shell: a Starlette app over the SDK's streamable HTTP, run by uvicorn.
+"""The HTTP shell: a Starlette app over the SDK's streamable HTTP and over discovery, run by uvicorn.
 
-One endpoint answers both protocol eras; sessions exist for legacy clients alone. Everything that a stranger can make
-grow has a limit: sessions in number and age, bodies in size, connections in number.
+One endpoint of MCP answers both protocol eras; sessions exist for legacy clients alone. Everything that a stranger can
+make grow has a limit: sessions in number and age, bodies in size, connections in number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import json
 import logging
 import signal
 import socket
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,11 +32,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.publish.publication import GRACE_S, Keeping, Publication
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.guards import Guard, Policy
 
 logger = logging.getLogger(__name__)
@@ -58,6 +63,9 @@ class HttpSettings:
         max_sessions: legacy sessions at once.
         max_body: bytes of a request.
         max_connections: connections at once.
+        publish: answer discovery below `/.well-known`, to whom the policy lets in.
+        publish_only: answer discovery and no MCP.
+        publish_grace: seconds for which an artifact stays that the index no longer names.
     """
 
     host: str
@@ -67,35 +75,29 @@ class HttpSettings:
     max_sessions: int = 1000
     max_body: int = 1 << 20
     max_connections: int = 1000
+    publish: bool = True
+    publish_only: bool = False
+    publish_grace: float = GRACE_S
+
+    @property
+    def entrance(self) -> str:
+        """The path that is told to the operator."""
+        return DIRECTORY + INDEX if self.publish_only else "/mcp"
+
+
+_Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
+"""Routes, what runs while the server does, and what ends its open streams."""
 
 
 def make_app(
     runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
 ) -> tuple[Starlette, Callable[[], None]]:
-    """The ASGI application, `/mcp`, `/healthz` and `/readyz`; and what ends its open streams in good order."""
-    server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
-    manager = StreamableHTTPSessionManager(
-        app=server,
-        # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
-        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        session_idle_timeout=http.session_idle,
-        max_request_body_size=http.max_body,
-        max_sessions=http.max_sessions,
+    """The ASGI application, `/mcp`, `/.well-known/...`, `/healthz` and `/readyz`; and what ends its open streams."""
+    routes, running, end = (
+        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
     )
-    manager.asgi_app.app = _Endpoint(manager.asgi_app.app)  # inside of the limit, which hands on whole bodies
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        async with manager.run():
-            attachment.begin()
-            yield
-
-    def end() -> None:
-        # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
-        attachment.notifier.close()
-        for transport in list(manager._server_instances.values()):  # pyright: ignore[reportPrivateUsage]
-            transport.close_standalone_sse_stream()
+    if http.publish or http.publish_only:
+        routes = [*routes, *_discovery(runtime, http)]
 
     async def alive(_: Request) -> PlainTextResponse:
         return PlainTextResponse("alive\n")
@@ -110,21 +112,78 @@ def make_app(
         cors = Middleware(
             CORSMiddleware,
             allow_origins=sorted(http.policy.origins),
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
         )
         middleware.insert(0, cors)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with running():
+            yield
+
     app = Starlette(
-        routes=[
-            Route("/mcp", StreamableHTTPASGIApp(manager)),
-            Route("/healthz", alive),
-            Route("/readyz", ready),
-        ],
-        middleware=middleware,
-        lifespan=lifespan,
+        routes=[*routes, Route("/healthz", alive), Route("/readyz", ready)], middleware=middleware, lifespan=lifespan
     )
     return app, end
+
+
+def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
+    server = make_server()
+    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    manager = StreamableHTTPSessionManager(
+        app=server,
+        # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
+        security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        session_idle_timeout=http.session_idle,
+        max_request_body_size=http.max_body,
+        max_sessions=http.max_sessions,
+    )
+    manager.asgi_app.app = _Endpoint(manager.asgi_app.app)  # inside of the limit, which hands on whole bodies
+
+    @contextlib.asynccontextmanager
+    async def running() -> AsyncGenerator[None]:
+        async with manager.run():
+            attachment.begin()
+            yield
+
+    def end() -> None:
+        # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
+        attachment.notifier.close()
+        for transport in list(manager._server_instances.values()):  # pyright: ignore[reportPrivateUsage]
+            transport.close_standalone_sse_stream()
+
+    return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
+
+
+def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
+    """No endpoint, but a catalogue that is loaded and kept current."""
+
+    @contextlib.asynccontextmanager
+    async def running() -> AsyncGenerator[None]:
+        if watcher is None:
+            threading.Thread(target=runtime.registry.load, name="skills-load", daemon=True).start()
+            yield
+            return
+        watcher.start()
+        try:
+            yield
+        finally:
+            watcher.stop()
+
+    return [], running, lambda: None
+
+
+def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
+    policy = http.policy
+    discovery = Discovery(
+        Publication(runtime.registry, keeping=Keeping(seconds=http.publish_grace)),
+        shared=not policy.tokens or bool(policy.open_below),
+        origins=policy.origins,
+        max_age=min(MAX_AGE_S, int(http.publish_grace)),
+    )
+    return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
 class _Endpoint:
@@ -215,7 +274,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
-            logger.info("listening on http://%s:%d/mcp", shown, port)
+            logger.info("listening on http://%s:%d%s", shown, port, http.entrance)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 

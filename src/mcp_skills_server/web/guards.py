@@ -113,11 +113,13 @@ class Policy:
         hosts: names that the Host header may have, None for any.
         origins: origins that a browser may come from, beside those of `hosts`; "*" for any.
         tokens: one of them must be borne; none for an open server.
+        open_below: what the paths begin with for which no token is wanted.
     """
 
     hosts: frozenset[str] | None
     origins: frozenset[str]
     tokens: Sequence[Token] = ()
+    open_below: tuple[str, ...] = ()
 
     def host_allowed(self, header: str | None) -> bool:
         """Whether this Host header names the server."""
@@ -182,7 +184,7 @@ class Guard:
         elif not policy.origin_allowed(headers.get(b"origin")):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"))
             await _refuse(send, 403, "This Origin may not come in")
-        elif not policy.tokens:
+        elif not policy.tokens or scope["path"].startswith(policy.open_below):
             await self._app(scope, receive, send)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
             logger.warning("refused a request without a token that lets it in")

@@ -1,0 +1,264 @@
+"""`fetch`: skills that a site publishes, proved and put into a folder of one's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+
+if TYPE_CHECKING:
+    from mcp_skills_server.fetch.refresh import Report, Settings
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+_NOT_OURS = frozenset(
+    ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
+)
+"""Headers that change what an answer is or how it is framed."""
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option(
+    "--output", type=click.Path(file_okay=False), metavar="DIR", help="The folder of fetched skills; made if missing."
+)
+@click.option("--skill", "skills", multiple=True, metavar="NAME", help="This skill and no other. May be repeated.")
+@click.option("--list", "only_list", is_flag=True, help="Show what the site offers, and fetch nothing.")
+@click.option(
+    "--update", is_flag=True, help="Ask anew although the index is fresh; without URL, all that DIR was fetched from."
+)
+@click.option("--prune", is_flag=True, help="Remove fetched skills that the site no longer has.")
+@click.option("--force", is_flag=True, help="Replace fetched skills that were edited.")
+@click.option(
+    "--fetch-origin",
+    "origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Another origin that skills and redirects may lead to, such as https://cdn.example.com. May be repeated.",
+)
+@click.option("--allow-private", is_flag=True, help="Private and loopback addresses, too.")
+@click.option("--allow-http", is_flag=True, help="Plain http, too.")
+@click.option("--token-env", metavar="NAME", help="Variable with a bearer token for the site, sent to it alone.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for the site alone. May be repeated."
+)
+@click.option("--timeout", type=_SECONDS, default=600, show_default=True, metavar="SECONDS", help="All of it.")
+@click.option(
+    "--download-timeout", type=_SECONDS, default=60, show_default=True, metavar="SECONDS", help="One download."
+)
+@click.option(
+    "--read-timeout",
+    type=_SECONDS,
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="A connection, and each wait for bytes.",
+)
+@click.option(
+    "--max-bytes",
+    type=click.IntRange(min=1),
+    default=50 << 20,
+    show_default=True,
+    metavar="BYTES",
+    help="One skill, unpacked.",
+)
+@click.option(
+    "--max-total-bytes",
+    type=click.IntRange(min=1),
+    default=1 << 30,
+    show_default=True,
+    metavar="BYTES",
+    help="All downloads together.",
+)
+@click.option(
+    "--max-skills", type=click.IntRange(min=1), default=20_000, show_default=True, help="Entries of the index."
+)
+@click.option("--connections", type=click.IntRange(1, 64), default=6, show_default=True, help="Downloads at once.")
+def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **options: Any) -> int:
+    """Fetch the skills that a site publishes at /.well-known/agent-skills into a folder.
+
+    URL is a site, or its index.json. Every skill is proved against the index before it appears in DIR, whole; what is
+    current is not downloaded again. Exit code 1 when a skill could not be fetched or proved; the others are there.
+
+    \b
+    Examples:
+      mcp-skills-server fetch https://example.com --list
+      mcp-skills-server fetch https://example.com --output ~/skills
+      mcp-skills-server fetch https://example.com --output ~/skills --skill refunds
+      mcp-skills-server fetch --output ~/skills --update
+    """
+    if only_list and url is None:
+        raise UsageError("fetch --list needs the URL of a site, as in 'fetch https://example.com --list'")
+    if output is None and not only_list:
+        raise UsageError("fetch needs --output DIR, the folder for the skills")
+    if url is None and not update:
+        raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
+    settings = _settings(update, options)
+    if url is not None and only_list:
+        return _told(_list, url, settings)
+    folder = str(output)
+    if url is not None:
+        return _told(_fetch, url, folder, settings)
+    return max(_told(_fetch, given, folder, each) for given, each in _known(folder, settings))
+
+
+def _settings(update: bool, options: dict[str, Any]) -> Settings:
+    from mcp_skills_server.fetch.download import Bounds, Trust
+    from mcp_skills_server.fetch.refresh import Limits, Settings
+
+    return Settings(
+        wanted=frozenset(options["skills"]) or None,
+        revalidate=update,
+        force=options["force"],
+        prune=options["prune"],
+        trust=Trust(
+            frozenset(_origin(each) for each in options["origins"]),
+            options["allow_private"],
+            options["allow_http"],
+            tuple(_headers(options["headers"], options["token_env"])),
+        ),
+        bounds=Bounds(options["read_timeout"], options["download_timeout"], total_bytes=options["max_total_bytes"]),
+        limits=Limits(options["max_skills"], options["max_bytes"], options["timeout"]),
+        connections=options["connections"],
+    )
+
+
+def _origin(text: str) -> str:
+    from mcp_skills_server.dialects import wellknown
+
+    wellknown.candidates(text)  # proves that it is a URL
+    return wellknown.origin(text)
+
+
+def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[str, str]]:
+    """The headers of the options. No message shows a value: it may be a secret."""
+    for header in given:
+        name, colon, value = (part.strip() for part in header.partition(":"))
+        if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not value.isascii() or not value.isprintable():
+            raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
+        if name.lower() in _NOT_OURS:
+            raise UsageError(f"--header cannot set {name}")
+        yield name, value
+    if token_env is not None:
+        token = os.environ.get(token_env, "").strip()
+        if not token:
+            raise UsageError(f"--token-env {token_env}: there is no such variable, or it is empty")
+        if not token.isascii() or not token.isprintable() or " " in token:
+            raise UsageError(f"--token-env {token_env}: it holds what no token may hold")
+        yield "Authorization", f"Bearer {token}"
+
+
+def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
+    """What a folder was fetched from, each with settings for what was asked of it."""
+    from dataclasses import replace
+
+    from mcp_skills_server.fetch import keep
+
+    known = keep.sources(folder)
+    if not known:
+        raise UsageError(f"{printable(folder)}: nothing was fetched into it; give the URL of a site")
+    if settings.wanted is not None:
+        raise UsageError("--skill needs the URL of a site")
+    if settings.trust.headers and len({each.source for each in known}) > 1:
+        raise UsageError("a token or a header is for one site; give its URL")
+    return [
+        (each.given, replace(settings, wanted=None if each.wanted is None else frozenset(each.wanted)))
+        for each in known
+    ]
+
+
+def _told(command: Callable[..., int], *arguments: Any) -> int:
+    """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
+    from mcp_skills_server.dialects.wellknown import IndexRefused
+    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
+
+    try:
+        return command(*arguments)
+    except IndexRefused as error:
+        _say(f"{printable(str(arguments[0]).partition('?')[0])}: {error}")
+        return 1
+    except (Unacceptable, Unreachable) as error:
+        _say(str(error))
+        return 2
+
+
+def _list(url: str, settings: Settings) -> int:
+    import anyio
+
+    from mcp_skills_server.fetch.refresh import look
+
+    _, index = anyio.run(look, url, settings)
+    wanted = settings.wanted
+    entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
+    width = max((len(entry.name) for entry in entries), default=0)
+    for entry in entries:
+        about = " ".join(entry.description.split())
+        about = about if len(about) <= 100 else about[:97] + "..."
+        click.echo(printable(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}"))
+    for line in index.warnings:
+        _say(f"warning: {line}")
+    broken = [each for each in index.unusable if wanted is None or each.name in wanted]
+    for each in broken:
+        _say(f"{'refused' if each.broken else 'warning'}: {each}")
+    return int(index.version is None or any(each.broken for each in broken))
+
+
+def _fetch(url: str, folder: str, settings: Settings) -> int:
+    import anyio
+
+    from mcp_skills_server.fetch.refresh import refresh
+
+    with _bar() as progress:
+        report = anyio.run(refresh, url, folder, settings, progress)
+    for line in report.warnings:
+        _say(f"warning: {line}")
+    for name in report.edited:
+        _say(f"{name}: it was edited in {printable(folder)}, and stays; --force replaces it")
+    for name in report.gone:
+        if name in report.pruned:
+            _say(f"{name}: it is gone from the index, and was removed")
+        else:
+            _say(f"{name}: it is gone from the index, and stays; --prune removes it")
+    for refusal in report.refused:
+        _say(f"refused: {printable(str(refusal))}")
+    _say(_summary(report))
+    return 0 if report.ok else 1
+
+
+def _summary(report: Report) -> str:
+    counts = (
+        (len(report.added), "added"),
+        (len(report.updated), "updated"),
+        (len(report.unchanged), "unchanged"),
+        (len(report.edited), "edited"),
+        (len(report.pruned), "removed"),
+        (len(report.refused), "refused"),
+    )
+    told = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
+    return f"{printable(report.url.partition('?')[0])}: {told} ({report.bytes:,} bytes downloaded)"
+
+
+@contextmanager
+def _bar() -> Generator[Callable[[int, int], None] | None]:
+    """Something that draws a progress bar, where there is a terminal to draw it on."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with click.progressbar(length=1, label="fetching", file=sys.stderr, show_pos=True) as bar:
+
+        def draw(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        yield draw
+
+
+def _say(line: str) -> None:
+    click.echo(f"mcp-skills-server: {line}", err=True)

@@ -1,0 +1,101 @@
+"""`publish`: the skills as a tree of files for a web server or a CDN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from mcp_skills_server.commands.options import limits, make_registry, roots
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+
+
+@click.command(context_settings={"show_default": True})
+@roots
+@click.option("--output", required=True, type=click.Path(), metavar="DIR", help="The folder for the tree.")
+@click.option(
+    "--base-url",
+    default="",
+    metavar="URL",
+    help="Where DIR will be reached, if that is not the root of the site that serves the index.",
+)
+@click.option("--headers", is_flag=True, help="Also write DIR/_headers, for Netlify and Cloudflare Pages.")
+@click.option(
+    "--keep",
+    type=click.FloatRange(min=0),
+    default=7,
+    metavar="DAYS",
+    help="Keep what the index no longer names for so long, for clients with an older index.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; say what is not current, and exit with 1 if anything is.")
+@limits
+def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
+    """Publish the skills below each ROOT as files that any web server can serve.
+
+    DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the bytes that
+    `serve --transport http` answers. The tree is replaced whole. DIR must be empty or written by this command before.
+
+    \b
+    Examples:
+      mcp-skills-server publish ~/skills --output ./public
+      mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com --headers
+      mcp-skills-server publish ~/skills --output ./public --check
+    """
+    _check_base(options["base_url"])
+    registry = make_registry(roots, options)
+    real = os.path.realpath(output)
+    for root in registry.roots:
+        if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
+            raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
+    from mcp_skills_server.publish.publication import Publication
+    from mcp_skills_server.publish.static import Site
+
+    site = Site(output, headers=options["headers"], keep_days=options["keep"])
+    registry.load()
+    publication = Publication(registry, base=options["base_url"])
+    differences = site.check(publication) if options["check"] else site.write(publication)
+    edition = publication.latest or publication.edition()
+    for path, reason in edition.left_out:
+        _say(f"{path}: not published: {reason}")
+    for path, reason in edition.left_out_0_1:
+        _say(f"{path}: published by discovery 0.2.0 alone: {reason}")
+    shown = printable(output)
+    if options["check"]:
+        for each in differences:
+            click.echo(str(each))
+        state = f"not current: {_count(differences)} to change" if differences else "current"
+        _say(f"{shown} is {state}")
+        return 1 if differences else 0
+    done = f"{_count(differences)} changed" if differences else "nothing to change"
+    _say(f"published {len(edition.skills)} skills in {shown}, {done}")
+    return 0
+
+
+def _count(files: Sequence[object]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files)} files"
+
+
+def _say(text: str) -> None:
+    click.echo(f"mcp-skills-server: {printable(text)}", err=True)
+
+
+def _check_base(url: str) -> None:
+    """A base is "", an http or https URL, or a path from the root of the site (X-20)."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        bad = bool(parts.query or parts.fragment or parts.username or parts.password) or not url.isascii()
+        bad = bad or any(each <= " " or each in '\\"<>^`{|}\x7f' for each in url)
+        whole = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        path_only = not parts.scheme and not parts.netloc and url[:1] in {"", "/"}
+    except ValueError:
+        bad, whole, path_only = True, False, False
+    if bad or not (whole or path_only):
+        raise UsageError(
+            f"--base-url {printable(url)}: give an http or https URL such as https://cdn.example.com, or a path such "
+            "as /skills"
+        )

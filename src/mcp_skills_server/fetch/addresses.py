@@ -1,0 +1,105 @@
+"""Which addresses a stranger's URL may lead to: those of the public internet and no other.
+
+A publisher, a redirect or a name server may name an address inside the operator's network, where routers, databases
+and cloud metadata answer whoever asks. Names are judged by what they resolve to, and by nothing else. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+# By hand and not by `is_global`, which has changed its mind between versions of Python.
+_NOT_PUBLIC_4: Final = (
+    IPv4Network("0.0.0.0/8"),  # this network
+    IPv4Network("10.0.0.0/8"),  # private
+    IPv4Network("100.64.0.0/10"),  # carriers' own
+    IPv4Network("127.0.0.0/8"),  # loopback
+    IPv4Network("169.254.0.0/16"),  # link-local, and the metadata of clouds
+    IPv4Network("172.16.0.0/12"),  # private
+    IPv4Network("192.0.0.0/24"),  # protocols
+    IPv4Network("192.0.2.0/24"),  # documentation
+    IPv4Network("192.88.99.0/24"),  # 6to4 relays, given up
+    IPv4Network("192.168.0.0/16"),  # private
+    IPv4Network("198.18.0.0/15"),  # benchmarks
+    IPv4Network("198.51.100.0/24"),  # documentation
+    IPv4Network("203.0.113.0/24"),  # documentation
+    IPv4Network("224.0.0.0/4"),  # multicast
+    IPv4Network("240.0.0.0/4"),  # reserved, and broadcast
+)
+_PUBLIC_6: Final = IPv6Network("2000::/3")
+_NOT_PUBLIC_6: Final = (
+    IPv6Network("2001::/23"),  # protocols, and Teredo
+    IPv6Network("2001:db8::/32"),  # documentation
+    IPv6Network("2002::/16"),  # 6to4
+    IPv6Network("3fff::/20"),  # documentation
+)
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+def is_public(address: str) -> bool:
+    """Whether a numeric address is one of the public internet; False for what is no address.
+
+    Private, loopback, link-local, multicast and reserved ones are not, nor tunnels that carry another address inside.
+    Two carry one openly and are judged by it: IPv4-mapped addresses and NAT64, by which whole networks reach IPv4.
+    """
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address):
+        inner = found.ipv4_mapped or (IPv4Address(int(found) & 0xFFFFFFFF) if found in _NAT64 else None)
+        if inner is None:
+            return found in _PUBLIC_6 and not any(found in network for network in _NOT_PUBLIC_6)
+        found = inner
+    return not any(found in network for network in _NOT_PUBLIC_4)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of a URL means this machine by its very spelling."""
+    address = literal(host)
+    if address is None:
+        return host.lower().rstrip(".").endswith(".localhost") or host.lower().rstrip(".") == "localhost"
+    found = ip_address(address)
+    if isinstance(found, IPv6Address) and found.ipv4_mapped:
+        found = found.ipv4_mapped
+    return found.is_loopback
+
+
+def literal(host: str) -> str | None:
+    """The address that a host of a URL spells, None for a name.
+
+    `127.1`, `0x7f000001` and `2130706433` spell one too: resolvers read them so.
+    """
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        parts = host.rstrip(".").split(".")
+        numbers = [_number(part) for part in parts]
+        if len(parts) > 4 or None in numbers:
+            return None
+    *first, last = [number or 0 for number in numbers]
+    value = last
+    for position, number in enumerate(first):
+        if number > 255:
+            return None
+        value += number << (24 - 8 * position)
+    return str(IPv4Address(value)) if last < 256 ** (4 - len(first)) else None
+
+
+def refused(addresses: Iterable[str]) -> str | None:
+    """The first of these that is not public, None where all are."""
+    return next((address for address in addresses if not is_public(address)), None)
+
+
+def _number(text: str) -> int | None:
+    lower = text.lower()
+    try:
+        if lower.startswith("0x"):
+            return int(lower[2:] or "0", 16)
+        if not lower.isascii() or not lower.isdigit():
+            return None
+        return int(lower, 8) if lower.startswith("0") and len(lower) > 1 else int(lower)
+    except ValueError:
+        return None

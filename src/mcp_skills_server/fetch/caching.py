@@ -1,0 +1,72 @@
+"""What the headers of an answer say about time: how long it stays fresh, and when to come again.
+
+Pure: headers and the present moment in, seconds out (RFC 9111, WK-40). A private cache: `s-maxage` is not for us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+
+LONGEST_S = 86_400.0
+"""Nothing is believed for more than a day, so that a mistaken header cannot freeze a copy for years."""
+
+
+def directives(headers: Mapping[str, str]) -> dict[str, str]:
+    """The directives of Cache-Control, in lower case, with their arguments. Of one that stands twice the first counts.
+
+    Names of `headers` are in lower case, here and below.
+    """
+    out: dict[str, str] = {}
+    for part in headers.get("cache-control", "").split(","):
+        name, _, value = part.strip().partition("=")
+        if name:
+            out.setdefault(name.lower(), value.strip().strip('"'))
+    return out
+
+
+def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
+    """For how many seconds from `now` (of the epoch) the answer may be used unasked; None where it does not say.
+
+    0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
+    """
+    said = directives(headers)
+    if "no-store" in said or "no-cache" in said:
+        return 0.0
+    if "max-age" in said:
+        life: float | None = _seconds(said["max-age"])
+    elif "expires" in headers:
+        expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
+        life = 0.0 if expires is None else expires - (now if date is None else date)
+    else:
+        return None
+    if life is None:
+        return 0.0
+    return min(max(life - (_seconds(headers.get("age", "")) or 0.0), 0.0), LONGEST_S)
+
+
+def may_store(headers: Mapping[str, str]) -> bool:
+    """Whether the answer may be kept on disk."""
+    return "no-store" not in directives(headers)
+
+
+def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
+    """In how many seconds the server asks to come again, from 0 to `LONGEST_S`; None where it does not say."""
+    text = headers.get("retry-after", "")
+    wait = _seconds(text)
+    if wait is None:
+        moment = _moment(text)
+        wait = None if moment is None else moment - now
+    return None if wait is None else min(max(wait, 0.0), LONGEST_S)
+
+
+def _seconds(text: str) -> float | None:
+    # A number of more digits than a float tells apart is as good as the longest.
+    return float(text[:15]) if text.isascii() and text.isdigit() else None
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,30 @@
+"""Why a download fails, named by whose fault it is: the publisher's or the network's.
+
+The first stays until the publisher or the caller's settings change; the second may be gone a minute later. What is
+wrong with bytes that did arrive is told by the rooms that read them (IndexRefused, ProofFailed, ArchiveRefused), and
+all of those are the publisher's. Messages are one line for people and never hold a token or a query.
+"""
+
+from __future__ import annotations
+
+from mcp_skills_server.errors import SkillsServerError
+
+
+class Unacceptable(SkillsServerError, ValueError):  # noqa: N818
+    """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
+
+
+class Absent(Unacceptable):
+    """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
+
+
+class Unreachable(SkillsServerError, OSError):  # noqa: N818
+    """No answer, half of one, or "not now".
+
+    Attributes:
+        retry_after_s: when the server asks to come again, in seconds, None where it does not say.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

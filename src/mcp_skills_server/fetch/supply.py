@@ -1,0 +1,175 @@
+"""Roots that are not folders: sites that publish skills, and archives. Each is given to the registry as a folder.
+
+A site is fetched into a cache of its own and kept current in the background, as often as its cache headers ask for;
+what fails leaves the last good copy in service. The registry's watch sees what changes, so that clients are told of it
+as of any edit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import random
+import re
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Copy
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import IndexRefused
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
+from mcp_skills_server.fetch.refresh import Report, Settings, refresh
+from mcp_skills_server.fetch.unpacked import Unpacked
+from mcp_skills_server.format import archive
+
+logger = logging.getLogger(__name__)
+
+_ARCHIVE_S: Final = 1.0
+"""Between two looks at an archive."""
+_FIRST_RETRY_S: Final = 30.0
+_LAST_RETRY_S: Final = 3600.0
+_NAMES_TOLD: Final = 10
+
+
+def default_cache() -> Path:
+    """Where fetched skills are kept unless the operator says otherwise: the user's cache directory."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~\\AppData\\Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "mcp-skills-server"
+
+
+class Supply:
+    """The sites and archives among the roots.
+
+    Args:
+        cache: the directory for copies of sites.
+        settings: how sites are fetched.
+    """
+
+    def __init__(self, cache: Path, settings: Settings | None = None) -> None:
+        # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
+        self._settings = replace(settings or Settings(), force=True, prune=True)
+        self._cache = cache
+        self._sites: dict[str, Path] = {}
+        self._archives: list[Unpacked] = []
+        self._stop = threading.Event()
+        self._told: dict[str, tuple[str, ...]] = {}
+
+    def root(self, given: str) -> str | Copy:
+        """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
+
+        Raises:
+            UsageError: an archive is refused, an address is none, or the cache cannot be written.
+        """
+        if wellknown.is_site(given):
+            self._sites[given] = self._folder(given)
+            return Copy(str(self._sites[given]), given)
+        if archive.is_archive(given) and os.path.isfile(given):
+            unpacked = Unpacked(given)
+            self._archives.append(unpacked)
+            return Copy(unpacked.folder, given)
+        return given
+
+    def fetch(self) -> None:
+        """Fetch every site now, whatever its cache headers say, and wait for it.
+
+        Raises:
+            UsageError: a site cannot be fetched, and there is no copy of it.
+        """
+
+        async def all_sites() -> None:
+            for site, folder in self._sites.items():
+                if await self._refresh(site, folder, revalidate=True) is None and not _has_skills(folder):
+                    raise UsageError(f"{site}: nothing could be fetched, and there is no copy of it")
+
+        if self._sites:
+            anyio.run(all_sites)
+
+    def start(self) -> None:
+        """Keep everything current, in a thread of its own, until `stop`."""
+        if self._sites or self._archives:
+            threading.Thread(target=anyio.run, args=(self._follow,), name="skills-supply", daemon=True).start()
+
+    def stop(self) -> None:
+        """Fetch no more, and remove what archives were unpacked to."""
+        self._stop.set()
+        for unpacked in self._archives:
+            unpacked.close()
+
+    def _folder(self, site: str) -> Path:
+        plain = re.sub(r"[^a-z0-9.-]+", "-", site.lower().partition("://")[2])[:60].strip("-.")
+        folder = self._cache / "sites" / f"{plain}-{hashlib.sha256(site.encode()).hexdigest()[:12]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            said = error.strerror or error
+            raise UsageError(f"{folder}: the cache cannot be written ({said}); choose another --cache-dir") from None
+        return folder
+
+    async def _follow(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for site, folder in self._sites.items():
+                tasks.start_soon(self._follow_site, site, folder)
+            if self._archives:
+                tasks.start_soon(self._follow_archives)
+
+    async def _follow_archives(self) -> None:
+        while await self._goes_on(_ARCHIVE_S):
+            for unpacked in self._archives:
+                await to_thread.run_sync(unpacked.refresh)
+
+    async def _follow_site(self, site: str, folder: Path) -> None:
+        retry = _FIRST_RETRY_S
+        wait = 0.0
+        # Not all at the same moment, when many servers were started together.
+        while await self._goes_on(wait * random.uniform(1, 1.1)):  # noqa: S311
+            wait = retry
+            report = await self._refresh(site, folder)
+            if report is None:
+                retry = min(retry * 2, _LAST_RETRY_S)
+            else:
+                wait, retry = report.next_check_s, _FIRST_RETRY_S
+
+    async def _goes_on(self, seconds: float) -> bool:
+        return not await to_thread.run_sync(self._stop.wait, seconds, abandon_on_cancel=True)
+
+    async def _refresh(self, site: str, folder: Path, *, revalidate: bool = False) -> Report | None:
+        try:
+            report = await refresh(site, folder, replace(self._settings, revalidate=revalidate))
+        except (IndexRefused, Unacceptable, Unreachable) as error:
+            self._tell(site, (f"{error}; serving the last copy",))
+        except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
+            logger.debug("%s: %s", site, error)
+        except Exception:  # a bug must not end the others' service
+            logger.exception("%s: could not be fetched", site)
+        else:
+            self._tell(site, (*report.warnings, *map(str, report.refused)))
+            changed = [*report.added, *report.updated, *report.pruned]
+            if changed:
+                more = f" and {len(changed) - _NAMES_TOLD} more" if len(changed) > _NAMES_TOLD else ""
+                logger.info("%s: fetched %s%s", site, ", ".join(changed[:_NAMES_TOLD]), more)
+            return report
+        return None
+
+    def _tell(self, site: str, words: tuple[str, ...]) -> None:
+        """Log what is wrong, once for as long as it stays the same."""
+        if self._told.get(site, ()) != words:
+            self._told[site] = words
+            for each in words:
+                logger.warning("%s: %s", site, each)
+
+
+def _has_skills(folder: Path) -> bool:
+    return any(not each.name.startswith(".") for each in folder.iterdir())

@@ -1,0 +1,358 @@
+"""A catalogue as Agent Skills Discovery publishes it: editions, and the artifacts that each of them names.
+
+An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index,
+and stay for a while after the next one: what an index names can be fetched and has the digest that it says, whatever
+happens on the disk meanwhile. A skill is packed once for as long as it does not change. No HTTP here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.scan import digest_of
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import Artifact
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import ArchiveRefused, UnpackLimits
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
+from mcp_skills_server.publish.spool import SEGMENT, Slot, Spool
+
+GRACE_S: Final = 3600.0
+_TRIES: Final = 3
+_LOOK_AGAIN_S: Final = 10.0
+"""How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
+_UNSETTLED_S: Final = 1.0
+"""The same, when a file would not be read."""
+_OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
+"""What we have packed ourselves has been through the catalogue's limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How long artifacts stay that the newest index no longer names.
+
+    Attributes:
+        seconds: of age since then.
+        number: at once; the oldest go first.
+        bytes: of all of them; the oldest go first.
+    """
+
+    seconds: float = GRACE_S
+    number: int = 20_000
+    bytes: int = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A skill as an index offers it.
+
+    Attributes:
+        skill: the skill that was packed.
+        artifact: what it is downloaded as.
+    """
+
+    skill: Skill
+    artifact: Artifact
+
+
+@dataclass(frozen=True, slots=True)
+class Edition:
+    """What is published at one moment.
+
+    Attributes:
+        snapshot: of which it is made.
+        skills: what the index 0.2.0 offers, by name and in its order.
+        older: the names of those that the index 0.1.0 offers too (X-19).
+        index: bytes of the index 0.2.0.
+        digest: of these bytes, `sha256:` and 64 hex digits.
+        index_0_1: bytes of the index 0.1.0.
+        digest_0_1: of these bytes.
+        left_out: (skill path, reason) of every skill that is not published.
+        left_out_0_1: (skill path, reason) of those that only 0.2.0 publishes.
+    """
+
+    snapshot: Snapshot
+    skills: Mapping[str, Published]
+    older: frozenset[str]
+    index: bytes
+    digest: str
+    index_0_1: bytes
+    digest_0_1: str
+    left_out: tuple[tuple[str, str], ...]
+    left_out_0_1: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A skill that was packed, or why it cannot be; for as long as no file changes its mode."""
+
+    modes: tuple[bool, ...]
+    made: Published | str
+
+
+@dataclass(frozen=True, slots=True)
+class _Picked:
+    """What one snapshot gives: skills by name, (skill path, reason) of the others, files that have changed since."""
+
+    snapshot: Snapshot
+    skills: dict[str, Published]
+    left_out: list[tuple[str, str]]
+    stale: list[StaleFile]
+
+
+class Publication:
+    """The editions of a catalogue. Any thread may use it.
+
+    Args:
+        registry: the catalogue. Its first scan must be done before the first edition.
+        base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be (X-20).
+        keeping: how long artifacts stay that the newest index no longer names (X-7).
+        clock: seconds that only grow.
+        segment: bytes of one of the temporary files.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        base: str = "",
+        keeping: Keeping | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        segment: int = SEGMENT,
+    ) -> None:
+        self.registry = registry
+        self._base = base
+        self._keeping = keeping or Keeping()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._spool = Spool(segment)
+        self._packed: dict[Skill, _Packed] = {}
+        self._artifacts: dict[str, Artifact] = {}
+        self._slots: dict[str, Slot] = {}
+        self._retired: dict[str, float] = {}
+        self._former: dict[str, Published] = {}
+        self._unpacked: tuple[str, archive.Files] = ("", {})
+        self._good_until = 0.0
+        self._settled = True
+        self.latest: Edition | None = None
+
+    # Editions
+
+    @property
+    def current(self) -> Edition | None:
+        """The edition of the catalogue as it is now, or None when it has to be made first. Takes no time."""
+        made = self.latest
+        good = made is not None and made.snapshot is self.registry.snapshot and self._clock() < self._good_until
+        return made if good else None
+
+    def edition(self) -> Edition:
+        """The edition of the catalogue as it is now. Takes as long as reading and packing what has changed.
+
+        Raises:
+            OSError: there is no place to set artifacts aside. `latest` is still good.
+        """
+        with self._lock:
+            made = self.current or self._still()
+            if made is None:
+                made = self._make()
+                self._put(made)
+            return made
+
+    def _still(self) -> Edition | None:
+        """The latest edition if a look at what changes no snapshot finds nothing new."""
+        made = self.latest
+        if made is None or made.snapshot is not self.registry.snapshot or not self._settled:
+            return None
+        for each in made.skills.values():
+            if self._packed[each.skill].modes != _modes(each.skill):
+                return None
+        self._good_until = self._clock() + _LOOK_AGAIN_S
+        return made
+
+    def _make(self) -> Edition:
+        picked = self._pick()
+        for _ in range(_TRIES - 1):
+            for error in picked.stale:
+                self.registry.recover(error)
+            picked = self._pick() if picked.stale else picked
+        self._settled = not picked.stale
+        skills = picked.skills
+        older = wellknown.choose_0_1(each.skill for each in skills.values())
+        index = wellknown.encode(wellknown.index([(each.skill, each.artifact) for each in skills.values()], self._base))
+        index_0_1 = wellknown.encode(
+            wellknown.index_0_1([(skill, skills[skill.name].artifact.digest) for skill in older.skills])
+        )
+        return Edition(
+            snapshot=picked.snapshot,
+            skills=skills,
+            older=frozenset(skill.name for skill in older.skills),
+            index=index,
+            digest=digest_of(index),
+            index_0_1=index_0_1,
+            digest_0_1=digest_of(index_0_1),
+            left_out=tuple(sorted(picked.left_out)),
+            left_out_0_1=older.left_out,
+        )
+
+    def _pick(self) -> _Picked:
+        snapshot = self.registry.snapshot
+        choice = wellknown.choose(snapshot)
+        picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
+        for skill in choice.skills:
+            try:
+                made = self._pack(skill)
+            except StaleFile as error:
+                picked.stale.append(error)
+                # What was published of it is better than nothing, and is still there, until it holds still.
+                made = self._before(skill) or f"a file cannot be read ({error.reason or 'it does not hold still'})"
+            if isinstance(made, str):
+                picked.left_out.append((skill.path, made))
+            else:
+                picked.skills[skill.name] = made
+        return picked
+
+    def _before(self, skill: Skill) -> Published | None:
+        found = self.latest.skills.get(skill.name) if self.latest else None
+        return found if found and found.skill.path == skill.path else None
+
+    def _pack(self, skill: Skill) -> Published | str:
+        """The skill packed and set aside, or why it cannot be published.
+
+        Raises:
+            StaleFile: a file is not the one that was scanned.
+        """
+        known = self._packed.get(skill)
+        modes = _modes(skill)
+        if known is None or known.modes != modes:
+            try:
+                known = _Packed(modes, self._pack_anew(skill, modes))
+            except ArchiveRefused as refused:
+                known = _Packed(modes, str(refused))
+            self._packed[skill] = known
+        return known.made
+
+    def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
+        archive.check_paths(skill.files)
+        read = {path: self.registry.read(file) for path, file in skill.files.items()}
+        if wellknown.kind(skill) == "archive":
+            files = {path: (raw, mode) for (path, raw), mode in zip(read.items(), modes, strict=True)}
+            suffix, raw = archive.pack(files)
+        else:
+            suffix, raw = "", read[SKILL_MD]
+        artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
+        if artifact.path not in self._slots:
+            self._slots[artifact.path] = self._spool.write(raw)
+            self._artifacts[artifact.path] = artifact
+        return Published(skill, artifact)
+
+    def _put(self, made: Edition) -> None:
+        """Make it the latest, and see what is to become of the artifacts of those before."""
+        now = self._clock()
+        before, self.latest = self.latest, made
+        self._good_until = now + (_LOOK_AGAIN_S if self._settled else _UNSETTLED_S)
+        named = {each.artifact.path for each in made.skills.values()}
+        for each in before.skills.values() if before else ():
+            if each.artifact.path not in named:
+                self._retired.pop(each.artifact.path, None)
+                self._retired[each.artifact.path] = now
+                self._former[each.skill.name] = each
+        for path in named & self._retired.keys():
+            del self._retired[path]
+        self._forget(now)
+        kept = named | self._retired.keys()
+        for path in self._slots.keys() - kept:
+            del self._slots[path], self._artifacts[path]
+        for name in [name for name, each in self._former.items() if each.artifact.path not in self._retired]:
+            del self._former[name]
+        wanted = {each.skill for each in made.skills.values()} | set(made.snapshot.skills.values())
+        for skill in self._packed.keys() - wanted:
+            del self._packed[skill]
+        with suppress(OSError):  # no place for a copy: the waste stays
+            self._slots |= self._spool.tidy(self._slots)
+
+    def _forget(self, now: float) -> None:
+        keeping = self._keeping
+        size = sum(self._slots[path].size for path in self._retired)
+        for path, since in list(self._retired.items()):  # the oldest first
+            if now - since < keeping.seconds and len(self._retired) <= keeping.number and size <= keeping.bytes:
+                break
+            size -= self._slots[path].size
+            del self._retired[path]
+
+    # What an edition names
+
+    def artifact(self, path: str) -> tuple[Artifact, Slot] | None:
+        """The artifact that is served here and its bytes, of the latest edition or of one not long before; or None."""
+        artifact, slot = self._artifacts.get(path), self._slots.get(path)
+        return (artifact, slot) if artifact and slot and self._is_kept(path) else None
+
+    def file(self, edition: Edition, name: str, path: str) -> Published | None:
+        """The skill of discovery 0.1.0 that has this file: of this edition, or else of one not long before (WK1-10)."""
+        found = edition.skills.get(name) if name in edition.older else None
+        if found is not None and path in found.skill.files:
+            return found
+        former = self._former.get(name)
+        kept = former is not None and path in former.skill.files and self._is_kept(former.artifact.path)
+        return former if kept else None
+
+    def read(self, published: Published, path: str) -> bytes:
+        """The bytes that a file had when its skill was published.
+
+        Raises:
+            KeyError: the skill is not kept any more.
+        """
+        try:
+            return self.registry.read(published.skill.files[path])
+        except StaleFile:
+            return self.unpacked(published)[path][0]
+
+    def unpacked(self, published: Published) -> archive.Files:
+        """All files of a skill as they were published.
+
+        Raises:
+            KeyError: the skill is not kept any more.
+        """
+        path, files = self._unpacked
+        if path != published.artifact.path:
+            raw = self._slots[published.artifact.path].read()
+            is_archive = published.artifact.kind == "archive"
+            files = archive.unpack(raw, _OWN) if is_archive else {SKILL_MD: (raw, False)}
+            self._unpacked = (published.artifact.path, files)
+        return files
+
+    def tree(self, edition: Edition) -> Iterator[tuple[str, bytes]]:
+        """Every file that an edition consists of: its path below the base URL, not encoded, and its bytes.
+
+        The indexes come last. What is read is what was set aside, whatever happens on the disk meanwhile.
+        """
+        for each in edition.skills.values():
+            yield each.artifact.path, self._slots[each.artifact.path].read()
+            if each.skill.name in edition.older:
+                for path, (raw, _) in self.unpacked(each).items():
+                    yield f"{wellknown.DIRECTORY_0_1}{each.skill.name}/{path}", raw
+        yield wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.index_0_1
+        yield wellknown.DIRECTORY + wellknown.INDEX, edition.index
+
+    def _is_kept(self, path: str) -> bool:
+        since = self._retired.get(path)
+        return since is None or self._clock() - since < self._keeping.seconds
+
+
+def _modes(skill: Skill) -> tuple[bool, ...]:
+    """What of an archive can change without the skill's becoming another one."""
+    return tuple([file.executable for file in skill.files.values()])
+
+
+def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
+    """Every skill that breaks the specification, and how (X-2)."""
+    for path in snapshot.paths(Standing.UNUSABLE):
+        skill = snapshot.skills[path]
+        if skill.standing < Standing.VALID:
+            said = next((each.message for each in skill.problems if each.severity == "error"), "it is not valid")
+            yield path, said

@@ -1,0 +1,285 @@
+"""`/.well-known/agent-skills` and `/.well-known/skills` over HTTP: what the publication holds, and how to cache it.
+
+Paths are looked up and never become one on disk. Artifacts are sent as they are: their digest is of the raw bytes, so
+nothing here compresses them. Whatever is made or read for long is made in a thread, and for all who wait at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import anyio
+from anyio import to_thread
+from starlette.types import Receive, Scope, Send
+
+from mcp_skills_server.catalog.answer import off_loop
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
+from mcp_skills_server.format import media
+from mcp_skills_server.model import printable
+from mcp_skills_server.publish.publication import Edition, Publication
+
+logger = logging.getLogger(__name__)
+
+PREFIXES: Final = (DIRECTORY, DIRECTORY_0_1)
+MAX_AGE_S: Final = 60
+"""How long an index may be kept without asking again; an artifact, which never changes, for a year."""
+_YEAR_S: Final = 365 * 24 * 3600
+_PATIENCE_S: Final = 30.0
+_INLINE_BYTES: Final = 1 << 18
+"""More than this is read off the event loop."""
+_PIECE: Final = 1 << 18
+"""What a client that reads slowly holds in memory."""
+_TOLD_AT_ONCE: Final = 20
+_METHODS: Final = ("GET", "HEAD")
+_GENERIC: Final = "application/octet-stream"
+_RANGE: Final = re.compile(r"\s*bytes\s*=\s*(?:([0-9]{1,4000})\s*-\s*([0-9]{0,4000})|-\s*([0-9]{1,4000}))\s*", re.ASCII)
+_SAFE: Final = (
+    (b"x-content-type-options", b"nosniff"),
+    # A page among a skill's files must not run beside the MCP endpoint.
+    (b"content-security-policy", b"default-src 'none'; sandbox"),
+    (b"accept-ranges", b"bytes"),
+)
+
+_Headers = list[tuple[bytes, bytes]]
+_Read = Callable[[int, int], Awaitable[bytes]]
+
+
+class _NotReady(Exception):  # noqa: N818
+    """There is no edition yet, and it would take too long to wait for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a path stands for.
+
+    Attributes:
+        media_type: its Content-Type.
+        digest: of its bytes, `sha256:` and hex.
+        size: bytes.
+        age: seconds for which it may be kept.
+        read: gives bytes by (start, length).
+    """
+
+    media_type: str
+    digest: str
+    size: int
+    age: int
+    read: _Read
+
+
+class Discovery:
+    """The ASGI endpoint of both formats.
+
+    Args:
+        publication: what is published.
+        shared: whether caches that serve many may keep what is sent, as they may where no token is wanted.
+        origins: origins that browsers may come from; "*" for any (WK-38).
+        max_age: seconds for which an index may be kept without asking again.
+    """
+
+    def __init__(
+        self, publication: Publication, *, shared: bool, origins: Collection[str] = (), max_age: int = MAX_AGE_S
+    ) -> None:
+        self.publication = publication
+        self._turn = anyio.Lock()
+        self._told: frozenset[str] = frozenset()
+        self._max_age = max_age
+        self._scope = "public" if shared else "private"
+        self._common: _Headers = [*_SAFE, (b"access-control-allow-origin", b"*")] if "*" in origins else [*_SAFE]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Answer GET and HEAD (WK-35, WK1-11)."""
+        if scope["method"] not in _METHODS:
+            await self._refuse(send, scope, 405, "only GET and HEAD are answered here", [(b"allow", b"GET, HEAD")])
+            return
+        try:
+            found = await self._find(scope["path"])
+        except _NotReady:
+            await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
+            return
+        if found is None:
+            await self._refuse(send, scope, 404, "there is nothing here")
+        else:
+            await self._answer(scope, send, found)
+
+    # What a path stands for
+
+    async def _find(self, path: str) -> _Found | None:
+        if path == DIRECTORY + INDEX:
+            edition = await self._edition()
+            return self._index(edition.index, edition.digest)
+        if path == DIRECTORY_0_1 + INDEX:
+            edition = await self._edition()
+            return self._index(edition.index_0_1, edition.digest_0_1)
+        if path.startswith(DIRECTORY_0_1):
+            name, _, file_path = path.removeprefix(DIRECTORY_0_1).partition("/")
+            return await self._file(name, file_path) if file_path else None
+        return await self._artifact(path)
+
+    def _index(self, raw: bytes, digest: str) -> _Found:
+        return _Found(INDEX_MEDIA_TYPE, digest, len(raw), self._max_age, partial(_slice, raw))
+
+    async def _artifact(self, path: str) -> _Found | None:
+        kept = self.publication.artifact(path)
+        if kept is None and self.publication.latest is None:
+            # A server that was started anew is asked for what its predecessor's index named.
+            await self._edition()
+            kept = self.publication.artifact(path)
+        if kept is None:
+            return None
+        artifact, slot = kept
+        # Piece by piece, and out of what was written not long ago: a switch of threads for each would cost more.
+        read = partial(off_loop, True, slot.read)
+        return _Found(_with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read)
+
+    async def _file(self, name: str, path: str) -> _Found | None:
+        published = self.publication.file(await self._edition(), name, path)
+        if published is None:
+            return None
+        file = published.skill.files[path]
+        try:
+            raw = await off_loop(file.size <= _INLINE_BYTES, self.publication.read, published, path)
+        except KeyError:
+            return None
+        kind = media.media_type(path) or _GENERIC
+        return _Found(_with_charset(kind), file.digest or "", len(raw), self._max_age, partial(_slice, raw))
+
+    async def _edition(self) -> Edition:
+        """The edition of this moment.
+
+        Raises:
+            _NotReady: there is none yet.
+        """
+        edition = self.publication.current
+        if edition is not None:
+            return edition
+        with anyio.move_on_after(_PATIENCE_S):
+            async with self._turn:
+                edition = self.publication.current
+                if edition is None:
+                    edition = await to_thread.run_sync(self._make, abandon_on_cancel=True)
+                    self._tell(edition)
+                return edition
+        raise _NotReady
+
+    def _make(self) -> Edition:
+        if not self.publication.registry.loaded.wait(_PATIENCE_S):
+            raise _NotReady
+        try:
+            return self.publication.edition()
+        except OSError as error:
+            logger.error("artifacts cannot be set aside (%s); TMPDIR names another folder for them", error)
+            if self.publication.latest is None:
+                raise _NotReady from None
+            return self.publication.latest
+
+    def _tell(self, edition: Edition) -> None:
+        """Say once which skills are not published, and why."""
+        said = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
+        said += [f"{path}: published by discovery 0.2.0 alone: {reason}" for path, reason in edition.left_out_0_1]
+        new = [each for each in said if each not in self._told]
+        self._told = frozenset(said)
+        for each in new[:_TOLD_AT_ONCE]:
+            logger.warning("%s", printable(each))
+        if len(new) > _TOLD_AT_ONCE:
+            logger.warning("and %d more skills that are not published", len(new) - _TOLD_AT_ONCE)
+
+    # How it is sent
+
+    async def _answer(self, scope: Scope, send: Send, found: _Found) -> None:
+        asked = {name: value for name, value in scope["headers"] if name in _CONDITIONS}
+        etag = f'"{found.digest.removeprefix("sha256:")}"'
+        immutable = ", immutable" if found.age == _YEAR_S else ""
+        headers = [
+            (b"etag", etag.encode()),
+            (b"cache-control", f"{self._scope}, max-age={found.age}{immutable}".encode()),
+            *self._common,
+        ]
+        if asked and b"if-match" in asked and not _names(asked[b"if-match"], etag, weakly=False):
+            await self._refuse(send, scope, 412, "this is not what If-Match names")
+            return
+        if asked and b"if-none-match" in asked and _names(asked[b"if-none-match"], etag, weakly=True):
+            await _send(send, 304, headers)
+            return
+        start, length, status = 0, found.size, 200
+        if scope["method"] == "GET" and b"range" in asked and _names(asked.get(b"if-range", b"*"), etag, weakly=False):
+            part = _part(asked[b"range"].decode("latin-1"), found.size)
+            if part is not None:
+                start, length = part
+                if length <= 0:
+                    unmet = [(b"content-range", f"bytes */{found.size}".encode())]
+                    await self._refuse(send, scope, 416, "there are no such bytes", unmet)
+                    return
+                status = 206
+                headers.append((b"content-range", f"bytes {start}-{start + length - 1}/{found.size}".encode()))
+        headers += [(b"content-type", found.media_type.encode()), (b"content-length", str(length).encode())]
+        if scope["method"] == "HEAD" or not length:
+            await _send(send, status, headers)
+            return
+        piece = await found.read(start, min(length, _PIECE))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        while True:
+            start, length = start + len(piece), length - len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": length > 0})
+            if length <= 0:
+                return
+            piece = await found.read(start, min(length, _PIECE))
+
+    async def _refuse(self, send: Send, scope: Scope, status: int, said: str, more: _Headers | None = None) -> None:
+        body = said.encode() + b"\n"
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+            *self._common,
+            *(more or ()),
+        ]
+        await _send(send, status, headers, b"" if scope["method"] == "HEAD" else body)
+
+
+_CONDITIONS: Final = frozenset((b"if-match", b"if-none-match", b"if-range", b"range"))
+
+
+async def _send(send: Send, status: int, headers: _Headers, body: bytes = b"") -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_charset(kind: str) -> str:
+    return f"{kind}; charset=utf-8" if kind == media.MARKDOWN else kind
+
+
+async def _slice(raw: bytes, start: int, length: int) -> bytes:
+    return raw[start : start + length] if start or length < len(raw) else raw
+
+
+def _names(header: bytes, etag: str, *, weakly: bool) -> bool:
+    """Whether a list of entity tags has this one. A date never fits: nothing here has one."""
+    for each in header.decode("latin-1").split(","):
+        tag = each.strip()
+        if tag == "*" or (tag.removeprefix("W/") if weakly else tag) == etag:
+            return True
+    return False
+
+
+def _part(header: str, size: int) -> tuple[int, int] | None:
+    """(start, length) of the one range that is asked for, the length not above 0 where it lies outside.
+
+    None where the header is to be passed over: it asks for several ranges, or is none of bytes (RFC 9110 14.2).
+    """
+    found = _RANGE.fullmatch(header)
+    if found is None:
+        return None
+    first, last, suffix = found.groups()
+    if suffix is not None:
+        length = min(int(suffix), size)
+        return size - length, length
+    start, end = int(first), int(last) if last else size - 1
+    if last and end < start:
+        return None
+    return start, min(end, size - 1) - start + 1

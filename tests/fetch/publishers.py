@@ -1,0 +1,217 @@
+"""A site as an honest publisher, a broken server or an enemy would run it: raw sockets, so that it can say anything.
+
+A route is a whole response in bytes, or a function that is given the request and yields bytes. Nothing here sleeps for
+longer than until `close`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from mcp_skills_server.dialects.wellknown import DIRECTORY, SCHEMA
+from mcp_skills_server.format import archive
+
+INDEX = f"{DIRECTORY}index.json"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: path with its query, and headers with names in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+
+
+Route = bytes | Callable[[Asked], Iterable[bytes]]
+
+
+def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> bytes:
+    """A response. `length` may lie; headers are given as `content_type="text/html"`."""
+    told = {"content-length": str(len(body) if length is None else length)}
+    told |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    return f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode("latin-1") + body
+
+
+def redirect(to: str, status: int = 302) -> bytes:
+    """A redirect."""
+    return answer(b"", status, location=to)
+
+
+def skill_md(name: str, more: str = "Read on.") -> bytes:
+    """A SKILL.md."""
+    return f"---\nname: {name}\ndescription: Does {name}.\n---\n\n{more}\n".encode()
+
+
+def digest(raw: bytes) -> str:
+    """As an index writes it."""
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def entry(name: str, raw: bytes, url: str, **changed: Any) -> dict[str, Any]:
+    """An entry of an index 0.2.0."""
+    kind = "skill-md" if raw.startswith(b"---") else "archive"
+    told = {"name": name, "type": kind, "description": f"Does {name}.", "url": url, "digest": digest(raw)}
+    return {key: value for key, value in (told | changed).items() if value is not ...}
+
+
+def index_of(entries: Iterable[Any]) -> bytes:
+    """An index 0.2.0."""
+    return json.dumps({"$schema": SCHEMA, "skills": list(entries)}).encode()
+
+
+class Publisher:
+    """A site on a free port of loopback. `asked` has every request so far."""
+
+    def __init__(self) -> None:
+        self.routes: dict[str, Route] = {}
+        self.entries: list[Any] = []
+        self.headers: dict[str, str] = {}
+        """Of the index."""
+        self.asked: list[Asked] = []
+        self.closing = threading.Event()
+        self.reached = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(0.02)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        self._serving: list[threading.Thread] = []
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closing.set()
+        self._thread.join()
+        for thread in self._serving:
+            thread.join(10)
+        self._listener.close()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._listener.getsockname()[1]
+
+    @property
+    def url(self) -> str:
+        """Its origin."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that were asked for."""
+        return [each.path for each in self.asked]
+
+    def add(self, name: str, raw: bytes | None = None, route: Route | None = None, **changed: Any) -> bytes:
+        """A skill in the index, by default a lone SKILL.md; `route` answers in the place of its bytes."""
+        raw = skill_md(name) if raw is None else raw
+        self.entries = [each for each in self.entries if not isinstance(each, dict) or each.get("name") != name]
+        self.entries.append(entry(name, raw, f"/a/{name}", **changed))
+        self.routes[f"/a/{name}"] = answer(raw) if route is None else route
+        return raw
+
+    def pack(self, name: str, files: Mapping[str, tuple[bytes, bool]], **changed: Any) -> bytes:
+        """The same as an archive."""
+        return self.add(name, archive.pack(files)[1], **changed)
+
+    def _route(self, asked: Asked) -> Route:
+        path = asked.path.partition("?")[0]
+        if path == INDEX and path not in self.routes:
+            body = index_of(self.entries)
+            tag = f'"{digest(body)}"'
+            if asked.headers.get("if-none-match") == tag:
+                return answer(b"", 304, etag=tag, **self.headers)
+            return answer(body, content_type="application/json", etag=tag, **self.headers)
+        return self.routes.get(path, answer(b"Nothing here.", 404))
+
+    def _accept(self) -> None:
+        while not self.closing.is_set():
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._serving.append(thread)
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(0.02)
+        try:
+            with connection:
+                while (asked := self._request(connection)) is not None:
+                    self.asked.append(asked)
+                    self.reached.set()
+                    route = self._route(asked)
+                    if isinstance(route, bytes):
+                        connection.sendall(route)
+                        continue
+                    for piece in route(asked):
+                        connection.sendall(piece)
+                    return
+        except OSError:
+            return
+
+    def _request(self, connection: socket.socket) -> Asked | None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            try:
+                piece = connection.recv(65536)
+            except TimeoutError:
+                if self.closing.is_set():
+                    return None
+                continue
+            if not piece:
+                return None
+            head += piece
+        first, *lines = head.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
+        fields = (line.partition(":") for line in lines)
+        return Asked(first.split(" ")[1], {name.lower(): value.strip() for name, _, value in fields})
+
+    def stall(self, said: bytes = b"") -> Callable[[Asked], Iterator[bytes]]:
+        """A route that says this and then nothing more."""
+
+        def route(_: Asked) -> Iterator[bytes]:
+            yield said
+            self.closing.wait()
+
+        return route
+
+    def drip(self, said: bytes, seconds: float = 0.05) -> Callable[[Asked], Iterator[bytes]]:
+        """A route that says this a byte at a time."""
+
+        def route(_: Asked) -> Iterator[bytes]:
+            for byte in said:
+                yield bytes([byte])
+                if self.closing.wait(seconds):
+                    return
+
+        return route
+
+
+def then_close(said: bytes) -> Callable[[Asked], Iterator[bytes]]:
+    """A route that says this and closes the connection."""
+
+    def route(_: Asked) -> Iterator[bytes]:
+        yield said
+
+    return route
+
+
+def endless(start: bytes, again: bytes) -> Callable[[Asked], Iterator[bytes]]:
+    """A route that never ends."""
+
+    def route(_: Asked) -> Iterator[bytes]:
+        yield start
+        while True:
+            yield again
+
+    return route

@@ -1,0 +1,572 @@
+"""A folder refreshed from honest publishers and from a zoo of others: one bad skill costs itself alone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from fetch.publishers import (
+    INDEX,
+    Asked,
+    Publisher,
+    Route,
+    answer,
+    digest,
+    entry,
+    index_of,
+    redirect,
+    skill_md,
+    then_close,
+)
+from format.archives import HOSTILE
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefused
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.fetch import keep
+from mcp_skills_server.fetch.download import Bounds, Trust
+from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.fetch.refresh import Limits, Report, Settings, look, refresh
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import Files
+
+LOCAL = Settings(trust=Trust(private=True), bounds=Bounds(read_s=5, download_s=10))
+QUICK = replace(LOCAL, bounds=Bounds(read_s=0.3, download_s=0.5))
+FILES: Files = {
+    "SKILL.md": (skill_md("packed"), False),
+    "assets/logo.png": (bytes(range(256)), False),
+    "scripts/run.sh": (b"#!/bin/sh\necho ran > ran\n", True),
+    "references/données.md": ("é\r\n".encode(), False),
+}
+
+
+@pytest.fixture
+def site() -> Iterator[Publisher]:
+    with Publisher() as publisher:
+        yield publisher
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "outside" / "skills"
+
+
+def fetch(site: Publisher | str, place: Path, settings: Settings = LOCAL, **changed: Any) -> Report:
+    url = site if isinstance(site, str) else site.url
+    return anyio.run(refresh, url, place, replace(settings, **changed))
+
+
+def listing(top: Path) -> dict[str, bytes | str]:
+    """Everything below, but what is ours."""
+    out: dict[str, bytes | str] = {}
+    for path in sorted(top.rglob("*")):
+        where = path.relative_to(top).as_posix()
+        if ".mcp-skills" not in where.split("/"):
+            out[where] = path.read_bytes() if path.is_file() and not path.is_symlink() else "directory"
+    return out
+
+
+def skills(place: Path) -> list[str]:
+    return sorted(name for name in os.listdir(place) if name != ".mcp-skills")
+
+
+@pytest.mark.requirement("WK-25", "WK-41", "WK-47", "WK-49", "WK-51")
+def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: Path) -> None:
+    site.add("lone")
+    raw = site.pack("packed", FILES)
+    assert raw[:2] == b"PK"
+    report = fetch(site, place)
+    assert report.ok and report.added == ("lone", "packed") and report.version == "0.2.0"
+    assert (place / "lone" / "SKILL.md").read_bytes() == skill_md("lone")
+    for path, (content, _) in FILES.items():
+        assert (place / "packed" / path).read_bytes() == content
+    assert archive.pack(_read(place / "packed"))[1] == raw
+    told = {record.name: record for record in keep.records(place)}
+    assert told["packed"].digest == digest(raw) and told["packed"].source == f"{site.url}{INDEX}"
+    again = fetch(site, place)
+    assert again.unchanged == ("lone", "packed") and again.ok and again.bytes == 0
+    assert site.paths == [INDEX, "/a/lone", "/a/packed", INDEX]
+    assert "if-none-match" in site.asked[-1].headers
+
+
+@pytest.mark.requirement("WK-52", "WK-53", "WK-54")
+def test_nothing_that_arrives_is_executed(site: Publisher, place: Path) -> None:
+    site.pack("packed", FILES)
+    fetch(site, place)
+    assert not list(place.rglob("ran"))
+
+
+@pytest.mark.requirement("WK-50")
+def test_looking_asks_for_the_index_alone(site: Publisher) -> None:
+    site.add("a")
+    url, index = anyio.run(look, site.url, LOCAL)
+    assert url == f"{site.url}{INDEX}" and [each.name for each in index.entries] == ["a"]
+    assert site.paths == [INDEX]
+
+
+def test_only_what_is_wanted_is_fetched(site: Publisher, place: Path) -> None:
+    for name in ("a", "b", "c"):
+        site.add(name)
+    report = fetch(site, place, wanted=frozenset({"b", "nothing"}))
+    assert report.added == ("b",) and skills(place) == ["b"]
+    assert [str(each) for each in report.refused] == ["nothing: the index has no skill of this name"]
+    fetch(site, place, wanted=frozenset({"c"}))
+    assert keep.sources(place)[0].wanted == ("b", "c", "nothing")
+    fetch(site, place)
+    assert keep.sources(place)[0].wanted is None and skills(place) == ["a", "b", "c"]
+
+
+def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, place: Path) -> None:
+    for name in ("a", "b", "c"):
+        site.add(name)
+    fetch(site, place)
+    site.add("b", skill_md("b", "Read more."))
+    site.entries = [each for each in site.entries if each["name"] != "c"]
+    report = fetch(site, place)
+    assert (report.updated, report.unchanged, report.gone, report.pruned) == (("b",), ("a",), ("c",), ())
+    assert b"Read more." in (place / "b" / "SKILL.md").read_bytes()
+    assert skills(place) == ["a", "b", "c"] and report.ok
+    report = fetch(site, place, prune=True)
+    assert report.pruned == ("c",) and skills(place) == ["a", "b"]
+    assert [record.name for record in keep.records(place)] == ["a", "b"]
+
+
+def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
+    for name in ("a", "b"):
+        site.add(name)
+    fetch(site, place)
+    (place / "a" / "SKILL.md").write_bytes(b"mine")
+    (place / "mine").mkdir()
+    site.entries = []
+    report = fetch(site, place, prune=True)
+    assert report.gone == ("a", "b") and report.pruned == ("b",) and not report.ok
+    assert skills(place) == ["a", "mine"] and (place / "a" / "SKILL.md").read_bytes() == b"mine"
+
+
+def test_a_bad_entry_is_not_gone(site: Publisher, place: Path) -> None:
+    site.add("a")
+    fetch(site, place)
+    site.add("a", digest="none")
+    report = fetch(site, place, prune=True)
+    assert report.gone == () and report.refused[0].name == "a" and skills(place) == ["a"]
+
+
+def test_an_edited_skill_is_kept_and_told(site: Publisher, place: Path) -> None:
+    site.add("a")
+    fetch(site, place)
+    mine = place / "a" / "SKILL.md"
+    mine.write_bytes(b"mine")
+    report = fetch(site, place)
+    assert report.edited == ("a",) and report.ok
+    site.add("a", skill_md("a", "Read more."))
+    report = fetch(site, place)
+    assert "it was edited there" in report.refused[0].reason and mine.read_bytes() == b"mine"
+    assert fetch(site, place, force=True).updated == ("a",)
+    assert b"Read more." in mine.read_bytes()
+
+
+def test_a_name_that_is_taken_is_refused(site: Publisher, place: Path) -> None:
+    (place / "a").mkdir(parents=True)
+    (place / "a" / "mine").write_bytes(b"mine")
+    site.add("a")
+    site.add("b")
+    before = listing(place / "a")
+    report = fetch(site, place, force=True)
+    assert report.added == ("b",) and report.refused[0].fault == "here" and listing(place / "a") == before
+    with Publisher() as other:
+        other.add("b")
+        report = fetch(other, place, force=True)
+        assert f"it was fetched from {site.url}" in report.refused[0].reason.replace("the one there was", "it was")
+        assert "/a/b" not in other.paths
+
+
+def test_two_sources_share_a_folder(site: Publisher, place: Path) -> None:
+    site.add("a")
+    with Publisher() as other:
+        other.add("b")
+        fetch(site, place)
+        fetch(other, place, prune=True)
+        assert skills(place) == ["a", "b"] and len(keep.sources(place)) == 2
+
+
+# Cache headers
+
+
+@pytest.mark.requirement("WK-40")
+def test_a_fresh_index_is_not_asked_for_again(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    report = fetch(site, place)
+    assert 3500 < report.next_check_s <= 3600
+    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
+    assert fetch(site, place, revalidate=True).unchanged == ("a",)
+    assert site.paths == [INDEX, "/a/a", INDEX] and "if-none-match" in site.asked[-1].headers
+
+
+@pytest.mark.requirement("WK-40")
+def test_an_index_that_may_not_be_stored_is_not(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "no-store"}
+    site.add("a")
+    fetch(site, place)
+    (source,) = keep.sources(place)
+    assert source.body == "" and not source.validators
+    fetch(site, place)
+    assert "if-none-match" not in site.asked[-1].headers
+
+
+def test_an_index_that_promised_too_much_is_asked_for_again(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a", route=answer(skill_md("a", "Newer than the index.")))
+    report = fetch(site, place)
+    assert not report.ok and report.next_check_s == 300 and not skills(place)
+    site.add("a", skill_md("a", "Newer than the index."))
+    assert fetch(site, place).added == ("a",)
+
+
+@pytest.mark.requirement("WK-39", "WK-16")
+def test_urls_are_relative_to_the_address_that_answered(site: Publisher, place: Path) -> None:
+    raw = skill_md("a")
+    site.routes[INDEX] = redirect("/v2/index.json", 301)
+    site.routes["/v2/index.json"] = answer(index_of([entry("a", raw, "files/a.md")]))
+    site.routes["/v2/files/a.md"] = answer(raw)
+    report = fetch(site, place)
+    assert report.added == ("a",) and report.url == f"{site.url}/v2/index.json"
+    assert keep.records(place)[0].url == f"{site.url}/v2/files/a.md"
+
+
+@pytest.mark.requirement("WK-26")
+@pytest.mark.parametrize("told", ["application/gzip", "application/zip", "application/octet-stream", "text/plain"])
+def test_the_bytes_tell_the_format(site: Publisher, place: Path, told: str) -> None:
+    files: Files = {"SKILL.md": (skill_md("a"), False), "b.txt": (b"b", False)}
+    suffix, raw = archive.pack(files)
+    assert suffix == ".tar.gz"
+    site.add("a", raw, route=answer(raw, content_type=told))
+    assert fetch(site, place).added == ("a",)
+
+
+@pytest.mark.requirement("WK-45")
+def test_fields_that_are_not_known_are_passed_over(site: Publisher, place: Path) -> None:
+    site.add("a", version="7", files=["x"], later={"b": 1})
+    assert fetch(site, place).added == ("a",)
+
+
+# Discovery
+
+
+@pytest.mark.requirement("WK-41", "WK-44", "WK1-12", "WK1-14")
+def test_an_old_site_is_fetched_file_by_file(site: Publisher, place: Path) -> None:
+    listed = [{"name": "a", "description": "Does a.", "files": ["SKILL.md", "references/b c.md"]}]
+    site.routes[INDEX] = answer(b"", 404)
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(json.dumps({"skills": listed}).encode())
+    site.routes[f"{DIRECTORY_0_1}a/SKILL.md"] = answer(skill_md("a"))
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"b c")
+    report = fetch(site, place)
+    assert report.version == "0.1.0" and report.added == ("a",) and "nothing proves the files" in report.warnings[0]
+    assert (place / "a" / "references" / "b c.md").read_bytes() == b"b c"
+    assert fetch(site, place).unchanged == ("a",)
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"more")
+    assert fetch(site, place).updated == ("a",)
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"<html>Sign in", content_type="text/html")
+    assert "a web page (HTML)" in fetch(site, place).refused[0].reason
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"nothing", 404)
+    assert "is not there" in fetch(site, place).refused[0].reason
+    assert (place / "a" / "references" / "b c.md").read_bytes() == b"more"
+
+
+@pytest.mark.parametrize(
+    "first", [answer(b"", 404), answer(b"", 410), answer(b"<!doctype html>", content_type="text/html")]
+)
+def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, place: Path, first: bytes) -> None:
+    site.routes[INDEX] = first
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(b'{"skills": []}')
+    assert fetch(site, place).version == "0.1.0"
+
+
+@pytest.mark.requirement("X-23")
+@pytest.mark.parametrize(
+    ("route", "kind", "said"),
+    [
+        (answer(b"{"), IndexRefused, "is not JSON"),
+        (answer(b"[]"), IndexRefused, "no object"),
+        (answer(b'{"skills": 7}'), IndexRefused, "no list 'skills'"),
+        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefused, "has 100000 entries, at most 20000"),
+        (answer(b"", length=(16 << 20) + 1), Unacceptable, "at most 16777216 are taken"),
+        (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefused, "came compressed"),
+        (answer(b"", 401), Unacceptable, "--token-env"),
+        (answer(b"", 403), Unacceptable, "asks for permission"),
+        (answer(b"", 429), Unreachable, "does not answer now"),
+        (answer(b"", 500), Unreachable, "does not answer now"),
+        (answer(b"", 503), Unreachable, "does not answer now"),
+        (redirect(INDEX), Unacceptable, "redirects"),
+        (redirect("file:///etc/passwd"), Unacceptable, "no http or https URL"),
+        (redirect("http://10.0.0.1/"), Unacceptable, "another origin"),
+        (then_close(answer(b"{", length=10)), Unreachable, "broke off"),
+    ],
+)
+def test_a_bad_index_ends_it_and_nothing_else_is_asked(
+    site: Publisher, place: Path, route: Route, kind: type[Exception], said: str
+) -> None:
+    site.add("a")
+    fetch(site, place)
+    before = listing(place.parent.parent)
+    site.routes[INDEX] = route
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(b'{"skills": []}')
+    with pytest.raises(kind, match=said) as caught:
+        fetch(site, place, prune=True)
+    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
+    assert f"{DIRECTORY_0_1}index.json" not in site.paths
+    assert listing(place.parent.parent) == before  # the last good copy
+
+
+def test_no_index_anywhere(site: Publisher, place: Path) -> None:
+    site.routes[INDEX] = answer(b"", 404)
+    with pytest.raises(Absent, match=r"no index of skills: .*agent-skills/index\.json is not there \(status 404\)"):
+        fetch(f"{site.url}/docs", place)
+    assert len(site.paths) == 4
+
+
+@pytest.mark.requirement("WK-42", "WK-43", "X-23")
+def test_a_version_to_come_is_told_and_not_processed(site: Publisher, place: Path) -> None:
+    site.add("a")
+    fetch(site, place)
+    site.routes[INDEX] = answer(
+        json.dumps({"$schema": "https://x/9", "skills": [site.entries[0] | {"name": "b"}]}).encode()
+    )
+    report = fetch(site, place, prune=True)
+    assert report.version is None and not report.ok and "not known" in report.warnings[0]
+    assert report.gone == () and skills(place) == ["a"] and site.paths[-1] == INDEX
+
+
+@pytest.mark.requirement("WK-46", "X-23")
+def test_a_type_to_come_is_a_warning(site: Publisher, place: Path) -> None:
+    site.add("a", type="mcp-bundle")
+    site.add("b")
+    report = fetch(site, place)
+    assert report.ok and report.added == ("b",)
+    assert report.warnings == ("a: its type 'mcp-bundle' is not known, and so it is passed over",)
+
+
+@pytest.mark.requirement("WK-12", "X-23")
+def test_another_description_is_a_warning(site: Publisher, place: Path) -> None:
+    site.add("a", description="Does b.")
+    report = fetch(site, place)
+    assert report.ok and "describes it otherwise" in report.warnings[0]
+
+
+# The zoo
+
+
+@pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61", "WKN-2")
+def test_every_hostile_archive_is_refused_and_its_neighbours_arrive(site: Publisher, place: Path) -> None:
+    site.add("aaa-first")
+    for name, (raw, _) in HOSTILE.items():
+        site.add(name, raw, type="archive")
+    site.add("zzz-last")
+    place.mkdir(parents=True)
+    (place.parent / "canary").write_bytes(b"here before")
+    before = listing(place.parent.parent)
+    report = fetch(site, place)
+    assert report.added == ("aaa-first", "zzz-last")
+    refused = {each.name: each for each in report.refused}
+    assert refused.keys() == HOSTILE.keys()
+    for name, (_, said) in HOSTILE.items():
+        assert said in refused[name].reason and refused[name].fault == "publisher"
+        assert len(str(refused[name]).splitlines()) == 1 and str(refused[name]).isprintable()
+    after = listing(place.parent.parent)
+    new = {path for path in after if path not in before}
+    assert new == {f"outside/skills/{name}{rest}" for name in report.added for rest in ("", "/SKILL.md")}
+    assert {path: after[path] for path in before} == before
+    assert not os.listdir(place / ".mcp-skills" / "stage")
+
+
+@pytest.mark.requirement("WK-14", "WK-15", "WK-48", "WK-60", "X-23")
+@pytest.mark.parametrize(
+    ("route", "said", "fault"),
+    [
+        (answer(skill_md("bad", "Tampered.")), "its digest is sha256:", "publisher"),
+        (answer(b""), "its digest is sha256:", "publisher"),
+        (answer(skill_md("bad") + b"!", length=len(skill_md("bad")) - 1), "its digest is", "publisher"),
+        (
+            answer(gzip.compress(skill_md("bad")), content_encoding="gzip"),
+            "came with Content-Encoding gzip",
+            "publisher",
+        ),
+        (answer(gzip.compress(bytes(9 << 20)), content_encoding="gzip"), "Content-Encoding gzip", "publisher"),
+        (answer(b"<!doctype html>Sign in", content_type="text/html"), "is a web page (HTML)", "publisher"),
+        (answer(bytes((1 << 20) + 1)), "at most 1048576 are taken", "publisher"),
+        (answer(b"", 401), "asks for permission", "publisher"),
+        (answer(b"", 404), "is not there", "publisher"),
+        (answer(b"", 410), "is not there", "publisher"),
+        (answer(b"", 429), "does not answer now", "network"),
+        (answer(b"", 500), "does not answer now", "network"),
+        (answer(b"", 503), "does not answer now", "network"),
+        (redirect("/a/bad"), "more than 5 redirects", "publisher"),
+        (redirect("file:///etc/passwd"), "no http or https URL", "publisher"),
+        (redirect("http://192.168.1.1/"), "another origin", "publisher"),
+        (redirect("https://cdn.example/"), "--fetch-origin https://cdn.example allows it", "publisher"),
+        (then_close(answer(skill_md("bad"), length=500)), "broke off", "network"),
+        (then_close(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"), "does not speak HTTP", "network"),
+        (then_close(b""), "broke off", "network"),
+        ("stall", "did not answer within", "network"),
+        ("stall in the middle", "did not answer within", "network"),
+        ("drip", "took longer than", "network"),
+    ],
+)
+def test_a_bad_artifact_costs_its_skill_alone(
+    site: Publisher, place: Path, route: Route | str, said: str, fault: str
+) -> None:
+    site.add("a")
+    routes = {
+        "stall": site.stall(),
+        "stall in the middle": site.stall(answer(b"---", length=50)),
+        "drip": site.drip(answer(skill_md("bad"))),
+    }
+    site.add("bad", route=routes[route] if isinstance(route, str) else route)
+    site.add("z")
+    report = fetch(site, place, QUICK)
+    assert report.added == ("a", "z") and skills(place) == ["a", "z"]
+    (refusal,) = report.refused
+    assert refusal.name == "bad" and said in refusal.reason and refusal.fault == fault
+    assert not os.listdir(place / ".mcp-skills" / "stage") and not report.ok
+    assert [record.name for record in keep.records(place)] == ["a", "z"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"name": "../evil"}, "the name holds"),
+        ({"name": "con"}, "Windows cannot hold the name"),
+        ({"digest": "sha256:" + "A" * 64}, "its digest is not"),
+        ({"url": "file:///etc/passwd"}, "no http or https URL"),
+        ({"url": "https://cdn.example/a"}, "another origin"),
+        ({"url": "http://169.254.169.254/latest/meta-data/"}, "another origin"),
+        ({"name": "a"}, "an entry before it has the same name"),
+        ({"type": "archive"}, "neither a .tar.gz nor a .zip"),
+        ({"name": "other"}, "calls it 'bad'"),
+    ],
+)
+def test_a_bad_entry_costs_itself_alone(site: Publisher, place: Path, bad: dict[str, str], said: str) -> None:
+    site.add("a")
+    raw = site.add("bad")
+    site.entries[-1] = entry("bad", raw, "/a/bad") | bad
+    site.add("z")
+    report = fetch(site, place)
+    assert report.added == ("a", "z") and skills(place) == ["a", "z"]
+    assert said in report.refused[0].reason and str(report.refused[0]).isprintable()
+
+
+def test_an_artifact_of_another_origin_needs_leave(site: Publisher, place: Path) -> None:
+    with Publisher() as other:
+        raw = skill_md("a")
+        other.routes["/a.md"] = answer(raw)
+        site.entries = [entry("a", raw, f"{other.url}/a.md")]
+        assert "--fetch-origin" in fetch(site, place).refused[0].reason and not other.asked
+        trust = Trust(frozenset({other.url}), private=True)
+        assert fetch(site, place, trust=trust).added == ("a",)
+
+
+def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None:
+    site.pack("big", {"SKILL.md": (skill_md("big"), False), "big.bin": (bytes(20_000), False)})
+    site.add("small")
+    report = fetch(site, place, limits=Limits(skill_bytes=10_000))
+    assert report.added == ("small",) and "at most 10000 are unpacked" in report.refused[0].reason
+    with pytest.raises(IndexRefused, match="has 2 entries, at most 1"):
+        fetch(site, place, limits=Limits(skills=1), revalidate=True)
+
+
+def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
+    site.add("a")
+    for number in range(20):
+        site.add(f"stalls-{number}", route=site.stall())
+    report = fetch(site, place, limits=Limits(total_s=1))
+    assert report.added == ("a",) and len(report.refused) == 20
+    assert {each.reason for each in report.refused} == {"not fetched within 1 s"}
+    site.routes[INDEX] = site.stall()
+    with pytest.raises(Unreachable, match="took longer than 1 s"):
+        fetch(site, place, limits=Limits(total_s=1))
+
+
+def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.add("a")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keep, "_write_tree", full)
+    report = fetch(site, place)
+    assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
+
+
+def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path) -> None:
+    together = threading.Barrier(3, timeout=20)
+    most = 0
+    lock = threading.Lock()
+    now: list[int] = []
+
+    def route(asked: Asked) -> Iterator[bytes]:
+        nonlocal most
+        with lock:
+            now.append(1)
+            most = max(most, len(now))
+        together.wait()
+        with lock:
+            now.pop()
+        yield answer(skill_md(asked.path.rpartition("/")[2]))
+
+    for number in range(6):
+        site.add(f"s-{number}", route=route)
+    assert len(fetch(site, place, connections=3).added) == 6
+    assert most == 3
+
+
+def test_progress_is_told(site: Publisher, place: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    for name in ("a", "b"):
+        site.add(name)
+    anyio.run(refresh, site.url, place, LOCAL, lambda done, total: heard.append((done, total)))
+    assert heard == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_cancelling_leaves_a_whole_folder(site: Publisher, place: Path) -> None:
+    site.add("a")
+    site.add("b", route=site.stall())
+
+    async def run() -> None:
+        with anyio.move_on_after(0.5):
+            await refresh(site.url, place, LOCAL)
+
+    anyio.run(run)
+    assert set(skills(place)) <= {"a"}
+    site.add("b")
+    assert "b" in fetch(site, place).added
+
+
+def test_no_url_is_wrong_usage(place: Path) -> None:
+    with pytest.raises(UsageError, match="no http or https URL"):
+        fetch("example.com", place)
+    assert not place.exists()
+
+
+def _read(top: Path) -> Files:
+    return {
+        path.relative_to(top).as_posix(): (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+        for path in top.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_digests_of_the_record_are_those_of_the_files(site: Publisher, place: Path) -> None:
+    site.pack("packed", FILES)
+    fetch(site, place)
+    (record,) = keep.records(place)
+    assert record.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
+    assert wellknown.origin(record.url) == site.url

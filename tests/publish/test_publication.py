@@ -1,0 +1,377 @@
+"""Editions of a catalogue and the artifacts that they name, without HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.format import archive
+from mcp_skills_server.publish.publication import Edition, Keeping, Publication
+from wire import FIXTURES, write_skill
+
+SITE = "https://example.com"
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def published(*roots: Path, **options: Any) -> Publication:
+    registry = Registry(roots)
+    registry.load()
+    return Publication(registry, **options)
+
+
+def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.Entry]:
+    """What our own consumer makes of an index, every entry of it."""
+    index = wellknown.decode(raw, SITE + directory + wellknown.INDEX)
+    assert not index.unusable
+    return {entry.name: entry for entry in index.entries}
+
+
+def fetched(publication: Publication, entry: wellknown.Entry) -> dict[str, tuple[bytes, bool]]:
+    """The files of an entry, proved."""
+    kept = publication.artifact(entry.url.removeprefix(SITE))
+    assert kept is not None
+    raw = kept[1].read()
+    wellknown.prove(raw, entry.digest)
+    files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
+    assert wellknown.check_unpacked(entry, files) is None
+    return files
+
+
+def complete(publication: Publication, edition: Edition) -> bool:
+    """Whether everything that an edition names can be fetched and is what it says."""
+    for entry in offered(edition.index).values():
+        fetched(publication, entry)
+    return True
+
+
+def test_every_fixture_comes_out_as_it_went_in() -> None:
+    publication = published(FIXTURES)
+    edition = publication.edition()
+    entries = offered(edition.index)
+    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
+    assert entries.keys() == directories.keys()
+    for name, entry in entries.items():
+        files = fetched(publication, entry)
+        there = {
+            path.relative_to(directories[name]).as_posix(): (path.read_bytes(), os.access(path, os.X_OK))
+            for path in directories[name].rglob("*")
+            if path.is_file()
+        }
+        assert {path: raw for path, (raw, _) in files.items()} == {path: raw for path, (raw, _) in there.items()}
+        if entry.kind == "archive":
+            assert files == there
+
+
+@pytest.mark.requirement("WK-14", "WK-15", "WK-19", "WK-20", "WK-21", "WK-23", "WK-24")
+def test_a_lone_skill_is_published_as_it_is_and_others_as_archives(tmp_path: Path) -> None:
+    write_skill(tmp_path / "lone")
+    write_skill(tmp_path / "more", scripts__run_sh="exit 0\n")
+    (tmp_path / "more" / "scripts" / "run.sh").chmod(0o755)
+    publication = published(tmp_path)
+    entries = offered(publication.edition().index)
+    assert {name: entry.kind for name, entry in entries.items()} == {"lone": "skill-md", "more": "archive"}
+    assert fetched(publication, entries["more"]) == {
+        "SKILL.md": ((tmp_path / "more" / "SKILL.md").read_bytes(), False),
+        "scripts/run.sh": (b"exit 0\n", True),
+    }
+
+
+def test_the_same_skills_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
+    for place in ("here", "over/there"):
+        for name in ("b", "a") if place == "here" else ("a", "b"):
+            write_skill(tmp_path / place / name, references__x_md=name)
+    os.utime(tmp_path / "here" / "a" / "SKILL.md", (1, 1))
+    first, second = (published(tmp_path / place) for place in ("here", "over/there"))
+    assert list(first.tree(first.edition())) == list(second.tree(second.edition()))
+
+
+@pytest.mark.requirement("WK-1", "WK1-1", "WK1-10", "X-18")
+def test_a_tree_has_both_indexes_and_all_that_they_name(tmp_path: Path) -> None:
+    write_skill(tmp_path / "lone")
+    write_skill(tmp_path / "more", references__a_md="a", references__b_md="b")
+    publication = published(tmp_path)
+    edition = publication.edition()
+    tree = dict(publication.tree(edition))
+    assert list(tree)[-1] == "/.well-known/agent-skills/index.json"
+    new, old = json.loads(tree.pop(list(tree)[-1])), json.loads(tree.pop("/.well-known/skills/index.json"))
+    named = {entry["url"]: entry["digest"] for entry in new["skills"]}
+    for url, digest in named.items():
+        assert "sha256:" + hashlib.sha256(tree.pop(url)).hexdigest() == digest
+    listed = {f"/.well-known/skills/{each['name']}/{path}" for each in old["skills"] for path in each["files"]}
+    assert listed == tree.keys()
+    assert tree["/.well-known/skills/more/references/b.md"] == b"b"
+
+
+@pytest.mark.requirement("WK-22", "X-4", "X-19", "WK1-9")
+def test_names_that_ustar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
+    write_skill(tmp_path / "plain")
+    directory = write_skill(tmp_path / "foreign")
+    (directory / "Grüße und mehr.md").write_bytes(b"hello")
+    spaced = write_skill(tmp_path / "spaced")
+    (spaced / "two words.md").write_bytes(b"words")
+    publication = published(tmp_path)
+    edition = publication.edition()
+    entries = offered(edition.index)
+    assert entries["foreign"].url.endswith("/foreign.zip")
+    assert fetched(publication, entries["foreign"])["Grüße und mehr.md"] == (b"hello", False)
+    old = offered(edition.index_0_1, wellknown.DIRECTORY_0_1)
+    assert old.keys() == {"plain", "spaced"}
+    assert old["spaced"].files["two words.md"] == f"{SITE}/.well-known/skills/spaced/two%20words.md"
+    assert [path for path, _ in edition.left_out_0_1] == ["foreign"]
+
+
+@pytest.mark.requirement("X-2", "WK-18")
+def test_what_cannot_be_published_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    write_skill(tmp_path / "good")
+    write_skill(tmp_path / "Bad-Name")
+    (write_skill(tmp_path / "clash") / "a.md").write_bytes(b"1")
+    (tmp_path / "clash" / "A.md").write_bytes(b"2")
+    write_skill(tmp_path / "x" / "twin")
+    write_skill(tmp_path / "y" / "twin")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "SKILL.md").write_bytes(b"no frontmatter")
+    edition = published(tmp_path).edition()
+    assert list(edition.skills) == ["good"]
+    reasons = dict(edition.left_out)
+    assert reasons.keys() == {"Bad-Name", "broken", "clash", "x/twin", "y/twin"}
+    assert "twin" in reasons["x/twin"] and "a.md" in reasons["clash"].lower()
+
+
+def test_an_empty_catalogue_has_an_index(tmp_path: Path) -> None:
+    edition = published(tmp_path).edition()
+    assert offered(edition.index) == {} and offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
+
+
+@pytest.mark.requirement("X-7")
+def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_skill(tmp_path / name, notes_md=f"{name} one")
+    clock = Clock()
+    publication = published(tmp_path, keeping=Keeping(seconds=100), clock=clock)
+    old = publication.edition()
+    before = {name: fetched(publication, entry) for name, entry in offered(old.index).items()}
+    (tmp_path / "a" / "notes.md").write_bytes(b"a two")
+    for path in (tmp_path / "b").iterdir():
+        path.unlink()
+    publication.registry.refresh()
+    clock.now = 50
+    new = publication.edition()
+    assert new is not old and list(new.skills) == ["a", "c"]
+    assert {name: fetched(publication, entry) for name, entry in offered(old.index).items()} == before
+    assert complete(publication, new)
+    clock.now = 149
+    assert complete(publication, old)
+    clock.now = 150
+    assert publication.artifact(old.skills["a"].artifact.path) is None
+    assert publication.artifact(old.skills["b"].artifact.path) is None
+    assert complete(publication, new)
+
+
+@pytest.mark.requirement("WK1-10")
+def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="one", more_md="more")
+    write_skill(tmp_path / "b")
+    clock = Clock()
+    publication = published(tmp_path, keeping=Keeping(seconds=100), clock=clock)
+    publication.edition()
+    (tmp_path / "a" / "notes.md").unlink()
+    (tmp_path / "b" / "SKILL.md").unlink()
+    publication.registry.refresh()
+    edition = publication.edition()
+    for name, path, expected in (("a", "notes.md", b"one"), ("a", "more.md", b"more")):
+        found = publication.file(edition, name, path)
+        assert found is not None and publication.read(found, path) == expected
+    assert publication.file(edition, "b", "SKILL.md") is not None
+    assert publication.file(edition, "a", "nothing.md") is publication.file(edition, "no", "SKILL.md") is None
+    clock.now = 101
+    assert publication.file(edition, "a", "notes.md") is publication.file(edition, "b", "SKILL.md") is None
+    assert publication.file(edition, "a", "more.md") is not None
+
+
+def test_a_file_is_read_as_it_was_published_when_it_has_changed_since(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="one")
+    publication = published(tmp_path)
+    edition = publication.edition()
+    (tmp_path / "a" / "notes.md").write_bytes(b"changed")
+    found = publication.file(edition, "a", "notes.md")
+    assert found is not None and publication.read(found, "notes.md") == b"one"
+
+
+@pytest.mark.parametrize("keeping", [Keeping(number=2), Keeping(bytes=6000)])
+def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: Keeping) -> None:
+    publication = published(tmp_path, keeping=keeping, clock=Clock(), segment=8000)
+    paths: list[str] = []
+    for number in range(6):
+        write_skill(tmp_path / "a", body=f"{number}" * 2900)
+        publication.registry.refresh()
+        paths.append(publication.edition().skills["a"].artifact.path)
+    assert [publication.artifact(path) is not None for path in paths] == [False, False, False, True, True, True]
+
+
+def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
+    clock = Clock()
+    publication = published(write_skill(tmp_path / "a").parent, keeping=Keeping(seconds=100), clock=clock)
+    first = publication.edition()
+    for body in ("# Other\n", "# Thing\n"):
+        write_skill(tmp_path / "a", body=body)
+        publication.registry.refresh()
+        last = publication.edition()
+    assert last.index == first.index
+    clock.now = 1000
+    assert complete(publication, last)
+
+
+def test_only_what_changed_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        write_skill(tmp_path / name, notes_md=name)
+    packed: list[int] = []
+    real = archive.pack
+
+    def pack(files: archive.Files) -> tuple[str, bytes]:
+        packed.append(len(files))
+        return real(files)
+
+    monkeypatch.setattr(archive, "pack", pack)
+    publication = published(tmp_path)
+    edition = publication.edition()
+    assert len(packed) == 3
+    assert publication.edition() is edition and publication.current is edition
+    (tmp_path / "b" / "notes.md").write_bytes(b"other")
+    publication.registry.refresh()
+    assert publication.current is None
+    assert publication.edition() is not edition and len(packed) == 4
+
+
+def test_a_mode_that_changes_is_published_before_long(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", scripts__run_sh="exit 0\n")
+    clock = Clock()
+    publication = published(tmp_path, clock=clock)
+    first = publication.edition()
+    (tmp_path / "a" / "scripts" / "run.sh").chmod(0o755)
+    publication.registry.refresh()
+    clock.now = 60
+    second = publication.edition()
+    assert second.index != first.index
+    assert fetched(publication, offered(second.index)["a"])["scripts/run.sh"] == (b"exit 0\n", True)
+    clock.now = 120
+    assert publication.current is None and publication.edition() is second
+
+
+def test_an_edit_that_nobody_has_seen_yet_is_published(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="one")
+    publication = published(tmp_path)
+    (tmp_path / "a" / "notes.md").write_bytes(b"two, before the first edition")
+    entry = offered(publication.edition().index)["a"]
+    assert fetched(publication, entry)["notes.md"][0] == b"two, before the first edition"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_skill_that_cannot_be_read_is_left_out_until_it_can(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="one")
+    write_skill(tmp_path / "b")
+    (tmp_path / "a" / "notes.md").chmod(0)
+    clock = Clock()
+    publication = published(tmp_path, clock=clock)
+    edition = publication.edition()
+    assert list(edition.skills) == ["b"] and edition.left_out[0][0] == "a"
+    (tmp_path / "a" / "notes.md").chmod(0o644)
+    clock.now = 60
+    assert list(publication.edition().skills) == ["a", "b"]
+
+
+def test_a_skill_that_does_not_hold_still_stays_as_it_was_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_skill(tmp_path / "a", notes_md="one")
+    write_skill(tmp_path / "b")
+    clock = Clock()
+    publication = published(tmp_path, clock=clock)
+    first = publication.edition()
+    registry, real = publication.registry, publication.registry.read
+
+    def read(file: Any) -> bytes:
+        if file.location == "a/notes.md":
+            (tmp_path / "a" / "notes.md").write_bytes(os.urandom(8))
+        return real(file)
+
+    (tmp_path / "a" / "notes.md").write_bytes(b"x")
+    write_skill(tmp_path / "b", body="# New\n")
+    registry.refresh()
+    monkeypatch.setattr(registry, "read", read)
+    edition = publication.edition()
+    assert edition.skills["a"].artifact == first.skills["a"].artifact and complete(publication, edition)
+    assert edition.skills["b"].artifact != first.skills["b"].artifact
+    monkeypatch.undo()
+    clock.now = 1
+    assert publication.edition().skills["a"].artifact != first.skills["a"].artifact
+
+
+def test_no_place_for_artifacts_is_told_and_costs_no_edition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path / "a")
+    publication = published(tmp_path)
+    first = publication.edition()
+    write_skill(tmp_path / "a", body="# New\n")
+    publication.registry.refresh()
+
+    def full(_descriptor: int, _raw: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mcp_skills_server.publish.spool.os.write", full)
+    with pytest.raises(OSError, match="No space"):
+        publication.edition()
+    assert publication.latest is first and complete(publication, first)
+    monkeypatch.undo()
+    assert complete(publication, publication.edition())
+
+
+@pytest.mark.requirement("X-7")
+def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        write_skill(tmp_path / name, notes_md="a")
+    publication = published(tmp_path, segment=4000)
+    done = threading.Event()
+    failed: list[BaseException] = []
+    dice = Random(5)
+
+    def rewrite() -> None:
+        while not done.wait(0.001):
+            directory = tmp_path / dice.choice(["one", "two", "three"])
+            (directory / "notes.md").write_bytes(dice.randbytes(dice.choice([1, 1, 3000])))
+            publication.registry.refresh([str(directory)])
+
+    def read() -> None:
+        try:
+            for _ in range(60):
+                edition = publication.edition()
+                assert list(edition.skills) == ["one", "three", "two"]
+                assert complete(publication, edition)
+        except BaseException as error:
+            failed.append(error)
+
+    writer = threading.Thread(target=rewrite)
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for thread in (writer, *readers):
+        thread.start()
+    for thread in readers:
+        thread.join()
+    done.set()
+    writer.join()
+    assert not failed, failed

@@ -1,0 +1,433 @@
+"""Discovery by a real server over real HTTP: both formats, what may be cached, and who may come in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.format import archive
+from mcp_skills_server.publish.static import Site
+from publish.test_static import files, publication
+from web.http_wire import Reply, Server, client, http_serving, refused
+from wire import COMMAND, DEADLINE, FIXTURES, write_skill
+
+INDEX = "/.well-known/agent-skills/index.json"
+OLD_INDEX = "/.well-known/skills/index.json"
+SITE = "http://localhost"
+TOKEN = "ops=0123456789abcdef"
+BEARER = {"Authorization": "Bearer 0123456789abcdef"}
+Headers = dict[str, str | None]
+
+
+def get(server: Server, path: str, **headers: str) -> Reply:
+    """GET; `if_none_match="..."` for If-None-Match."""
+    named: Headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return server.send("GET", path, headers=named)
+
+
+def entries(server: Server, **headers: str) -> list[dict[str, Any]]:
+    reply = get(server, INDEX, **headers)
+    assert reply.status == 200
+    return json.loads(reply.body)["skills"]
+
+
+def proved(server: Server, entry: dict[str, Any]) -> archive.Files:
+    """The files of an entry, by the eyes of our own consumer."""
+    raw = get(server, entry["url"]).body
+    wellknown.prove(raw, entry["digest"])
+    return archive.unpack(raw) if entry["type"] == "archive" else {"SKILL.md": (raw, False)}
+
+
+class OnlyPublishing(Server):
+    """A server without an endpoint of MCP, which tells of the index instead."""
+
+    def said(self, pattern: str, times: int = 1) -> Any:
+        return super().said(pattern.replace("/mcp", INDEX), times)
+
+
+@contextmanager
+def only_publishing(*arguments: str | Path) -> Iterator[Server]:
+    server = OnlyPublishing(
+        [*COMMAND, "serve", "--transport", "http", "--port", "0", "--publish-only", *map(str, arguments)]
+    )
+    try:
+        yield server
+    finally:
+        server.kill()
+    assert "Traceback" not in server.stderr, server.stderr
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server on the fixtures, for tests that change nothing."""
+    with http_serving(FIXTURES) as started:
+        yield started
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "lone")
+    write_skill(tmp_path / "more", notes_md="notes")
+    return tmp_path
+
+
+# What is there
+
+
+@pytest.mark.requirement("WK-1", "WK-6", "WK-7", "WK-9", "WK-10", "WK-13", "WK-14", "WK-15", "WK-31", "X-18")
+def test_every_fixture_is_offered_and_arrives_as_it_is(server: Server) -> None:
+    reply = get(server, INDEX)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    index = wellknown.decode(reply.body, SITE + INDEX)
+    assert not index.unusable and not index.warnings
+    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
+    assert [entry.name for entry in index.entries] == sorted(directories)
+    for entry, fields in zip(index.entries, entries(server), strict=True):
+        got = proved(server, fields)
+        there = {p.relative_to(directories[entry.name]).as_posix(): p for p in directories[entry.name].rglob("*")}
+        assert {path: raw for path, (raw, _) in got.items()} == {
+            path: place.read_bytes() for path, place in there.items() if place.is_file()
+        }
+
+
+@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-4", "WK1-5", "WK1-6", "WK1-10", "WK1-11", "X-19")
+def test_the_old_format_is_served_at_its_own_place(server: Server) -> None:
+    reply = get(server, OLD_INDEX)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    index = wellknown.decode(reply.body, SITE + OLD_INDEX)
+    assert index.version == "0.1.0" and not index.unusable and len(index.entries) > 10
+    directories = {path.parent.name: path.parent for path in FIXTURES.rglob("SKILL.md")}
+    for entry in index.entries:
+        for path, url in entry.files.items():
+            assert get(server, url.removeprefix(SITE)).body == (directories[entry.name] / path).read_bytes()
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-22")
+def test_each_kind_has_its_content_type_and_no_encoding(server: Server) -> None:
+    kinds: dict[str, str] = {}
+    for entry in entries(server):
+        reply = server.send("GET", entry["url"], headers={"Accept-Encoding": "gzip, br"})
+        assert "Content-Encoding" not in reply.headers and reply.headers["X-Content-Type-Options"] == "nosniff"
+        kinds[entry["url"].rpartition(".")[2]] = reply.headers["Content-Type"]
+    assert kinds == {"md": "text/markdown; charset=utf-8", "gz": "application/gzip", "zip": "application/zip"}
+    assert get(server, "/.well-known/skills/plain-english/SKILL.md").headers.get_content_type() == "text/markdown"
+
+
+def test_live_and_static_publishers_send_the_same_bytes(server: Server, tmp_path: Path) -> None:
+    Site(str(tmp_path / "out")).write(publication(FIXTURES))
+    tree = {path: raw for path, raw in files(tmp_path / "out").items() if path.startswith(".well-known/")}
+    assert len(tree) > 100
+    for path, raw in tree.items():
+        assert get(server, "/" + path.replace(" ", "%20")).body == raw
+
+
+@pytest.mark.requirement("WK-36", "WK1-11")
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/.well-known/agent-skills",
+        "/.well-known/agent-skills/",
+        "/.well-known/agent-skills/nothing.json",
+        "/.well-known/agent-skills/plain-english/" + "0" * 64 + "/SKILL.md",
+        "/.well-known/agent-skills/plain-english/SKILL.md",
+        "/.well-known/agent-skills/../agent-skills/index.json",
+        "/.well-known/agent-skills//index.json",
+        "/.well-known/skills",
+        "/.well-known/skills/nothing/SKILL.md",
+        "/.well-known/skills/plain-english",
+        "/.well-known/skills/plain-english/",
+        "/.well-known/skills/plain-english/../plain-english/SKILL.md",
+        "/.well-known/skills/plain-english/%2e%2e/plain-english/SKILL.md",
+        "/.well-known/skills/..%2f..%2fetc/passwd",
+        "/.well-known/skills/polite-greetings/SKILL.md",  # not in that index, for the name of one of its files
+        "/.well-known/skills/plain-english/SKILL.md%00",
+        "/.well-known/skills/plain-english/%ff",
+        "/.well-known/skillsets/index.json",
+    ],
+)
+def test_what_is_not_there_is_not_found(server: Server, path: str) -> None:
+    assert get(server, OLD_INDEX).status == 200
+    assert get(server, path).status == 404
+
+
+@pytest.mark.requirement("WK-35", "WK1-11")
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_other_methods_are_told_which_are_answered(server: Server, method: str) -> None:
+    for path in (INDEX, OLD_INDEX, entries(server)[0]["url"]):
+        reply = server.send(method, path, body=b"")
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
+
+
+# How it may be cached
+
+
+def every_kind(server: Server) -> list[str]:
+    urls = {entry["url"].rpartition(".")[2]: entry["url"] for entry in entries(server)}
+    return [INDEX, OLD_INDEX, "/.well-known/skills/plain-english/SKILL.md", *urls.values()]
+
+
+@pytest.mark.requirement("WK-35", "WK1-11")
+def test_head_is_get_without_the_body(server: Server) -> None:
+    for path in every_kind(server):
+        got, head = get(server, path), server.send("HEAD", path)
+        assert (head.status, head.body) == (200, b"")
+        for reply in (got, head):
+            del reply.headers["Date"]
+        assert dict(head.headers) == dict(got.headers)
+        assert int(got.headers["Content-Length"]) == len(got.body) > 0
+    assert (server.send("HEAD", INDEX + "x").status, server.send("HEAD", INDEX + "x").body) == (404, b"")
+
+
+@pytest.mark.requirement("WK-37", "X-21", "WK1-11")
+def test_artifacts_are_kept_for_ever_and_indexes_for_a_minute(server: Server) -> None:
+    old, new = get(server, OLD_INDEX), get(server, INDEX)
+    assert old.headers["Cache-Control"] == new.headers["Cache-Control"] == "public, max-age=60"
+    for entry in entries(server):
+        headers = server.send("HEAD", entry["url"]).headers
+        assert headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert headers["ETag"] == f'"{entry["digest"].removeprefix("sha256:")}"'
+    assert new.headers["ETag"] == f'"{hashlib.sha256(new.body).hexdigest()}"'
+    assert get(server, INDEX + "x").headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.requirement("X-21")
+def test_what_has_not_changed_is_not_sent_again(server: Server) -> None:
+    for path in every_kind(server):
+        tag = get(server, path).headers["ETag"]
+        for fits in (tag, f"W/{tag}", f'"other", {tag}', "*"):
+            reply = get(server, path, If_None_Match=fits)
+            assert (reply.status, reply.body, reply.headers["ETag"]) == (304, b"", tag)
+            assert "Cache-Control" in reply.headers
+        assert server.send("HEAD", path, headers={"If-None-Match": tag}).status == 304
+        assert get(server, path, If_None_Match='"other"').status == 200
+        assert get(server, path, If_Modified_Since="Sun, 01 Jan 2090 00:00:00 GMT").status == 200
+        assert (get(server, path, If_Match=tag).status, get(server, path, If_Match='"other"').status) == (200, 412)
+
+
+def test_parts_are_sent_by_range(server: Server) -> None:
+    for path in every_kind(server):
+        whole = get(server, path)
+        size, tag = len(whole.body), whole.headers["ETag"]
+        assert whole.headers["Accept-Ranges"] == "bytes"
+        for asked, start, end in (
+            ("bytes=0-0", 0, 1),
+            ("bytes=3-9", 3, 10),
+            (f"bytes={size - 2}-", size - 2, size),
+            ("bytes=-5", size - 5, size),
+            (f"bytes=-{size * 9}", 0, size),
+            (f"bytes=1-{'9' * 30}", 1, size),
+        ):
+            reply = get(server, path, Range=asked)
+            assert (reply.status, reply.body) == (206, whole.body[start:end])
+            assert reply.headers["Content-Range"] == f"bytes {start}-{end - 1}/{size}"
+            assert reply.headers["ETag"] == tag and int(reply.headers["Content-Length"]) == end - start
+            assert get(server, path, Range=asked, If_Range=tag).status == 206
+            for other in (f"W/{tag}", '"other"', "Sun, 01 Jan 2090 00:00:00 GMT"):
+                assert get(server, path, Range=asked, If_Range=other).body == whole.body
+            assert server.send("HEAD", path, headers={"Range": asked}).status == 200
+        for asked in (f"bytes={size}-", f"bytes={'9' * 400}-", "bytes=-0"):
+            reply = get(server, path, Range=asked)
+            assert (reply.status, reply.headers["Content-Range"]) == (416, f"bytes */{size}")
+        for odd in ("bytes=0-1,3-4", "bytes=9-3", "bytes=x", "lines=0-1", "bytes=", "bytes=-", "bytes=\xb2-\xb3"):
+            reply = get(server, path, Range=odd)
+            assert (reply.status, reply.body) == (200, whole.body), odd
+
+
+def test_a_large_artifact_comes_whole_and_in_parts(tmp_path: Path) -> None:
+    raw = random.Random(1).randbytes(3_000_000)
+    (write_skill(tmp_path / "large") / "data.bin").write_bytes(raw)
+    (tmp_path / "large" / "empty.txt").write_bytes(b"")
+    with http_serving(tmp_path) as server:
+        (entry,) = entries(server)
+        assert proved(server, entry)["data.bin"] == (raw, False)
+        whole = get(server, entry["url"]).body
+        assert get(server, entry["url"], Range="bytes=200000-2800000").body == whole[200000:2800001]
+        assert get(server, "/.well-known/skills/large/data.bin").body == raw
+        assert get(server, "/.well-known/skills/large/data.bin").headers["Content-Type"] == "application/octet-stream"
+        empty = get(server, "/.well-known/skills/large/empty.txt")
+        assert (empty.status, empty.body, empty.headers["Content-Length"]) == (200, b"", "0")
+        assert get(server, "/.well-known/skills/large/empty.txt", Range="bytes=0-").status == 416
+
+
+# What changes
+
+
+@pytest.mark.requirement("X-7")
+def test_an_index_stays_whole_when_its_skills_change(folder: Path) -> None:
+    with http_serving(folder) as server:
+        old = entries(server)
+        (folder / "more" / "notes.md").write_bytes(b"other")
+        (folder / "lone" / "SKILL.md").unlink()
+        new = old
+        while [entry["name"] for entry in new] != ["more"] or new[0]["digest"] == old[1]["digest"]:
+            new = entries(server)
+        assert proved(server, new[0])["notes.md"][0] == b"other"
+        assert proved(server, old[1])["notes.md"][0] == b"notes"
+        assert proved(server, old[0]).keys() == {"SKILL.md"}
+        assert get(server, "/.well-known/skills/lone/SKILL.md").status == 200
+        assert get(server, "/.well-known/skills/more/notes.md").body == b"other"
+
+
+def test_without_grace_nothing_old_stays(folder: Path) -> None:
+    with http_serving(folder, "--publish-grace", "0") as server:
+        assert get(server, INDEX).headers["Cache-Control"] == "public, max-age=0"
+        old = entries(server)
+        (folder / "more" / "notes.md").write_bytes(b"other")
+        while entries(server)[1]["digest"] == old[1]["digest"]:
+            pass
+        assert get(server, old[1]["url"]).status == 404
+        assert get(server, old[0]["url"]).status == 200
+
+
+@pytest.mark.requirement("X-7", "WK-14", "WK-15", "WK-36")
+def test_what_an_index_names_is_there_while_a_writer_is_at_work(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        write_skill(tmp_path / name, notes_md="a")
+    write_skill(tmp_path / "lone")
+    done = threading.Event()
+    dice = random.Random(7)
+
+    def rewrite() -> None:
+        while not done.wait(dice.choice([0.001] * 9 + [0.1])):
+            directory = tmp_path / dice.choice(["one", "two", "three"])
+            if dice.random() < 0.3:
+                write_skill(
+                    tmp_path / "lone", description="Other." * dice.randrange(1, 9), body="x" * dice.randrange(9)
+                )
+            elif dice.random() < 0.5:
+                (directory / "notes.md").write_bytes(dice.randbytes(dice.choice([1, 1, 3000])))
+            else:
+                fresh = directory / ".fresh"
+                fresh.write_bytes(dice.randbytes(300))
+                fresh.replace(directory / "notes.md")
+
+    with http_serving(tmp_path) as server:
+        seen: list[list[dict[str, Any]]] = []
+        writer = threading.Thread(target=rewrite)
+        writer.start()
+        try:
+            until = monotonic() + DEADLINE
+            while len({json.dumps(index) for index in seen}) < 8:
+                assert monotonic() < until
+                seen.append(entries(server))
+                for entry in seen[-1]:
+                    made = proved(server, entry)
+                    said = wellknown.decode(json.dumps({"$schema": wellknown.SCHEMA, "skills": [entry]}).encode(), SITE)
+                    assert wellknown.check_unpacked(said.entries[0], made) is None
+                    assert wellknown.differs(said.entries[0], made) is None
+        finally:
+            done.set()
+            writer.join()
+        for index in seen:
+            for entry in index:
+                proved(server, entry)
+
+
+def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder: Path) -> None:
+    with http_serving(folder) as server:
+        entry = entries(server)[1]
+    with http_serving(folder) as server:
+        proved(server, entry)
+
+
+@pytest.mark.requirement("X-2")
+def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> None:
+    write_skill(tmp_path / "x" / "twin")
+    write_skill(tmp_path / "y" / "twin")
+    write_skill(tmp_path / "other", name="another")
+    with http_serving(tmp_path) as server:
+        for _ in range(3):
+            assert entries(server) == []
+        write_skill(tmp_path / "new")
+        while not entries(server):
+            pass
+        server.said("x/twin: not published: the name twin is also that of y/twin")
+        server.said("other: not published: ")
+        assert server.stderr.count(": not published: ") == 3
+
+
+def test_an_empty_catalogue_has_its_indexes(tmp_path: Path) -> None:
+    with http_serving(tmp_path) as server:
+        assert entries(server) == [] and json.loads(get(server, OLD_INDEX).body) == {"skills": []}
+
+
+# Who may come in
+
+
+def test_mcp_and_discovery_stand_side_by_side_or_alone(folder: Path) -> None:
+    with http_serving(folder) as server, client(server, "modern") as asked:
+        assert len(asked.every_skill()) == len(entries(server)) == 2
+    with http_serving(folder, "--no-publish") as server:
+        assert get(server, INDEX).status == get(server, OLD_INDEX).status == 404
+    with only_publishing(folder) as server:
+        assert len(entries(server)) == 2
+        assert server.send("POST", "/mcp", body=b"{}").status == 404
+        assert get(server, "/readyz").status == 200
+        write_skill(folder / "third")
+        while len(entries(server)) < 3:
+            pass
+    with only_publishing(folder, "--no-watch") as server:
+        assert len(entries(server)) == 3
+
+
+def test_publishing_needs_http() -> None:
+    said = refused(FIXTURES, "--transport", "stdio", "--publish-only")
+    assert "--transport http" in said
+
+
+@pytest.mark.requirement("WK-59")
+def test_a_token_protects_what_is_published(folder: Path) -> None:
+    with http_serving(folder, "--tokens", TOKEN) as server:
+        assert get(server, INDEX).status == get(server, OLD_INDEX).status == 401
+        (entry, _) = entries(server, **BEARER)
+        assert get(server, entry["url"]).status == 401
+        reply = get(server, entry["url"], **BEARER)
+        assert reply.status == 200 and reply.headers["Cache-Control"] == "private, max-age=31536000, immutable"
+
+
+def test_discovery_may_be_open_while_mcp_is_not(folder: Path) -> None:
+    with http_serving(folder, "--tokens", TOKEN, "--publish-open") as server:
+        for entry in entries(server):
+            proved(server, entry)
+        assert get(server, INDEX).headers["Cache-Control"].startswith("public")
+        assert server.send("POST", "/mcp", body=b"{}").status == 401
+        for path in ("/", "/mcp", "/.well-known/other", "/.well-known/agent-skills"):
+            assert get(server, path).status == 401
+
+
+def test_host_and_origin_are_looked_at(server: Server) -> None:
+    assert get(server, INDEX, Host="evil.example").status == 403
+    assert get(server, INDEX, Origin="https://evil.example").status == 403
+    assert get(server, INDEX, Origin="http://localhost:1").status == 200
+
+
+@pytest.mark.requirement("WK-38", "X-21")
+def test_browsers_may_come_from_where_the_operator_says(folder: Path) -> None:
+    with http_serving(folder, "--allowed-origin", "https://app.example") as server:
+        reply = get(server, INDEX, Origin="https://app.example")
+        assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
+        assert "ETag" in reply.headers["Access-Control-Expose-Headers"]
+        assert reply.headers["Vary"] == get(server, INDEX).headers["Vary"] == "Origin"
+        asking = {"Origin": "https://app.example", "Access-Control-Request-Method": "HEAD"}
+        assert server.send("OPTIONS", INDEX, headers=asking).status == 200
+    with http_serving(folder, "--allowed-origin", "*") as server:
+        for headers in ({}, {"Origin": "https://any.example"}):
+            assert get(server, INDEX, **headers).headers.get_all("Access-Control-Allow-Origin") == ["*"]
+
+
+def test_a_page_among_the_files_cannot_act_for_the_server(folder: Path) -> None:
+    (folder / "more" / "page.html").write_bytes(b"<script>fetch('/mcp')</script>")
+    with http_serving(folder) as server:
+        reply = get(server, "/.well-known/skills/more/page.html")
+        assert reply.headers["Content-Security-Policy"] == "default-src 'none'; sandbox"

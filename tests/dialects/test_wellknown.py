@@ -140,6 +140,17 @@ def test_valid_skills_are_chosen_by_name():
     assert choice.left_out == ()
 
 
+def test_copies_of_one_skill_are_published_once() -> None:
+    one, other = skill("a/x"), skill("b/x")
+    unproved = wellknown.choose(snapshot(one, other))
+    assert not unproved.skills and len(unproved.left_out) == 2
+    for each in (one, other):
+        each.files["SKILL.md"].digest = "sha256:" + "0" * 64
+    assert wellknown.choose(snapshot(one, other)) == wellknown.Choice((one,), ())
+    other.files["SKILL.md"].digest = "sha256:" + "1" * 64
+    assert not wellknown.choose(snapshot(one, other)).skills
+
+
 def test_of_skills_that_share_a_name_none_is_published_and_each_is_told():
     choice = wellknown.choose(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
     assert [each.path for each in choice.skills] == ["other"]

@@ -145,7 +145,7 @@ def test_what_cannot_be_published_is_left_out_with_its_reason(tmp_path: Path) ->
     (write_skill(tmp_path / "clash") / "a.md").write_bytes(b"1")
     (tmp_path / "clash" / "A.md").write_bytes(b"2")
     write_skill(tmp_path / "x" / "twin")
-    write_skill(tmp_path / "y" / "twin")
+    write_skill(tmp_path / "y" / "twin", body="# Another\n")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "SKILL.md").write_bytes(b"no frontmatter")
     edition = published(tmp_path).edition()

@@ -78,18 +78,27 @@ def choose(snapshot: Snapshot) -> Choice:
     """The skills of an index 0.2.0: every valid one whose name is its own (WK-2...5, WKO-18).
 
     An index knows a skill by its name alone. Of skills that share one, none is published: to prefer one would let a
-    new skill take over the name of an old one unseen.
+    new skill take over the name of an old one unseen. Copies of one skill are one: a nested skill that was fetched lies
+    inside the enclosing one too.
     """
     skills: list[Skill] = []
     left_out: list[tuple[str, str]] = []
     for path in snapshot.paths(Standing.VALID):
         skill = snapshot.skills[path]
         others = [other for other in snapshot.named(skill.name, Standing.VALID) if other != path]
-        if others:
+        if not all(_is_copy(skill, snapshot.skills[other]) for other in others):
             left_out.append((path, f"the name {skill.name} is also that of {', '.join(others[:5])}"))
-        else:
+        elif not others or path < min(others):
             skills.append(skill)
     return Choice(tuple(sorted(skills, key=lambda skill: skill.name)), tuple(left_out))
+
+
+def _is_copy(skill: Skill, other: Skill) -> bool:
+    """Whether two skills have the same files, as far as their digests are known."""
+    if skill.files.keys() != other.files.keys():
+        return False
+    pairs = [(file, other.files[path]) for path, file in skill.files.items()]
+    return all(a.digest is not None and (a.digest, a.executable) == (b.digest, b.executable) for a, b in pairs)
 
 
 def choose_0_1(skills: Iterable[Skill]) -> Choice:

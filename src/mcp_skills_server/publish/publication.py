@@ -202,6 +202,9 @@ class Publication:
 
     def _pick(self) -> _Picked:
         snapshot = self.registry.snapshot
+        for path in snapshot.paths(Standing.VALID):
+            if len(snapshot.named(snapshot.skills[path].name, Standing.VALID)) > 1:
+                self.registry.prove(snapshot.skills[path])  # so that copies can be told from rivals
         choice = wellknown.choose(snapshot)
         picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         for skill in choice.skills:

@@ -1,0 +1,42 @@
+"""What is published, fetched and published again is the same, byte for byte, all the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from web.http_wire import http_serving
+from wire import COMMAND, DEADLINE, FIXTURES
+
+INDEX = Path(".well-known") / "agent-skills" / "index.json"
+
+
+def run(*arguments: str | Path) -> None:
+    """A command that has to succeed."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.requirement("WK-14", "WK-18", "WK-48")
+def test_publish_fetch_publish_gives_the_same_index_and_the_same_files(tmp_path: Path) -> None:
+    first, copies, second = tmp_path / "first", tmp_path / "copies", tmp_path / "second"
+    run("publish", FIXTURES, "--output", first)
+    with http_serving(FIXTURES) as live:
+        address = f"http://127.0.0.1:{live.port}"
+        assert live.send("GET", f"/{INDEX.as_posix()}").body == (first / INDEX).read_bytes()
+        run("fetch", address, "--output", copies, "--allow-private")
+    run("publish", copies, "--output", second)
+    # The order is that of the skill paths, which a fetch flattens; nothing else may differ.
+    entries = [
+        sorted(json.loads((site / INDEX).read_bytes())["skills"], key=lambda entry: entry["name"])
+        for site in (first, second)
+    ]
+    assert entries[0] == entries[1] and len(entries[0]) == len(list(FIXTURES.rglob("SKILL.md")))
+    for skill in (path.parent for path in FIXTURES.rglob("SKILL.md")):
+        for path in (each for each in skill.rglob("*") if each.is_file()):
+            assert (copies / skill.name / path.relative_to(skill)).read_bytes() == path.read_bytes()

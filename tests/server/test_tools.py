@@ -74,7 +74,7 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     handle = bound(tools, loaded)
     assert said(call(tools, "skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
     part = call(tools, "skills_read", path="references/guide.md", start_line=2, max_lines=1, session=handle)
-    assert part["content"][0]["text"] == "two"
+    assert part["content"][0]["text"] == "two\n"
     both = call(tools, "skills_load", names=["beta"], mode="add", session=handle)
     assert active(both) == ["alpha", "beta"] and "Do beta." in said(both) and "Do alpha." not in said(both)
     assert "Do beta." in said(call(tools, "skills_read", path="SKILL.md", session=handle))

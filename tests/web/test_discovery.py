@@ -344,7 +344,7 @@ def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder
 @pytest.mark.requirement("X-2")
 def test_what_is_not_published_is_told_once_with_its_reason(tmp_path: Path) -> None:
     write_skill(tmp_path / "x" / "twin")
-    write_skill(tmp_path / "y" / "twin")
+    write_skill(tmp_path / "y" / "twin", body="# Another thing\n")
     write_skill(tmp_path / "other", name="another")
     with http_serving(tmp_path) as server:
         for _ in range(3):

@@ -18,7 +18,7 @@ demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show w
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.ready  ## run the whole suite
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)
 	@$(BIN)/ruff format --check .
@@ -47,6 +47,7 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch
+	@$(BIN)/python -m bench.acp
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -19,6 +19,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, SCHEMA
 from mcp_skills_server.format import archive
 
 INDEX = f"{DIRECTORY}index.json"
+_PATIENCE = 8.0
 
 
 @dataclass(frozen=True)
@@ -144,10 +145,10 @@ class Publisher:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        connection.settimeout(0.02)
         try:
             with connection:
                 while (asked := self._request(connection)) is not None:
+                    connection.settimeout(_PATIENCE)  # a client on a busy machine may be slow to read
                     self.asked.append(asked)
                     self.reached.set()
                     route = self._route(asked)
@@ -162,6 +163,7 @@ class Publisher:
 
     def _request(self, connection: socket.socket) -> Asked | None:
         head = b""
+        connection.settimeout(0.02)
         while b"\r\n\r\n" not in head:
             try:
                 piece = connection.recv(65536)

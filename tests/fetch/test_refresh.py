@@ -105,6 +105,15 @@ def test_nothing_that_arrives_is_executed(site: Publisher, place: Path) -> None:
     assert not list(place.rglob("ran"))
 
 
+@pytest.mark.requirement("WK-62", "S76-17")
+def test_what_a_skill_points_to_elsewhere_is_not_fetched_with_it(site: Publisher, place: Path) -> None:
+    site.routes["/more.md"] = answer(b"Elsewhere.")
+    links = f"[More]({site.url}/more.md) ![]({site.url}/more.md) <{site.url}/more.md> [up](../more.md)"
+    site.add("a", skill_md("a", links))
+    assert fetch(site, place).added == ("a",)
+    assert site.paths == [INDEX, "/a/a"]
+
+
 @pytest.mark.requirement("WK-50")
 def test_looking_asks_for_the_index_alone(site: Publisher) -> None:
     site.add("a")

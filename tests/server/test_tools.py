@@ -60,7 +60,9 @@ def tools(folder: Path, era: Era) -> Iterator[Wire]:
         yield wire
 
 
-@pytest.mark.requirement("RT-2", "RT-10", "RT-13", "RT-14", "RT-15", "RT-16", "RT-17", "RT-22", "X-15", "X-30")
+@pytest.mark.requirement(
+    "RT-2", "RT-10", "RT-13", "RT-14", "RT-15", "RT-16", "RT-17", "RT-22", "X-15", "X-30", "WK1-13"
+)
 def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     assert call(tools, "skills_read", path="SKILL.md")["isError"]
     loaded = call(tools, "skills_load", names=["alpha"])
@@ -70,7 +72,7 @@ def test_a_conversation_chooses_loads_uses_and_switches(tools: Wire) -> None:
     listed = {each["uri"]: each["digest"] for skill in tools.every_skill() for each in skill["resources"]}
     assert receipt["digest"] == listed[receipt["location"]]
     assert receipt["properties"]["name"] == "alpha"
-    assert "Do alpha." in said(loaded) and "references/guide.md" in said(loaded)
+    assert "Do alpha." in said(loaded) and "references/guide.md" in said(loaded) and "three" not in said(loaded)
     handle = bound(tools, loaded)
     assert said(call(tools, "skills_read", path="references/guide.md", session=handle)) == "one\ntwo\nthree\n"
     part = call(tools, "skills_read", path="references/guide.md", start_line=2, max_lines=1, session=handle)

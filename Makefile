@@ -32,7 +32,7 @@ format: $(VENV)/.ready  ## let ruff format and mend what it can
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
 	@$(BIN)/python tools/requirements.py
 
-golden: $(VENV)/.ready  ## write tests/golden/ anew from a real server; read the difference before you commit it
+golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py
 
 interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm; says so when there is none)

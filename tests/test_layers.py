@@ -24,10 +24,12 @@ FLOORS = {
     "publish": 4,
     "fetch": 4,
     "server": 5,
-    "web": 6,
-    "commands": 7,
-    "cli": 8,
-    "__main__": 9,
+    "acp": 5,
+    "rpc": 6,
+    "web": 7,
+    "commands": 8,
+    "cli": 9,
+    "__main__": 10,
 }
 PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py")
 NOT_IN_PURE_ROOMS = {

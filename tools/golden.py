@@ -1,4 +1,4 @@
-"""Write tests/golden/*.json anew. Read the difference before you commit it."""
+"""Write tests/golden/*.json and the blocks of docs/protocols.md anew. Read the difference before you commit it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 
 from test_golden import CASES, GOLDEN  # noqa: E402
 
+from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
 
 
 def main() -> None:
-    """Ask a real server for each case."""
+    """Ask a real server for each case and each block."""
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8", newline="")
     for name, root, options, extension, method, params in CASES:
         with serving(root, *options, era="modern", extension=extension) as wire:
             result = wire.request(method, params)

@@ -51,6 +51,7 @@ DEADLINE: Final = 30.0
 ENDING: Final = 2.0
 """Seconds that the server may take to end."""
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
+INDEX: Final = "/.well-known/agent-skills/index.json"
 META: Final = "io.modelcontextprotocol/"
 TOKEN: Final = "image-test-" + os.urandom(16).hex()
 CLONE_NEWNET: Final = 0x40000000
@@ -307,6 +308,11 @@ class Client:
         with self.connection("GET", path) as response:
             return response.status, response.read().decode().strip()
 
+    def digest(self, path: str) -> str:
+        """The digest of what is there."""
+        with self.connection("GET", path) as response:
+            return "sha256:" + hashlib.sha256(response.read()).hexdigest()
+
     def post(self, message: dict[str, Any], **headers: str) -> tuple[dict[str, Any], str | None]:
         """Post a message to /mcp; its answer, plain or as the event that bears it, and the session it opened."""
         with self.connection("POST", "/mcp", message, **headers) as response:
@@ -395,6 +401,15 @@ def talk(client: Client, steps: Steps) -> None:
             if "sha256:" + hashlib.sha256(raw).hexdigest() != file["digest"]:
                 raise ImageError(f"{file['uri']} does not have the digest of its listing")
         steps.check(True, f"{era}: resources/read gives the listed bytes of {uri}")
+    published = json.loads(client.get(INDEX)[1])["skills"]
+    proved = [entry["name"] for entry in published if client.digest(entry["url"]) == entry["digest"]]
+    steps.check(
+        len(proved) == len(published) == len(expected), f"discovery: {len(proved)} artifacts with their digests"
+    )
+    message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 100}}
+    with client.connection("POST", "/rpc", message) as response:
+        told = answer(json.loads(response.read()))["skills"]
+    steps.check(len(told) == len(expected) + 1, f"/rpc: list_skills has {len(told)}, one of them its guide")
 
 
 def open_streams(client: Client) -> dict[str, http.client.HTTPResponse]:
@@ -581,8 +596,8 @@ def run_by_buildah(built: Built, buildah: Buildah, scratch: Path, steps: Steps) 
         end_and_check(server, client, steps)
     checked = subprocess.run(healthcheck, capture_output=True, text=True, timeout=DEADLINE, check=False)
     steps.check(checked.returncode == 1, f"HEALTHCHECK when it has ended: exit code 1, {checked.stdout.strip()!r}")
-    # buildah itself puts a file into /run and takes it away again.
-    changed = [each for each in differences(before, snapshot(place)) if each != "run"]
+    # buildah itself puts a file into /run and takes it away again; archives wait for their readers in a nameless file.
+    changed = [each for each in differences(before, snapshot(place)) if each not in {"run", "tmp"}]
     steps.check(not changed, f"the root file system has not changed ({len(before)} files) {changed or ''}".rstrip())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mcp_skills_server.acp.skills import AcpSkills as AcpSkills
     from mcp_skills_server.catalog.registry import Registry as Registry
     from mcp_skills_server.catalog.scan import Limits as Limits
     from mcp_skills_server.catalog.watch import Watcher as Watcher
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AcpSkills": "acp.skills",
     "Limits": "catalog.scan",
     "NotServed": "errors",
     "Problem": "model",
@@ -46,6 +48,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AcpSkills",
     "Limits",
     "NotServed",
     "Problem",

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from importlib import import_module
+from typing import Final, cast
 
 import click
 
 import mcp_skills_server
-from mcp_skills_server.commands.fetch import fetch
-from mcp_skills_server.commands.install import install
-from mcp_skills_server.commands.look import list_, show, validate
-from mcp_skills_server.commands.new import new
-from mcp_skills_server.commands.publish import publish
-from mcp_skills_server.commands.serve import serve
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
+_COMMANDS: Final = {
+    **{name: (name, name) for name in ("serve", "rpc", "acp", "fetch", "publish", "install", "new")},
+    "list": ("look", "list_"),
+    "show": ("look", "show"),
+    "validate": ("look", "validate"),
+}
+"""(module, function) of each command."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -53,7 +55,22 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Late(click.Group):
+    """Commands that are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
+        """Their names, for the help."""
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of this name, if there is one."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
+
+
+@click.group(cls=_Late, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=_PROGRAM)
 def cli() -> None:
     """Serve folders of Agent Skills (directories with a SKILL.md) to every MCP host.
@@ -65,7 +82,3 @@ def cli() -> None:
       mcp-skills-server validate ~/skills       what is wrong, and how to mend it
       mcp-skills-server install cursor ~/skills have a host start the server
     """
-
-
-for _command in (serve, list_, show, validate, fetch, publish, install, new):
-    cli.add_command(_command)

@@ -57,6 +57,7 @@ EVIDENCE = {
     "hooks": b"hooks:",
     "persistence": b"~/.bashrc",
     "broad-permission": b"Bash(*)",
+    "manifest-syntax": b"version = 1.0.0",
 }
 
 

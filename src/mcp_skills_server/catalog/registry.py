@@ -359,6 +359,8 @@ class Registry:
 
         A file that cannot be read becomes a Problem.
         """
+        from mcp_skills_server.format import manifest  # and with it TOML, which no start needs
+
         root = self.roots[skill.root]
         found: list[Problem] = []
 
@@ -386,6 +388,8 @@ class Registry:
                 document = frontmatter.parse(raw)
                 place(SKILL_MD, rules.check_deeply(document, skill.files))
                 place(SKILL_MD, advice.permissions(skill.frontmatter, document.lines.get("allowed-tools")))
+            if file_path == manifest.SKILL_TOML and skill.standing > Standing.UNUSABLE:
+                place(file_path, manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems)
             text = media.as_text(raw, media.media_type(file_path))
             if text is not None:
                 place(file_path, advice.look_over(text))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.fetch.supply import Supply
+    from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.session import Runtime
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -134,6 +135,52 @@ def scripts(command: _F) -> _F:
     ):
         command = option(command)
     return command
+
+
+def execution(command: _F) -> _F:
+    """The options for what the Skills Protocol may run where scripts are allowed."""
+    for option in (
+        click.option(
+            "--script-secret",
+            "script_secrets",
+            multiple=True,
+            metavar="VARIABLE",
+            help="Skills Protocol: hand this variable of the server's environment to actions whose skill.toml "
+            "declares it. May be repeated.",
+        ),
+        click.option(
+            "--allow-code/--no-allow-code",
+            default=False,
+            help="Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
+    """What the Skills Protocol may run.
+
+    Raises:
+        UsageError: code is allowed and scripts are not, or there is no such variable, or it is none to hand on.
+    """
+    from mcp_skills_server.rpc.methods import ExecutionSettings
+
+    if not options["allow_scripts"]:
+        for name, given in (("--allow-code", options["allow_code"]), ("--script-secret", options["script_secrets"])):
+            if given:
+                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+        return ExecutionSettings()
+    from mcp_skills_server.runtime.arguments import checked_env
+
+    missing = [name for name in options["script_secrets"] if name not in os.environ]
+    if missing:
+        raise UsageError(f"--script-secret {missing[0]}: no such variable in the server's environment; set it")
+    try:
+        secrets = checked_env({name: os.environ[name] for name in options["script_secrets"]})
+    except RequestError as error:
+        raise UsageError(f"--script-secret: {error}") from None
+    return ExecutionSettings(code=options["allow_code"], secrets=secrets)
 
 
 def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
-import signal
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_runtime, open_roots, roots, scripts
+from mcp_skills_server.commands.options import (
+    execution,
+    execution_settings,
+    limits,
+    make_runtime,
+    open_roots,
+    roots,
+    scripts,
+)
+from mcp_skills_server.commands.running import end_on_signals, leave, log_level, log_to_stderr, make_watcher, watching
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,6 +65,13 @@ if TYPE_CHECKING:
 @click.option("--max-sessions", type=click.IntRange(min=1), default=1000, help="HTTP: legacy sessions at once.")
 @click.option("--max-connections", type=click.IntRange(min=1), default=1000, help="HTTP: connections at once.")
 @click.option(
+    "--request-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30,
+    metavar="SECONDS",
+    help="HTTP: close a connection that takes so long to send a request's head, or its body.",
+)
+@click.option(
     "--max-body", type=click.IntRange(min=1), default=1 << 20, metavar="BYTES", help="HTTP: size of a request."
 )
 @click.option(
@@ -79,6 +92,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="HTTP: keep what an index has named for so long after it changed.",
 )
+@click.option("--rpc/--no-rpc", default=True, help="HTTP: answer the Skills Protocol at /rpc too, to whom MCP is open.")
 @click.option(
     "--dialect",
     type=click.Choice(["auto", "sep-2076", "sep-2640"]),
@@ -111,26 +125,10 @@ if TYPE_CHECKING:
     "--max-loaded", type=click.IntRange(min=1), default=8, help="Skills that a session may have loaded at once."
 )
 @scripts
-@click.option("--watch/--no-watch", default=True, help="Follow changes of the folders.")
-@click.option(
-    "--poll/--no-poll",
-    default=False,
-    help="Look at time stamps instead of waiting for events, for network file systems.",
-)
-@click.option(
-    "--reconcile",
-    type=click.FloatRange(min=1),
-    default=300,
-    metavar="SECONDS",
-    help="Look at everything again after so long, in case an event was lost.",
-)
+@execution
+@watching
 @click.option("--page-size", type=click.IntRange(1, 1000), default=50, help="Entries of one page of a listing.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="What is told on stderr.",
-)
+@log_level("info")
 @limits
 def serve(roots: tuple[str, ...], **options: Any) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
@@ -147,13 +145,10 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
       mcp-skills-server serve ~/skills --transport http --publish-only
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
-    # Until the loop takes the signals over: the first process of a container has no default action for them.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end_at_once)
-    _log_to_stderr(options["log_level"])
+    end_on_signals()
+    log_to_stderr(options["log_level"])
     registry, supply = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.server.handlers import Settings
 
     report_to_log(registry)
@@ -166,7 +161,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         prompt_choice=options["prompt_choice"],
     )
     runtime = make_runtime(registry, options)
-    watcher = Watcher(registry, poll=options["poll"], reconcile=options["reconcile"]) if options["watch"] else None
+    watcher = make_watcher(registry, options)
     if supply is not None:
         supply.start()
     if options["transport"] == "stdio":
@@ -177,13 +172,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         _over_http(runtime, settings, watcher, options)
     if supply is not None:
         supply.stop()
-    # A client that has stopped reading may hold a thread in a write for ever, and would hold the process with it.
-    sys.stderr.flush()
-    os._exit(0)
-
-
-def _end_at_once(_signal: int, _frame: object) -> None:
-    os._exit(0)
+    leave()
 
 
 def _settle_after_load(registry: Registry) -> None:
@@ -229,17 +218,10 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, op
         max_sessions=options["max_sessions"],
         max_body=options["max_body"],
         max_connections=options["max_connections"],
+        request_timeout=options["request_timeout"],
         publish=options["publish"],
         publish_only=options["publish_only"],
         publish_grace=options["publish_grace"],
+        rpc=execution_settings(options) if options["rpc"] else None,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, format="mcp-skills-server: %(levelname)s: %(message)s", level=logging.WARNING
-    )
-    logging.getLogger("mcp_skills_server").setLevel(level.upper())
-    if level == "debug":
-        logging.getLogger().setLevel(logging.DEBUG)

@@ -83,6 +83,9 @@ CODES: dict[str, Code] = {
     "metadata-type": _unlisted("AS-12", "map strings to strings; put numbers and dates in quotes"),
     "allowed-tools-type": _unlisted("AS-14", "write one string with the tools separated by spaces"),
     "file-name-backslash": _unlisted("S40-17", "rename the file; clients take a backslash for a separator"),
+    # Nothing that MCP looks at: without a sound skill.toml the Skills Protocol does not serve the skill.
+    "manifest-syntax": _error("SP-24", "mend the TOML of this line"),
+    "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
@@ -104,6 +107,10 @@ CODES: dict[str, Code] = {
     "reference-missing": _warning("AS-17", "add the file or mend the link"),
     "reference-deep": _warning("AS-17", "keep files that the body refers to one level below the skill"),
     "dependency-unresolved": _warning("S76-9", "name only what the same server serves"),
+    "manifest-incomplete": _warning("SP-24", "add the field to skill.toml"),
+    "manifest-form": _warning("SP-24", "write the field as docs/skills-protocol.md shows it"),
+    "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
+    "manifest-disagrees": _warning("SP-34", "let both say the same"),
     "hidden-characters": _warning("", "delete the invisible characters; they can carry text that no reader sees"),
     "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
     "shell-injection": _warning("", "describe the command in words; some hosts run this when the skill loads"),

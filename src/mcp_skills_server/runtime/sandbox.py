@@ -55,8 +55,7 @@ class View:
     """What one run is to see.
 
     Attributes:
-        skill: the directory with the skill's files.
-        name: its name below /skills.
+        skills: the directory that is /skills, with a directory for each skill.
         work: the directory that is /workspace.
         temporary: the directory that is /tmp, new and empty: mount points may be made in it.
         shared: the directory that is /dev/shm. Like /tmp it is on the disk, where its size can be measured; memory
@@ -65,8 +64,7 @@ class View:
         needs: further files and folders that must be readable.
     """
 
-    skill: str
-    name: str
+    skills: str
     work: str
     temporary: str
     shared: str
@@ -95,7 +93,7 @@ class Bubblewrap:
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
-            view = View(top, "trial", top, top, top)
+            view = View(top, top, top, top)
             try:
                 done = ask([*self._words(view), "--", "/bin/sh", "-c", ":"], env={"PATH": PATH})
             except OSError as error:
@@ -118,7 +116,7 @@ class Bubblewrap:
             words += _read_only(place)
         for folder in self._folders:
             words += ["--bind", folder, folder]
-        words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skill, f"{SKILLS}/{view.name}"]
+        words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
         return [*words, "--remount-ro", "/", "--chdir", view.workdir]
 
 
@@ -147,11 +145,12 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
 
 
 def _none(why: str) -> None:
-    who = "root: they can do anything to this machine" if _is_root() else "the server's user, with all its rights"
-    logger.log(logging.WARNING if _is_root() else logging.INFO, "scripts run without a sandbox (%s), as %s", why, who)
+    who = "root: they can do anything to this machine" if is_root() else "the server's user, with all its rights"
+    logger.log(logging.WARNING if is_root() else logging.INFO, "scripts run without a sandbox (%s), as %s", why, who)
 
 
-def _is_root() -> bool:
+def is_root() -> bool:
+    """Whether this process has all rights."""
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 

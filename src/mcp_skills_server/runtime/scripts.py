@@ -115,22 +115,26 @@ class _Wish:
     """What a client asked for, checked.
 
     Attributes:
-        skill: the skill.
+        skills: the skills to lay out, by the name of the directory.
+        within: the directory of the skill that the script is in, "" for the work directory.
         path: the script's path in it.
-        file: the script.
+        file: the script, None where it is in the work directory.
         args: the arguments.
         env: variables to add.
         workdir: where to start, below the work directory.
         timeout_s: the time limit.
+        launcher: a file in the work directory that the interpreter runs, and that is given the script's path.
     """
 
-    skill: Skill
+    skills: Mapping[str, Skill]
+    within: str
     path: str
-    file: SkillFile
+    file: SkillFile | None
     args: tuple[str, ...]
     env: Mapping[str, str]
     workdir: str
     timeout_s: float
+    launcher: str | None
 
 
 class Scripts:
@@ -167,6 +171,16 @@ class Scripts:
             discard(self._top)
             self._top = None
 
+    @property
+    def all_powerful(self) -> bool:
+        """Whether scripts have all rights on this machine: the server is root's, and there is no sandbox."""
+        return self._sandbox is None and sandbox.is_root()
+
+    @property
+    def extensions(self) -> list[str]:
+        """The extensions that have an interpreter, whether it is installed or not."""
+        return self._interpreters.known()
+
     async def run(
         self,
         skill: Skill,
@@ -178,6 +192,8 @@ class Scripts:
         workdir: str = ".",
         timeout_s: float | None = None,
         progress: Callable[[float], Awaitable[None]] | None = None,
+        directory: str | None = None,
+        launcher: str | None = None,
     ) -> Outcome:
         """Run a file of a skill and wait for its end (RT-18...20, X-29). Cancelled, it leaves nothing behind.
 
@@ -190,20 +206,62 @@ class Scripts:
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
+            directory: the name of the skill's directory; None for the skill's own.
+            launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
 
         Raises:
             RequestError: the call must be mended, or be tried again later; the message says how.
             StaleFile: a file of the skill changed; scan it again and call again. The script was not started.
         """
+        name = directory or skill.name
+        within = name if _DIRECTORY_NAME.fullmatch(name) else "skill"
         wish = _Wish(
-            skill,
+            {within: skill},
+            within,
             path,
             _file(skill, path),
             checked_args(args),
             checked_env(env or {}),
             checked_text(workdir, "workdir"),
             self._checked_timeout(timeout_s),
+            launcher,
         )
+        return await self._run(wish, workspace, progress)
+
+    async def run_written(
+        self,
+        path: str,
+        workspace: Workspace,
+        *,
+        skills: Mapping[str, Skill],
+        args: Sequence[str] = (),
+        timeout_s: float | None = None,
+        launcher: str | None = None,
+    ) -> Outcome:
+        """Run a file that lies in the work directory, with some skills at hand.
+
+        Args:
+            path: the file's path in the work directory. It is the caller's, and never a client's.
+            workspace: the work directory.
+            skills: what is laid out below `SKILL_DIR`, by the name of the directory.
+            args: as for `run`, and so the rest.
+            timeout_s: likewise.
+            launcher: likewise.
+
+        Raises:
+            RequestError: as for `run`; or a name is none for a directory.
+            StaleFile: as for `run`.
+        """
+        for name in skills:
+            if not _DIRECTORY_NAME.fullmatch(name):
+                raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
+        timeout_s = self._checked_timeout(timeout_s)
+        wish = _Wish(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher)
+        return await self._run(wish, workspace, None)
+
+    async def _run(
+        self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
+    ) -> Outcome:
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
@@ -213,7 +271,7 @@ class Scripts:
             except StaleFile:
                 raise
             except OSError as error:
-                said = f"{printable(path)} could not be started: {error.strerror or error}"
+                said = f"{printable(wish.path)} could not be started: {error.strerror or error}"
                 ended = Ended(NOT_STARTED, "", _line(said), 0)
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
@@ -254,37 +312,41 @@ class Scripts:
         """Everything that touches the disk before the start."""
         interpreter = self._interpreter(wish)
         workdir = workspace.prepare(wish.workdir)
-        name = wish.skill.name if _DIRECTORY_NAME.fullmatch(wish.skill.name) else "skill"
         os.mkdir(place, 0o700)
         temporary, shared = _private(place)
         os.mkdir(temporary, 0o700)
         os.mkdir(shared, 0o700)
-        skill = os.path.join(place, "skills", name)
-        lay_out(self._registry, wish.skill, wish.path, skill)
-        box, seen, work, path = None, skill, workspace.path, os.environ.get("PATH", "")
+        skills = os.path.join(place, "skills")
+        os.mkdir(skills, 0o700)
+        for name, skill in wish.skills.items():
+            lay_out(self._registry, skill, wish.path if name == wish.within else None, os.path.join(skills, name))
+        box, seen, work, path = None, skills, workspace.path, os.environ.get("PATH", "")
         if self._sandbox is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            box = self._sandbox.box(View(skill, name, work, temporary, shared, start, interpreter.needs))
-            seen, work, temporary = f"{sandbox.SKILLS}/{name}", sandbox.WORKSPACE, sandbox.TEMPORARY
+            box = self._sandbox.box(View(skills, work, temporary, shared, start, interpreter.needs))
+            seen, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
-        script = os.path.join(seen, *wish.path.split("/"))
+        home = os.path.join(seen, wish.within) if wish.within else seen
+        script = os.path.join(home if wish.within else work, *wish.path.split("/"))
+        launched = () if wish.launcher is None else (os.path.join(work, wish.launcher),)
         own = {
             **_platform(),
             "PATH": path or os.defpath,
             "HOME": work,
             "TMPDIR": temporary,
             "LANG": "C.UTF-8",
-            "SKILL_DIR": seen,
+            "SKILL_DIR": home,
             "SKILL_WORKSPACE": work,
         }
-        argv = (*interpreter.argv, script, *wish.args)
+        argv = (*interpreter.argv, *launched, script, *wish.args)
         return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), box)
 
     def _interpreter(self, wish: _Wish) -> Interpreter:
         if self._interpreters.maps(wish.path):
             return self._interpreters.by_extension(wish.path)
-        head = self._registry.read(wish.file)[:_HEAD]
-        return self._interpreters.by_first_line(wish.path, head, executable=wish.file.executable)
+        file = wish.file
+        head = b"" if file is None else self._registry.read(file)[:_HEAD]
+        return self._interpreters.by_first_line(wish.path, head, executable=file is not None and file.executable)
 
     def _limits(self, timeout_s: float) -> dict[str, int]:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
@@ -317,7 +379,9 @@ class Scripts:
             remarks += _line(f"the script was ended because its files took {most}, or could not be measured")
         if emptied:
             remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
-        logger.info("ran %s of %s: exit code %s, %d ms", wish.path, wish.skill.path, ended.exit_code, ended.duration_ms)
+        skill = wish.skills.get(wish.within)
+        whose = "a call" if skill is None else skill.path
+        logger.info("ran %s of %s: exit code %s, %d ms", wish.path, whose, ended.exit_code, ended.duration_ms)
         return Outcome(
             wish.path,
             ended.exit_code,

@@ -87,7 +87,7 @@ class Workspace:
             self._closed(self)
 
 
-def lay_out(registry: Registry, skill: Skill, script: str, top: str) -> None:
+def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:
     """Write the files of a skill into a new directory, read-only; the script and what was executable can be executed.
 
     Raises:

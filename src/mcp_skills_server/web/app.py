@@ -35,12 +35,16 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.publish.publication import GRACE_S, Keeping, Publication
+from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
+from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
+from mcp_skills_server.web import rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.guards import Guard, Policy
+from mcp_skills_server.web.patience import patient
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +67,11 @@ class HttpSettings:
         max_sessions: legacy sessions at once.
         max_body: bytes of a request.
         max_connections: connections at once.
+        request_timeout: seconds that a client may take for the head of a request, and again for its body.
         publish: answer discovery below `/.well-known`, to whom the policy lets in.
         publish_only: answer discovery and no MCP.
         publish_grace: seconds for which an artifact stays that the index no longer names.
+        rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
     """
 
     host: str
@@ -75,9 +81,11 @@ class HttpSettings:
     max_sessions: int = 1000
     max_body: int = 1 << 20
     max_connections: int = 1000
+    request_timeout: float = 30
     publish: bool = True
     publish_only: bool = False
     publish_grace: float = GRACE_S
+    rpc: ExecutionSettings | None = None
 
     @property
     def entrance(self) -> str:
@@ -92,10 +100,12 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 def make_app(
     runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
 ) -> tuple[Starlette, Callable[[], None]]:
-    """The ASGI application, `/mcp`, `/.well-known/...`, `/healthz` and `/readyz`; and what ends its open streams."""
+    """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
     routes, running, end = (
         _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
     )
+    if http.rpc is not None and not http.publish_only:
+        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
@@ -255,6 +265,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
     config = uvicorn.Config(
         quiet,
+        http=patient(http.request_timeout),
         log_config=None,
         access_log=False,
         lifespan="on",

@@ -1,0 +1,141 @@
+"""What the proxy knows of the conversation between an editor and an agent, and what it adds to it.
+
+Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but for a setup of a
+session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be told behind them.
+Whatever cannot be read is none of our business.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final
+
+from mcp_skills_server.dialects import acp
+from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello, Setup, Takes
+
+_MOST: Final = 1000
+"""Sessions, and requests without an answer, that are kept in mind; beyond that the oldest is forgotten."""
+
+
+class Conversation:
+    """One editor and one agent. `ask`, `hear` and `tell` may be called in different threads.
+
+    Args:
+        words: the command line of the MCP server that sessions get, its program by absolute path; empty for none.
+        may_add: asked when a session is set up: whether that server can be of use.
+    """
+
+    def __init__(self, words: Sequence[str], may_add: Callable[[], bool]) -> None:
+        self._words = words
+        self._may_add = may_add
+        self._lock = Lock()
+        self._version = 1
+        self._starts_servers = True
+        self._takes = Takes()
+        self._asked: OrderedDict[acp.Key, Hello | Setup | Ending] = OrderedDict()
+        self._open: OrderedDict[str, None] = OrderedDict()
+        self._theirs: OrderedDict[str, dict[str, Mapping[str, Any]]] = OrderedDict()
+        self._skills: tuple[AvailableSkill, ...] | None = None
+
+    def ask(self, lines: bytes) -> bytes:
+        """Whole lines of the editor, as the agent is to have them."""
+        if not acp.may_ask(lines):
+            return lines
+        return b"\n".join(self._ask(line) if acp.may_ask(line) else line for line in lines.split(b"\n"))
+
+    def _ask(self, line: bytes) -> bytes:
+        text, message = _read(line)
+        requests = acp.asked(message)
+        with self._lock:
+            for each in requests:
+                if each.key is not None:
+                    _put(self._asked, each.key, each)
+            version, can = self._version, self._starts_servers
+        if not (self._words and can and any(isinstance(each, Setup) for each in requests) and self._may_add()):
+            return line
+        return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode("utf-8")
+
+    def hear(self, lines: bytes) -> bytes:
+        """What to tell the client behind these whole lines of the agent: lines, or nothing."""
+        answers = bool(self._asked) and acp.may_answer(lines)
+        if not answers and not acp.may_update(lines):
+            return b""
+        due: dict[str, bool] = {}
+        with self._lock:
+            for line in lines.split(b"\n"):
+                if (answers and acp.may_answer(line)) or acp.may_update(line):
+                    _, message = _read(line)
+                    for session_id in self._answered(message):
+                        due[session_id] = True
+                    for session_id, kind in self._updated(message):
+                        due[session_id] = due.get(session_id, False) or kind == acp.EXTENSION_METHOD
+            return self._told(due)
+
+    def _answered(self, message: object) -> Iterable[str]:
+        """The sessions that these answers open."""
+        for answer in acp.answered(message):
+            request = self._asked.pop(answer.key, None)
+            if isinstance(request, Hello):
+                self._greeted(request, answer)
+            elif isinstance(request, Setup):
+                session_id = acp.opened(request, answer)
+                if session_id is not None:
+                    _put(self._open, session_id, None)
+                    yield session_id
+            elif isinstance(request, Ending) and request.session_id is not None and answer.result is not None:
+                self._open.pop(request.session_id, None)
+                self._theirs.pop(request.session_id, None)
+
+    def _greeted(self, hello: Hello, answer: Answer) -> None:
+        if answer.result is not None:
+            self._version = acp.spoken(hello, answer)
+            self._takes = acp.takes(self._version, hello.capabilities)
+            self._starts_servers = acp.starts_servers(self._version, answer.result)
+
+    def _updated(self, message: object) -> Iterable[tuple[str, str]]:
+        """(session, kind) of the agent's own updates that took ours away from the client."""
+        for session_id, kind, update in acp.updated(message):
+            # Kept before the session is open, too: a session that is loaded tells its past before the answer.
+            _put(self._theirs, session_id, {**self._theirs.get(session_id, {}), kind: update})
+            if session_id in self._open and kind in acp.kinds(self._takes):
+                yield session_id, kind
+
+    def tell(self, skills: tuple[AvailableSkill, ...]) -> bytes:
+        """What to tell the client now that these are the skills: nothing where they were before."""
+        with self._lock:
+            if skills == self._skills:
+                return b""
+            self._skills = skills
+            return self._told(dict.fromkeys(self._open, True))
+
+    def _told(self, due: Mapping[str, bool]) -> bytes:
+        """The full snapshot for these sessions, with the extension notification where it is due (X-34)."""
+        skills = self._skills
+        if skills is None:
+            return b""
+        lines: list[bytes] = []
+        for session_id, extension in due.items():
+            theirs = self._theirs.get(session_id, {})
+            told = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
+            with suppress(ValueError):  # what the agent itself told there cannot be told again
+                lines += [acp.message(method, params) for method, params in told]
+        return b"".join(lines)
+
+
+def _read(line: bytes) -> tuple[str, object]:
+    """A line as text and as what it says, None where that cannot be read."""
+    try:
+        text = line.decode("utf-8")
+        return text, json.loads(text)
+    except (ValueError, RecursionError):
+        return "", None
+
+
+def _put(kept: OrderedDict[Any, Any], key: object, value: object) -> None:
+    kept[key] = value
+    if len(kept) > _MOST:
+        kept.popitem(last=False)

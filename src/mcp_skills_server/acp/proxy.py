@@ -1,0 +1,348 @@
+"""A pipe between an editor and an agent that adds skills to it: bytes pass in order and untouched.
+
+Each direction has a thread of its own that reads, passes on and only then reads again: whoever does not read holds up
+who writes to him, and nobody else. What is ours goes in between two lines of the agent. Whatever fails of ours, the
+bytes pass all the same, and the operator reads of it once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from mcp_skills_server.acp.agent_process import AgentProcess, NotStarted
+from mcp_skills_server.acp.conversation import Conversation
+from mcp_skills_server.acp.lines import Blocks
+from mcp_skills_server.dialects import acp
+from mcp_skills_server.dialects.acp import AvailableSkill
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.model import printable
+from mcp_skills_server.runtime.launch import NOT_STARTED
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+
+_T = TypeVar("_T")
+
+logger = logging.getLogger(__name__)
+
+_CHUNK: Final = 1 << 16
+_LONGEST_SETUP: Final = 256 << 10
+"""Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
+_LINGER_S: Final = 0.5
+"""How long output is awaited when the agent has ended but its pipe is still held open."""
+_OPENING_S: Final = 5.0
+"""How long the setup of a session waits until it is known whether there are skills."""
+_LOOK_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where the skills come from.
+
+    Attributes:
+        words: the command line of the MCP server that serves them; empty where sessions get none.
+        open: makes the registry, not yet loaded, and what loads it and keeps it current.
+    """
+
+    words: Sequence[str]
+    open: Callable[[], tuple[Registry, Callable[[], None]]]
+
+
+def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
+    """Stand between stdin and stdout and this agent until it ends.
+
+    Args:
+        command: the agent's program and its arguments.
+        supply: of the skills; None for a pipe.
+        grace: seconds without a word that an agent has to end after the editor has gone.
+
+    Returns:
+        Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
+    """
+    early: list[int] = []
+    handed_on: list[Callable[[int], None]] = [early.append]
+    for number in _signals():
+        signal.signal(number, lambda number, _: handed_on[0](number))
+    try:
+        agent = AgentProcess(command)
+    except NotStarted as error:
+        logger.error("%s", error)
+        return NOT_STARTED
+    proxy = _Proxy(agent, supply, grace)
+    handed_on[0] = proxy.signal
+    for number in early:
+        proxy.signal(number)
+    return proxy.run()
+
+
+def _signals() -> Iterable[signal.Signals]:
+    return [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
+
+
+class _Proxy:
+    def __init__(self, agent: AgentProcess, supply: Supply | None, grace: float) -> None:
+        self._agent = agent
+        self._supply = supply
+        self._grace = grace
+        self._conversation = Conversation(supply.words, self._has_skills) if supply is not None else None
+        self._from_editor, self._to_editor = _claim_stdio()
+        self._ending = _Ending(self._from_editor)
+        # The editor's end: who holds the lock may write there, and what is said below belongs together.
+        self._writing = Lock()
+        self._in_line = False
+        self._closed = False
+        self._news: tuple[AvailableSkill, ...] | None = None
+        self._active = time.monotonic()
+        self._listening = False
+        self._drained = Event()
+        self._opened = Event()
+        self._usable = False
+        self._faults: set[str] = set()
+
+    def run(self) -> int:
+        work = [self._pass_to_agent, self._pass_to_editor, self._see_to_the_end]
+        for each in work if self._supply is None else [*work, self._keep_current]:
+            Thread(target=each, name=f"acp-{each.__name__.strip('_')}", daemon=True).start()
+        code = self._agent.wait()
+        self._agent.sweep()
+        ended = time.monotonic()
+        # Whoever still holds the pipe open has a moment; an editor that reads slowly has all the time it wants.
+        while not self._drained.wait(_LOOK_S):
+            if self._listening and time.monotonic() - max(ended, self._active) > _LINGER_S:
+                break
+        return code
+
+    def signal(self, number: int) -> None:
+        """Hand it on; after one that means the end, see that the end comes."""
+        self._agent.signal(number)
+        if number != signal.SIGINT:
+            self._ending.begin(at_once=True)
+
+    # From the editor to the agent
+
+    def _pass_to_agent(self) -> None:
+        blocks = Blocks(_LONGEST_SETUP)
+        try:
+            while chunk := _read(self._from_editor):
+                if self._conversation is None:
+                    _write(self._agent.stdin, chunk)
+                else:
+                    for block, whole in blocks.feed(chunk):
+                        _write(self._agent.stdin, self._asked(block) if whole else block)
+                self._active = time.monotonic()
+            if rest := blocks.end():
+                _write(self._agent.stdin, self._asked(rest))
+        except OSError:
+            # What the editor writes from now on fails, as it would without us.
+            self._agent.close_stdin()
+            self._ending.begin(deaf=True)
+        else:
+            self._agent.close_stdin()
+            self._ending.begin()
+
+    def _asked(self, lines: bytes) -> bytes:
+        if self._conversation is not None:
+            try:
+                return self._conversation.ask(lines)
+            except Exception as error:
+                self._fault("a message to the agent passed as it was", error)
+        return lines
+
+    def _has_skills(self) -> bool:
+        return self._opened.wait(_OPENING_S) and self._usable
+
+    # From the agent to the editor
+
+    def _pass_to_editor(self) -> None:
+        blocks = Blocks()
+        try:
+            while chunk := self._listen():
+                with self._writing:
+                    self._pass(chunk, blocks)
+                self._active = time.monotonic()
+        except OSError:
+            pass  # the editor reads no more
+        with self._writing:
+            self._closed = True
+        with suppress(OSError):
+            os.close(self._to_editor)
+        self._agent.close_stdout()
+        self._drained.set()
+
+    def _listen(self) -> bytes:
+        self._listening = True
+        try:
+            return _read(self._agent.stdout)
+        finally:
+            self._listening = False
+
+    def _pass(self, chunk: bytes, blocks: Blocks) -> None:
+        conversation = self._conversation
+        if conversation is None:
+            _write(self._to_editor, chunk)
+            return
+        cut = chunk.rfind(b"\n") + 1
+        if cut:
+            _write(self._to_editor, chunk[:cut])
+            self._in_line = False
+        for block, whole in blocks.feed(chunk):
+            if whole:
+                self._inject(conversation.hear, block)
+        if cut:
+            self._tell_news(conversation)
+        if cut < len(chunk):
+            self._in_line = True
+            _write(self._to_editor, chunk[cut:])
+
+    def _inject(self, make: Callable[[_T], bytes], of: _T) -> None:
+        try:
+            told = make(of)
+        except Exception as error:
+            self._fault("skills are not told", error)
+        else:
+            _write(self._to_editor, told)
+
+    def _tell_news(self, conversation: Conversation) -> None:
+        if self._news is not None and not self._in_line and not self._closed:
+            news, self._news = self._news, None
+            self._inject(conversation.tell, news)
+
+    # The skills
+
+    def _keep_current(self) -> None:
+        try:
+            if self._supply is not None and self._conversation is not None:
+                self._follow(self._supply, self._conversation)
+        except Exception as error:
+            self._fault("there are no skills", error)
+        finally:
+            self._opened.set()
+
+    def _follow(self, supply: Supply, conversation: Conversation) -> None:
+        registry, start = supply.open()
+        self._usable = True
+        self._opened.set()
+        changed = Event()
+        registry.subscribe(lambda _: changed.set())
+        start()
+        left_out: set[tuple[str, str]] = set()
+        while True:
+            changed.wait()
+            changed.clear()
+            found = acp.available(registry.snapshot)
+            for path, reason in found.left_out:
+                if (path, reason) not in left_out:
+                    logger.warning("%s is not told to the editor: %s", printable(path), printable(reason))
+            left_out = set(found.left_out)
+            with self._writing, suppress(OSError):
+                self._news = found.skills
+                self._tell_news(conversation)
+
+    def _fault(self, what: str, error: Exception) -> None:
+        if what not in self._faults:
+            self._faults.add(what)
+            told = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
+            logger.error("%s: %s", what, printable(" ".join(str(told).split())))
+            logger.debug("%s", what, exc_info=error)
+
+    # The end
+
+    def _see_to_the_end(self) -> None:
+        self._ending.wait()
+        began = time.monotonic()
+        while True:
+            since = began if self._ending.at_once else max(began, self._active)
+            left = since + self._grace - time.monotonic()
+            if left <= 0:
+                break
+            # Again and again: a signal may have come in between, and an agent that still talks is not cut off.
+            if self._agent.ended.wait(min(left, 0.1)):
+                return
+        self._agent.end()
+
+
+class _Ending:
+    """Waits until the conversation is to end: the editor has gone, or a signal has come.
+
+    An editor that has gone shows at once, even while the agent reads nothing and so nobody reads the editor.
+
+    Args:
+        editor: the descriptor that the editor writes to.
+    """
+
+    def __init__(self, editor: int) -> None:
+        self.at_once = False
+        """The grace begins now, whatever the agent still says."""
+        self._deaf = False
+        self._editor = editor
+        self._woken, self._waker = os.pipe()
+
+    def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
+        """The editor has gone. Safe in a handler of signals, and to call twice.
+
+        Args:
+            at_once: a signal wants the end.
+            deaf: it is the agent that reads no more, which alone is no reason to end it.
+        """
+        self.at_once = self.at_once or at_once
+        self._deaf = self._deaf or deaf
+        os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
+
+    def wait(self) -> None:
+        """Wait for that. Where the agent reads no more, the editor's descriptor is closed on the way."""
+        open_ = True
+        while True:
+            if sys.platform != "win32" and open_:
+                poller = select.poll()
+                poller.register(self._editor, 0)  # asked for nothing, it still tells of a writer that has gone
+                poller.register(self._woken, select.POLLIN)
+                if self._woken not in [descriptor for descriptor, _ in poller.poll()]:
+                    return
+            os.read(self._woken, 1)
+            if not self._deaf or self.at_once:
+                return
+            if open_:
+                os.close(self._editor)
+                open_ = False
+
+
+def _claim_stdio() -> tuple[int, int]:
+    """stdin and stdout for us alone: whatever else prints, prints to stderr."""
+    from_editor, to_editor = os.dup(0), os.dup(1)
+    if sys.platform == "win32":
+        import msvcrt
+
+        for descriptor in (from_editor, to_editor):
+            msvcrt.setmode(descriptor, os.O_BINARY)
+    else:
+        for descriptor in (from_editor, to_editor):
+            os.set_blocking(descriptor, True)
+    quiet = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(quiet, 0)
+    os.close(quiet)
+    os.dup2(2, 1)
+    return from_editor, to_editor
+
+
+def _read(descriptor: int) -> bytes:
+    """The next bytes; none at the end, or where nothing can be read any more."""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError:
+        return b""
+
+
+def _write(descriptor: int, raw: bytes) -> None:
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(descriptor, view) :]

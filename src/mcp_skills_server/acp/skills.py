@@ -1,0 +1,172 @@
+"""The skills of some folders for the clients of an agent that is written with the Python SDK of ACP.
+
+The SDK is known by the shape of its objects alone and imported when the first update goes out, so that this package
+does not need it. What is told is what the proxy tells; the agent loads the skills with a `Runtime` or over MCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects import acp
+from mcp_skills_server.dialects.acp import AvailableSkill, Takes
+from mcp_skills_server.model import Json, Snapshot, printable
+
+logger = logging.getLogger(__name__)
+
+_LATEST: Final = 1
+"""The version of ACP that the SDK speaks."""
+
+
+class Connection(Protocol):
+    """What is used of the SDK's `AgentSideConnection`."""
+
+    async def session_update(self, session_id: str, update: Any, /) -> None:
+        """Send `session/update`."""
+        ...
+
+    async def ext_notification(self, method: str, params: dict[str, Any], /) -> None:
+        """Send an extension notification; the connection puts the `_` before its method."""
+        ...
+
+
+class AcpSkills:
+    """Tells the clients of an agent which skills it has, and tells them again when that changes.
+
+    One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when the agent ends.
+
+    Args:
+        roots: folders that hold skills, or a registry that somebody else keeps current.
+
+    Raises:
+        UsageError: a root is not there, is no folder, or cannot be read.
+    """
+
+    def __init__(self, roots: Sequence[str | os.PathLike[str]] | Registry) -> None:
+        self.registry = roots if isinstance(roots, Registry) else Registry(roots)
+        self._watcher = None if isinstance(roots, Registry) else Watcher(self.registry)
+        self._takes = Takes()
+        self._sessions: dict[str, tuple[Connection, dict[str, Any]]] = {}
+        self._found: tuple[Snapshot | None, tuple[AvailableSkill, ...]] = (None, ())
+        self._told: dict[str, tuple[AvailableSkill, ...]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sending = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._unsubscribe = self.registry.subscribe(self._changed)
+        self._loaded = self.registry.loaded.is_set()
+        if self._watcher is not None:
+            self._watcher.start()
+
+    def __enter__(self) -> AcpSkills:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self._unsubscribe()
+        self._sessions.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self._watcher is not None:
+            self._watcher.stop()
+
+    def capability(self) -> dict[str, Json]:
+        """What belongs into `_meta` of the agent's capabilities in the answer to `initialize` (ACPX-4)."""
+        return acp.capability()
+
+    def initialized(self, capabilities: object, version: int = _LATEST) -> None:
+        """Take note of what the client announced at `initialize`: its capabilities, as the SDK or as JSON has them."""
+        self._takes = acp.takes(version, _plain(capabilities))
+
+    def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
+        """The notifications that tell a client of all skills now, as (method, params), for a writer of your own.
+
+        Args:
+            session_id: of the session.
+            commands: the agent's own commands, of the SDK or as JSON; the same update tells them.
+        """
+        theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
+        return acp.notifications(session_id, self._skills(), self._takes, theirs)
+
+    def announce(self, connection: Connection, session_id: str, commands: Sequence[Any] = ()) -> None:
+        """Tell the client of all skills of a session, and from now on of each change (X-34).
+
+        Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's
+        own commands change, in place of an update of its own, which would take the skills away.
+
+        Args:
+            connection: to the client.
+            session_id: of the session.
+            commands: the agent's own commands, of the SDK or as JSON.
+        """
+        self._loop = asyncio.get_running_loop()
+        theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
+        self._sessions[session_id] = (connection, theirs)
+        self._told.pop(session_id, None)
+        self._begin()
+
+    def forget(self, session_id: str) -> None:
+        """This session has ended."""
+        self._sessions.pop(session_id, None)
+        self._told.pop(session_id, None)
+
+    def _skills(self) -> tuple[AvailableSkill, ...]:
+        snapshot = self.registry.snapshot
+        if self._found[0] is not snapshot:
+            self._found = snapshot, acp.available(snapshot).skills
+        return self._found[1]
+
+    def _changed(self, _: object) -> None:
+        self._loaded = True
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # it is closed: nobody is left to be told
+                loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        task = asyncio.get_running_loop().create_task(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        """Tell the sessions that do not know it yet; one task after the other, or an older list could be told last."""
+        async with self._sending:
+            if not self._loaded:
+                return  # the first scan begins this anew
+            skills = self._skills()
+            for session_id in [each for each in self._sessions if self._told.get(each) != skills]:
+                if session_id not in self._sessions:
+                    continue
+                self._told[session_id] = skills
+                try:
+                    await self._send(*self._sessions[session_id], session_id, skills)
+                except Exception as error:
+                    logger.warning("skills are not told to session %s: %s", printable(session_id), error)
+
+    async def _send(
+        self, connection: Connection, theirs: dict[str, Any], session_id: str, skills: Sequence[AvailableSkill]
+    ) -> None:
+        from acp.schema import AvailableCommandsUpdate
+
+        # The SDK has no type for the draft's own update and sends none that it has no type for.
+        takes = Takes(nested=False, extension=self._takes.extension)
+        for method, params in acp.notifications(session_id, skills, takes, theirs):
+            if method == acp.UPDATE:
+                await connection.session_update(session_id, AvailableCommandsUpdate.model_validate(params["update"]))
+            else:
+                await connection.ext_notification(method.removeprefix("_"), params)
+
+
+def _plain(value: Any) -> Any:
+    """A value of the SDK's as JSON has it."""
+    dump = getattr(value, "model_dump", None)
+    return value if dump is None else dump(mode="json", by_alias=True, exclude_none=True)

@@ -1,0 +1,103 @@
+"""`acp`: stands between an editor and an agent."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+
+from mcp_skills_server.commands.options import RootType, limits, scripts, sites
+from mcp_skills_server.commands.running import leave, log_level, log_to_stderr, open_followed, watching
+from mcp_skills_server.commands.serve import serve
+
+_AGENT: Final = "mcp_skills_server.agent"
+_SPLIT: Final = "--"
+
+
+class _BeforeTheAgent(click.Command):
+    """A command that parses what stands before `--`; what stands behind it is another program's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        split = args.index(_SPLIT) if _SPLIT in args else len(args)
+        ctx.meta[_AGENT] = args[split + 1 :]
+        return super().parse_args(ctx, args[:split])
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- AGENT [ARGUMENT]..."]
+
+
+@click.command(cls=_BeforeTheAgent, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
+@sites
+@click.option(
+    "--server/--no-server",
+    default=True,
+    help="Give each session an MCP server more, this one, so that the agent can load the skills.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=2,
+    metavar="SECONDS",
+    help="How long an agent may be silent, once the editor has gone, before it is ended.",
+)
+@scripts
+@watching
+@log_level("warning")
+@limits
+@click.pass_context
+def acp(context: click.Context, roots: tuple[str, ...], **options: Any) -> None:
+    """Stand between an editor and an agent that speaks ACP on stdio, and add the skills below each ROOT.
+
+    The editor starts this in place of the agent. It is told of the skills in each session and whenever they change,
+    and the agent gets an MCP server more, which serves them. All other bytes pass as they are. The exit code is the
+    agent's. Options for scripts and limits are handed on to that server.
+
+    \b
+    Examples:
+      mcp-skills-server acp ~/skills -- my-agent --acp
+      mcp-skills-server acp ./project-skills ~/skills -- npx @zed-industries/claude-code-acp
+    """
+    agent: list[str] = context.meta[_AGENT]
+    if not agent:
+        raise click.UsageError("Which agent? Write its command behind --, as in: acp ~/skills -- my-agent.", context)
+    log_to_stderr(options["log_level"])
+    from mcp_skills_server.acp.proxy import Supply, run
+
+    supply = None
+    if roots:
+        words = _words(context, roots) if options["server"] else []
+        supply = Supply(words, lambda: open_followed(roots, options))
+    leave(run(agent, supply, grace=options["grace"]))
+
+
+def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
+    """The command line of a server of these roots with what was asked for here. It starts in another folder.
+
+    The options travel as words even if they came from the environment, for an agent may give its servers none. -P
+    keeps the folder that it starts in out of the modules' path.
+    """
+    absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
+    own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
+    return [*own, *_given(context), _SPLIT, *absolute]
+
+
+def _given(context: click.Context) -> Iterator[str]:
+    """The options that were given and that `serve` has, too, as words."""
+    known = {parameter.name: parameter for parameter in serve.params}
+    for option in context.command.params:
+        name = option.name or ""
+        given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        if not isinstance(option, click.Option) or name not in known or not given:
+            continue
+        value = context.params[name]
+        for each in value if option.multiple else [value]:
+            if option.is_flag:
+                yield (option.opts if each else option.secondary_opts)[0]
+            else:
+                path = isinstance(option.type, click.Path)
+                yield from (option.opts[0], os.path.abspath(each) if path else str(each))

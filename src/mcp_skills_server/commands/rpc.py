@@ -1,0 +1,47 @@
+"""`rpc`: the Skills Protocol on stdin and stdout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from mcp_skills_server.commands.options import execution, execution_settings, limits, make_runtime, roots, scripts
+from mcp_skills_server.commands.running import end_on_signals, leave, log_level, log_to_stderr, open_followed, watching
+
+
+@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@roots
+@scripts
+@execution
+@watching
+@log_level("warning")
+@limits
+def rpc(roots: tuple[str, ...], **options: Any) -> None:
+    """Answer the Skills Protocol for the skills below each ROOT, on stdin and stdout.
+
+    One JSON-RPC 2.0 message, or one batch, a line; one answer a line. The same as POST /rpc of `serve --transport
+    http`.
+
+    \b
+    Example:
+      echo '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' | mcp-skills-server rpc ~/skills
+    """
+    end_on_signals()
+    log_to_stderr(options["log_level"])
+    import anyio
+
+    from mcp_skills_server.rpc.methods import Methods
+    from mcp_skills_server.rpc.server import Rpc
+    from mcp_skills_server.rpc.stdio import serve
+
+    settings = execution_settings(options)
+    registry, start = open_followed(roots, options)
+    runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_tokens": 0})
+    methods = Methods(runtime, settings)
+    start()  # the first call waits until the skills are there
+    try:
+        anyio.run(serve, Rpc(methods))
+    finally:
+        runtime.close()
+    leave()

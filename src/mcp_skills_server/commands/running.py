@@ -1,0 +1,102 @@
+"""What commands share that go on until their client leaves: what they follow, what they tell, how they end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from mcp_skills_server.commands.options import open_roots
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.watch import Watcher
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def watching(command: _F) -> _F:
+    """The options for following changes."""
+    for option in (
+        click.option(
+            "--reconcile",
+            type=click.FloatRange(min=1),
+            default=300,
+            metavar="SECONDS",
+            help="Look at everything again after so long, in case an event was lost.",
+        ),
+        click.option(
+            "--poll/--no-poll",
+            default=False,
+            help="Look at time stamps instead of waiting for events, for network file systems.",
+        ),
+        click.option("--watch/--no-watch", default=True, help="Follow changes of the folders."),
+    ):
+        command = option(command)
+    return command
+
+
+def log_level(default: str) -> Callable[[_F], _F]:
+    """The option for what is told on stderr."""
+    levels = click.Choice(["debug", "info", "warning", "error"])
+    return click.option("--log-level", type=levels, default=default, help="What is told on stderr.")
+
+
+def log_to_stderr(level: str) -> None:
+    """Tell on stderr what is of this level or above; of other packages warnings, or all if it is `debug`."""
+    logging.basicConfig(
+        stream=sys.stderr, format="mcp-skills-server: %(levelname)s: %(message)s", level=logging.WARNING
+    )
+    logging.getLogger("mcp_skills_server").setLevel(level.upper())
+    if level == "debug":
+        logging.getLogger().setLevel(logging.DEBUG)
+
+
+def make_watcher(registry: Registry, options: dict[str, Any]) -> Watcher | None:
+    """What follows changes, unless nothing is to."""
+    if not options["watch"]:
+        return None
+    from mcp_skills_server.catalog.watch import Watcher
+
+    return Watcher(registry, poll=options["poll"], reconcile=options["reconcile"])
+
+
+def open_followed(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Callable[[], None]]:
+    """A registry of these roots, not yet loaded, and what loads it and keeps it current.
+
+    Raises:
+        UsageError: a root is not there or cannot be had.
+    """
+    registry, supply = open_roots(given, options)
+
+    def start() -> None:
+        if supply is not None:
+            supply.start()
+        watcher = make_watcher(registry, options)
+        if watcher is None:
+            registry.load()
+        else:
+            watcher.start()
+
+    return registry, start
+
+
+def end_on_signals() -> None:
+    """Until a loop takes the signals over: the first process of a container has no default action for them."""
+
+    def end(_signal: int, _frame: object) -> None:
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+def leave(code: int = 0) -> NoReturn:
+    """End at once: a peer that has stopped reading may hold a thread in a write for ever, and with it the process."""
+    sys.stderr.flush()
+    os._exit(code)

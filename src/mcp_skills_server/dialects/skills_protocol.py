@@ -1,0 +1,364 @@
+"""The Skills Protocol: what its eight methods take and what they answer. Pure.
+
+Params come as the JSON object of a call, and are checked here, by name and type; null counts as left out, and a name
+that is not ours is passed over, for the protocol may grow. Results are plain dicts with exactly the protocol's fields.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.manifest import Manifest
+from mcp_skills_server.model import Json
+
+LIST: Final = "list_skills"
+DESCRIBE: Final = "describe_skill"
+READ: Final = "read_skill_file"
+EXECUTE: Final = "execute_skill"
+RUN_CODE: Final = "run_code"
+CREATE_BLOB: Final = "create_blob"
+READ_BLOB: Final = "read_blob"
+GUIDE: Final = "load_skills_protocol_guide"
+METHODS: Final = (LIST, DESCRIBE, READ, EXECUTE, RUN_CODE, CREATE_BLOB, READ_BLOB, GUIDE)
+"""Exactly these (SP-21)."""
+
+GUIDE_SKILL: Final = "skills.protocol.guide"
+"""The name of the built-in skill (SP-29)."""
+PAGE: Final = 50
+LARGEST_PAGE: Final = 1000
+"""More than this are not sent at once, whatever the limit says."""
+SAMPLE_BYTES: Final = 4096
+"""What `read_blob` samples unless told otherwise."""
+DISABLED: Final = "execution_disabled"
+
+
+# Params
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Params of `list_skills` (SP-1, SP-2).
+
+    Attributes:
+        namespace: only skills of it; None for all.
+        detail: how much of each.
+        limit: entries of the page.
+        cursor: where to go on.
+    """
+
+    namespace: str | None
+    detail: Literal["names", "summary"]
+    limit: int
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Params of `describe_skill` (SP-9, SP-10).
+
+    Attributes:
+        name: the skill.
+        version: which one; None for the latest.
+        detail: how much.
+    """
+
+    name: str
+    version: str | None
+    detail: Literal["manifest", "summary", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """Params of `read_skill_file` (SP-12).
+
+    Attributes:
+        name: the skill.
+        version: which one; None for the latest.
+        path: the file's path in it, not checked yet.
+    """
+
+    name: str
+    version: str | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Params of `execute_skill` (SP-25).
+
+    Attributes:
+        name: the skill.
+        version: which one; None for the latest.
+        args: what its entry point is given.
+        input_blobs: identifiers of blobs that it may read.
+        timeout_ms: milliseconds; None for the operator's.
+    """
+
+    name: str
+    version: str | None
+    args: Mapping[str, Json]
+    input_blobs: tuple[str, ...]
+    timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeExecution:
+    """Params of `run_code` (SP-26).
+
+    Attributes:
+        language: which one, in lower case.
+        code: the program.
+        entrypoint: the function in it to call; None to run it as a program.
+        args: what it is given.
+        mount_skills: names of skills whose files it may read.
+        input_blobs: identifiers of blobs that it may read.
+        timeout_ms: milliseconds; None for the operator's.
+    """
+
+    language: str
+    code: str
+    entrypoint: str | None
+    args: Mapping[str, Json]
+    mount_skills: tuple[str, ...]
+    input_blobs: tuple[str, ...]
+    timeout_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRequest:
+    """Params of `read_blob` (SP-28).
+
+    Attributes:
+        blob_id: the blob.
+        mode: which part of it.
+        max_bytes: of what size, at most.
+    """
+
+    blob_id: str
+    mode: Literal["sample_head", "sample_tail", "full"]
+    max_bytes: int | None
+
+
+def listing(params: Mapping[str, Any]) -> Listing:
+    """What a call of `list_skills` asks for.
+
+    Raises:
+        RequestError: a param is not what it must be. So do all functions of this kind.
+    """
+    detail = _choice(params, "detail", ("names", "summary"), "names")
+    limit = _integer(params, "limit", PAGE)
+    # A namespace of "" comes from clients that fill in what they leave out; no skill's namespace is asked for so.
+    return Listing(
+        _text(params, "namespace") or None,
+        cast(Literal["names", "summary"], detail),
+        min(PAGE if limit is None else limit, LARGEST_PAGE),
+        _text(params, "cursor"),
+    )
+
+
+def description(params: Mapping[str, Any]) -> Description:
+    """What a call of `describe_skill` asks for. Raises as `listing`."""
+    name, version = _needed(params, "name"), _text(params, "version")
+    detail = _choice(params, "detail", ("manifest", "summary", "full"), "summary")
+    return Description(name, version, cast(Literal["manifest", "summary", "full"], detail))
+
+
+def file_request(params: Mapping[str, Any]) -> FileRequest:
+    """What a call of `read_skill_file` asks for. Raises as `listing`."""
+    return FileRequest(_needed(params, "name"), _text(params, "version"), _needed(params, "path"))
+
+
+def execution(params: Mapping[str, Any]) -> Execution:
+    """What a call of `execute_skill` asks for. Raises as `listing`."""
+    return Execution(
+        _needed(params, "name"),
+        _text(params, "version"),
+        _object(params, "args"),
+        _texts(params, "input_blobs"),
+        _integer(params, "timeout_ms", None),
+    )
+
+
+def code_execution(params: Mapping[str, Any]) -> CodeExecution:
+    """What a call of `run_code` asks for. Raises as `listing`."""
+    return CodeExecution(
+        _needed(params, "language").lower(),
+        _needed(params, "code"),
+        _text(params, "entrypoint") or None,
+        _object(params, "args"),
+        _texts(params, "mount_skills"),
+        _texts(params, "input_blobs"),
+        _integer(params, "timeout_ms", None),
+    )
+
+
+def blob_content(params: Mapping[str, Any]) -> tuple[str, str]:
+    """Content and media type of a call of `create_blob` (SP-27). Raises as `listing`."""
+    content = _text(params, "content")
+    if content is None:
+        raise RequestError("content is missing; give the text to keep")
+    return content, _text(params, "kind") or "text/plain"
+
+
+def blob_request(params: Mapping[str, Any]) -> BlobRequest:
+    """What a call of `read_blob` asks for. Raises as `listing`."""
+    mode = _choice(params, "mode", ("sample_head", "sample_tail", "full"), "sample_head")
+    most = _integer(params, "max_bytes", None if mode == "full" else SAMPLE_BYTES)
+    blob_id = _needed(params, "blob_id")
+    return BlobRequest(blob_id, cast(Literal["sample_head", "sample_tail", "full"], mode), most)
+
+
+def _text(params: Mapping[str, Any], name: str) -> str | None:
+    value = params.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise RequestError(f"{name} must be a string")
+
+
+def _needed(params: Mapping[str, Any], name: str) -> str:
+    value = _text(params, name)
+    if not value:
+        raise RequestError(f"{name} is missing; it must be a string that is not empty")
+    return value
+
+
+def _choice(params: Mapping[str, Any], name: str, choices: Sequence[str], default: str) -> str:
+    value = _text(params, name)
+    if value is None:
+        return default
+    if value not in choices:
+        raise RequestError(f"{name} must be {' or '.join(choices)}, not {value[:100]!r}")
+    return value
+
+
+def _integer(params: Mapping[str, Any], name: str, default: int | None) -> int | None:
+    value = params.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < 1:
+        raise RequestError(f"{name} must be an integer of at least 1")
+    return value
+
+
+def _object(params: Mapping[str, Any], name: str) -> dict[str, Json]:
+    value = params.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RequestError(f"{name} must be an object")
+    return cast(dict[str, Json], value)
+
+
+def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = params.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast(list[Any], value)):
+        raise RequestError(f"{name} must be an array of strings")
+    return tuple(cast(list[str], value))
+
+
+# Results
+
+
+def skill_list(
+    manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
+) -> dict[str, Json]:
+    """A page of skills (SP-3, SP-4, SP-6)."""
+    fields = ("name", "version") if detail == "names" else ("name", "version", "description", "namespace", "kind")
+    entries: list[Json] = [{field: each.fields[field] for field in fields} for each in manifests]
+    return {"skills": entries, "next_cursor": next_cursor}
+
+
+def skill_description(
+    manifest: Manifest, frontmatter: Mapping[str, Json] | None, content: str | None
+) -> dict[str, Json]:
+    """A skill (SP-10, SP-11); what is None is left out."""
+    skill: dict[str, Json] = {"manifest": dict(manifest.fields)}
+    if frontmatter is not None:
+        skill["skill_md_frontmatter"] = dict(frontmatter)
+    if content is not None:
+        skill["skill_md_content"] = content
+    return {"skill": skill}
+
+
+def content(text: str) -> dict[str, Json]:
+    """A file, or the guide (SP-12, SP-29)."""
+    return {"content": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of an execution (SP-25).
+
+    Attributes:
+        run_id: names it.
+        summary: one line for people.
+        output: what the entry point returned.
+        output_blobs: identifiers of what it left as blobs.
+        logs_preview: the end of what it printed.
+        error: type and message of what went wrong; None if nothing did.
+    """
+
+    run_id: str
+    summary: str
+    output: Json = None
+    output_blobs: tuple[str, ...] = ()
+    logs_preview: str = ""
+    error: tuple[str, str] | None = None
+
+
+def run(done: Run) -> dict[str, Json]:
+    """A run as it is told; one that failed is a result, for the call itself was in order (SP-20, SP-25)."""
+    out: dict[str, Json] = {
+        "status": "completed" if done.error is None else "failed",
+        "run_id": done.run_id,
+        "summary": done.summary,
+        "output": done.output,
+        "output_blobs": [*done.output_blobs],
+        "logs_preview": done.logs_preview,
+    }
+    return out if done.error is None else {**out, "error": _error(*done.error)}
+
+
+def refusal(kind: str, message: str) -> dict[str, Json]:
+    """What a blob method answers that does not do its work (SP-20)."""
+    return {"status": "failed", "summary": message, "error": _error(kind, message)}
+
+
+def blob_made(blob_id: str, size: int) -> dict[str, Json]:
+    """A new blob (SP-27)."""
+    return {"blob_id": blob_id, "size_bytes": size}
+
+
+def blob_part(raw: bytes, request: BlobRequest) -> dict[str, Json]:
+    """The part of a blob that is asked for, cut between characters (SP-28). What is no text comes in base64."""
+    most = len(raw) if request.max_bytes is None else request.max_bytes
+    tail = request.mode == "sample_tail"
+    part = raw[-most:] if tail else raw[:most]
+    truncated = len(part) < len(raw)
+    text = _decoded(part, tail=tail) if truncated else _whole(part)
+    if text is None:
+        return {"content": b64encode(part).decode("ascii"), "truncated": truncated, "encoding": "base64"}
+    return {"content": text, "truncated": truncated}
+
+
+def _whole(raw: bytes) -> str | None:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _decoded(part: bytes, *, tail: bool) -> str | None:
+    """As text; a character that the cut went through is left out."""
+    cut: Callable[[int], bytes] = (lambda n: part[n:]) if tail else (lambda n: part[: len(part) - n])
+    return next((text for n in range(4) if (text := _whole(cut(n))) is not None), None)
+
+
+def _error(kind: str, message: str) -> dict[str, Json]:
+    return {"type": kind, "message": message}

@@ -1,0 +1,334 @@
+"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter (SP-24, X-25).
+
+Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What `skill.toml` says is
+kept whole and as JSON; only what it must say and leaves out is added. Nothing here raises for bad input: what is wrong
+becomes a Problem, and one with severity "error" means that there is no sound manifest. Time and memory are bounded by
+the size of the input.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_skills_server.format import versions
+from mcp_skills_server.format.codes import problem
+from mcp_skills_server.format.versions import NO_VERSION, Version
+from mcp_skills_server.model import Json, Problem
+
+SKILL_TOML: Final = "skill.toml"
+ACTION: Final = "action"
+INSTRUCTION: Final = "instruction"
+MAX_TOML: Final = 1 << 17
+MAX_DEPTH: Final = 24
+MAX_NODES: Final = 10_000
+MAX_NAME: Final = 256
+_MAX_DOTS: Final = 256
+"""In one line. tomllib takes time with the square of a dotted key's length, and a key has no second line."""
+_INTEGERS: Final = range(-(1 << 63), 1 << 63)
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*", re.ASCII)
+_AGENT_SKILLS_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a skill says of itself to a program.
+
+    Attributes:
+        fields: all of it, JSON-safe: `name`, `version`, `description`, `kind` and `namespace` are always there.
+        version: the version, to compare.
+        synthesised: whether it was made from the frontmatter.
+    """
+
+    fields: Mapping[str, Json]
+    version: Version
+    synthesised: bool
+
+    @property
+    def name(self) -> str:
+        """The dotted name."""
+        return str(self.fields["name"])
+
+    @property
+    def namespace(self) -> str:
+        """What its name begins with, or what it says instead; "" for none."""
+        return str(self.fields["namespace"])
+
+    @property
+    def runtime(self) -> Mapping[str, Json]:
+        """How it is run; empty where nothing is said."""
+        return _table(self.fields.get("runtime"))
+
+    @property
+    def blob_inputs(self) -> list[str]:
+        """The names of the inputs that are identifiers of blobs."""
+        inputs = _table(self.fields.get("inputs"))
+        return [name for name, each in inputs.items() if _table(each).get("type") == "blob"]
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the variables that it needs and that nobody but the operator has (SP-33)."""
+        found = _table(self.fields.get("permissions")).get("secrets")
+        return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What was read.
+
+    Attributes:
+        manifest: None if it is not sound.
+        problems: everything wrong, the errors that make it unsound among them.
+    """
+
+    manifest: Manifest | None
+    problems: tuple[Problem, ...]
+
+
+def _table(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
+    """The manifest of a skill (SP-11, SP-24, SP-34, X-25).
+
+    Args:
+        raw: the bytes of its `skill.toml`, None if it has none.
+        frontmatter: that of its SKILL.md.
+        path: its skill path.
+        files: the paths of its files, to see whether the entry point is there.
+    """
+    problems: list[Problem] = []
+    if raw is None:
+        return _result(_made(frontmatter, path, problems), True, problems)
+    made = _made(frontmatter, path, [])
+    told = _load(raw, problems)
+    if told is None:
+        return Findings(None, tuple(problems))
+    fields = _completed(told, made, problems)
+    _check(fields, files, problems)
+    _compare(told, frontmatter, path, problems)
+    return _result(fields, False, problems)
+
+
+def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Problem]) -> Findings:
+    version = versions.parse(str(fields["version"]))
+    if version is None or any(each.severity == "error" for each in problems):
+        return Findings(None, tuple(problems))
+    return Findings(Manifest(fields, version, synthesised), tuple(problems))
+
+
+# From the frontmatter
+
+
+def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
+    *above, last = path.split("/")
+    said = _said(frontmatter, "version")
+    version = versions.parse(said) if said is not None else None
+    if said is not None and version is None:
+        mend = "write three numbers, as in 1.0.0"
+        told = f"the version {said[:100]!r} is no semantic version"
+        problems.append(problem("manifest-form", told, mend=mend))
+    directory = versions.parse(last.removeprefix("v")) if above else None
+    if directory is not None and (not directory.loose or (version and version.key[:3] == directory.key[:3])):
+        # Versions lie side by side in directories of their names; the skill is what holds them.
+        *above, last = above
+        if version is None:
+            version = directory
+        elif version.key[:3] != directory.key[:3]:
+            told = f"it says version {version.text}, and its directory is {directory.text}"
+            problems.append(problem("manifest-disagrees", told, mend="give both the same version"))
+    namespace = _said(frontmatter, "namespace")
+    parts = [*(namespace.split(".") if namespace else above), last]
+    name = ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts))) or "skill"
+    out: dict[str, Json] = {
+        "name": name[:MAX_NAME].rstrip("."),
+        "version": NO_VERSION if version is None else version.text,
+        "description": _text(frontmatter.get("description")) or _text(frontmatter.get("short_description")) or "",
+        "kind": INSTRUCTION,
+        "namespace": namespace or _first(name),
+    }
+    tags = _tags(frontmatter)
+    return {**out, "tags": tags} if tags else out
+
+
+def _first(name: str) -> str:
+    """The namespace that a dotted name begins with."""
+    return name.split(".", 1)[0] if "." in name else ""
+
+
+def _said(frontmatter: Mapping[str, Json], field: str) -> str | None:
+    """A field of `metadata`, else of the top level; a number is written out."""
+    metadata = frontmatter.get("metadata")
+    for fields in (metadata if isinstance(metadata, dict) else {}, frontmatter):
+        value = fields.get(field)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+    return None
+
+
+def _tags(frontmatter: Mapping[str, Json]) -> list[Json]:
+    metadata = frontmatter.get("metadata")
+    value = frontmatter.get("tags") or (metadata.get("tags") if isinstance(metadata, dict) else None)
+    if isinstance(value, str):
+        return [each for each in re.split(r"[\s,]+", value) if each]
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+# From skill.toml
+
+
+def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
+    """The table of a `skill.toml` as JSON, None where it cannot be read."""
+    if len(raw) > MAX_TOML:
+        said = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
+        problems.append(problem("manifest-syntax", said, mend="shorten it"))
+        return None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        problems.append(problem("manifest-syntax", "it is not UTF-8", line, "save it as UTF-8"))
+        return None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MAX_DOTS:
+            said = f"the line has more than {_MAX_DOTS} dots"
+            problems.append(problem("manifest-syntax", said, number, "break the line"))
+            return None
+    try:
+        return _json(tomllib.loads(text))
+    except RecursionError:
+        problems.append(problem("manifest-syntax", "values are nested too deeply", mend=f"nest at most {MAX_DEPTH}"))
+    except _Refused as refused:
+        problems.append(problem("manifest-syntax", str(refused), mend="write it as text, or say less"))
+    except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
+        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        said = str(error).split(" (at ")[0][:200]
+        end = text.count("\n") + 1 if "at end of document" in str(error) else None
+        problems.append(problem("manifest-syntax", f"it is no TOML: {said}", int(found[1]) if found else end))
+    return None
+
+
+def _json(table: dict[str, Any]) -> dict[str, Json]:
+    """The table with JSON's values alone.
+
+    Raises:
+        _Refused: JSON has no such value, or there are too many.
+    """
+    count = 0
+
+    def convert(value: Any, place: str, depth: int) -> Json:
+        nonlocal count
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_NODES:
+            said = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
+            raise _Refused(f"{place[:100]}: {said}")
+        if isinstance(value, dict):
+            return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(value, list):
+            return [convert(each, place, depth + 1) for each in value]  # pyright: ignore[reportUnknownVariableType]
+        if hasattr(value, "isoformat"):  # a date or a time
+            return value.isoformat()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _Refused(f"{place[:100]}: JSON has no {value}")
+        if isinstance(value, int) and value not in _INTEGERS:
+            raise _Refused(f"{place[:100]}: an integer of more than 64 bits")
+        return value
+
+    return {key: convert(value, key[:200], 1) for key, value in table.items()}
+
+
+class _Refused(Exception):  # noqa: N818
+    """What is wrong with a value."""
+
+
+def _completed(told: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:
+    """What `skill.toml` says, and for what it must say and does not, what SKILL.md and the directory tell."""
+    fields = dict(told)
+    name = fields.setdefault("name", made["name"])
+    if "name" not in told:
+        said = f"it has no name; {made['name']} is used, after the directory"
+        problems.append(problem("manifest-incomplete", said, mend="add name = ..."))
+    runs = "entrypoint" in _table(fields.get("runtime"))
+    defaults: dict[str, Json] = {
+        "version": made["version"],
+        "description": made["description"],
+        "kind": ACTION if runs else INSTRUCTION,
+        "namespace": _first(name) if isinstance(name, str) else "",
+    }
+    for field, value in defaults.items():
+        if field not in fields:
+            fields[field] = value
+            if field != "namespace":  # the protocol's smallest manifest has none
+                said = f"it has no {field}; {str(value)[:60]!r} is used"
+                problems.append(problem("manifest-incomplete", said, mend=f"add {field} = ..."))
+    return fields
+
+
+def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Problem]) -> None:
+    def wrong(code: str, said: str, mend: str) -> None:
+        problems.append(problem(code, said, mend=mend))
+
+    name = fields["name"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
+        mend = "use letters, digits, '_' and '-', with dots between the parts"
+        wrong("manifest-field", f"the name {str(name)[:100]!r} is not valid", mend)
+    version, numbers = fields["version"], 'write three numbers, as in "1.0.0"'
+    parsed = versions.parse(version) if isinstance(version, str) else None
+    if parsed is None:
+        wrong("manifest-field", f"the version {str(version)[:100]!r} is no semantic version", numbers)
+    elif parsed.loose:
+        wrong("manifest-form", f"the version {parsed.text!r} leaves numbers out, and they count as zero", numbers)
+    for field in ("description", "namespace"):
+        if not isinstance(fields[field], str):
+            wrong("manifest-field", f"{field} is no text", "write it in quotes")
+    if fields["kind"] not in (ACTION, INSTRUCTION):
+        wrong(
+            "manifest-field", f"the kind {str(fields['kind'])[:100]!r} is none", f'write "{ACTION}" or "{INSTRUCTION}"'
+        )
+    tags = fields.get("tags", [])
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        wrong("manifest-form", "tags is no list of texts", 'write tags = ["one", "two"]')
+    for field in ("runtime", "inputs", "permissions"):
+        if not isinstance(fields.get(field, {}), dict):
+            wrong("manifest-form", f"{field} is no table", f"write it below [{field}]")
+    if fields["kind"] == ACTION:
+        entry = _table(fields.get("runtime")).get("entrypoint")
+        if not isinstance(entry, str):
+            said = "an action without an entry point cannot be executed"
+            wrong("manifest-runtime", said, "add entrypoint = ... below [runtime]")
+        elif entry not in files:
+            said = f"the entry point {entry[:100]!r} is no file of the skill"
+            wrong("manifest-runtime", said, "name a file by its path in the skill")
+
+
+def _compare(told: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
+    """What SKILL.md says otherwise. A name with blanks or capitals there is a title, not another name."""
+    other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
+    other["version"], other["namespace"] = _said(frontmatter, "version"), _said(frontmatter, "namespace")
+    other["tags"] = list(_tags(frontmatter)) or None
+    differ = [field for field, value in other.items() if value is not None and told.get(field, value) != value]
+    title, name = frontmatter.get("name"), told.get("name")
+    if isinstance(title, str) and isinstance(name, str) and _AGENT_SKILLS_NAME.fullmatch(title):
+        plain = re.sub(r"[._]+", "-", name.lower())
+        if plain != title and not plain.endswith(f"-{title}"):
+            differ.append("name")
+    last = versions.parse(path.rpartition("/")[2].removeprefix("v"))
+    version = told.get("version")
+    if last is not None and not last.loose and isinstance(version, str) and version != last.text:
+        said = f"it says version {version[:100]}, and its directory is {last.text}"
+        problems.append(problem("manifest-disagrees", said, mend="give both the same version"))
+    if differ:
+        said = f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the Skills Protocol"
+        problems.append(problem("manifest-disagrees", said))

@@ -1,0 +1,101 @@
+"""Blobs: large data by name, in memory, bounded in number, bytes and age (SP-34).
+
+A name is minted by us and cannot be guessed; whoever knows it may read the blob, for the protocol has no sessions
+(SP-19). What is over a bound makes room: the blob that was unused the longest goes first.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import printable
+
+PREFIX: Final = "blob:"
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Data that a client, or a run, left here.
+
+    Attributes:
+        raw: the bytes.
+        kind: the media type that it was given.
+        used: when it was last made use of, in seconds of the store's clock.
+    """
+
+    raw: bytes
+    kind: str
+    used: float
+
+
+class Blobs:
+    """The blobs of one server.
+
+    Args:
+        most: blobs at once.
+        most_bytes: bytes of them all.
+        idle_s: seconds after which an unused blob goes.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 1000,
+        most_bytes: int = 64 << 20,
+        idle_s: float = 3600,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.most_bytes = most_bytes
+        self._most = most
+        self._idle_s = idle_s
+        self._now = now
+        self._kept: OrderedDict[str, Blob] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, raw: bytes, kind: str) -> str:
+        """Keep these bytes; returns the blob's name (SP-27).
+
+        Raises:
+            RequestError: they are more than all blobs together may have.
+        """
+        if len(raw) > self.most_bytes:
+            raise RequestError(f"the content has {len(raw):,} bytes, and at most {self.most_bytes:,} are kept")
+        name = f"{PREFIX}{secrets.token_hex(16)}"
+        self._kept[name] = Blob(raw, kind, self._now())
+        self._bytes += len(raw)
+        while len(self._kept) > self._most or self._bytes > self.most_bytes:
+            self._drop_oldest()
+        self._drop_idle()
+        return name
+
+    def get(self, name: str) -> Blob:
+        """The blob of this name (SP-28).
+
+        Raises:
+            RequestError: there is none, or no longer.
+        """
+        self._drop_idle()
+        found = self._kept.get(name)
+        if found is None:
+            raise RequestError(f"Unknown blob {printable(name[:100])!r}: it was never here, or its time is over")
+        fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
+        self._kept.move_to_end(name)
+        return fresh
+
+    def _drop_idle(self) -> None:
+        while self._kept and self._now() - next(iter(self._kept.values())).used > self._idle_s:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        _, gone = self._kept.popitem(last=False)
+        self._bytes -= len(gone.raw)

@@ -1,0 +1,185 @@
+"""Skills by their dotted names and versions, for one snapshot.
+
+Dotted names live here and in no other room (X-26). Only skills with a sound manifest are in it; for the others there
+is a Problem. A catalogue never changes: the next snapshot has its own, which reuses every manifest of an unchanged
+skill.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.shelf import join
+from mcp_skills_server.dialects.skills_protocol import GUIDE_SKILL
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import manifest as manifests
+from mcp_skills_server.format import versions
+from mcp_skills_server.format.codes import problem
+from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing
+from mcp_skills_server.rpc import guide
+
+logger = logging.getLogger(__name__)
+
+_MEMO: Final = "skills_protocol"
+_TOLD_AT_ONCE: Final = 20
+
+Key: TypeAlias = tuple[str, versions.Key]
+"""What a list is sorted by: the name, then the version, older ones first (SP-7)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One version of one skill.
+
+    Attributes:
+        manifest: what it says of itself.
+        frontmatter: that of its SKILL.md.
+        skill: where its files are; None for the built-in one.
+    """
+
+    manifest: Manifest
+    frontmatter: Mapping[str, Json]
+    skill: Skill | None
+
+    @property
+    def key(self) -> Key:
+        """Its place in the list."""
+        return self.manifest.name, self.manifest.version.key
+
+
+class Catalogue:
+    """The skills of one snapshot.
+
+    Args:
+        entries: in the order of their rank: of two with the same name and version the first one counts.
+
+    Attributes:
+        shadowed: the entries that another one hides.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        found: dict[tuple[str, str], Entry] = {}
+        self.shadowed: list[Entry] = []
+        for entry in entries:
+            place = entry.manifest.name, entry.manifest.version.text
+            if found.setdefault(place, entry) is not entry:
+                self.shadowed.append(entry)
+        self._ordered = sorted(found.values(), key=lambda entry: entry.key)
+        self._by_name: dict[str, list[Entry]] = {}
+        self._by_namespace: dict[str, list[Entry]] = {}
+        for entry in self._ordered:
+            self._by_name.setdefault(entry.manifest.name, []).append(entry)
+            self._by_namespace.setdefault(entry.manifest.namespace, []).append(entry)
+
+    def page(self, namespace: str | None, after: Key | None, size: int) -> tuple[list[Entry], Entry | None]:
+        """Up to `size` entries behind a key, and the last of them if there are more (SP-7, SP-8)."""
+        entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
+        start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
+        chosen = entries[start : start + size]
+        return chosen, chosen[-1] if start + size < len(entries) else None
+
+    def versions(self, name: str) -> Sequence[Entry]:
+        """All versions of a skill, the latest last."""
+        return self._by_name.get(name, ())
+
+    def names(self) -> Iterable[str]:
+        """The names of all skills."""
+        return self._by_name
+
+
+class Catalogues:
+    """Makes the catalogue of the current snapshot, once.
+
+    Args:
+        registry: the skills.
+
+    Attributes:
+        problems: what is wrong with the manifests of the last snapshot, by place.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._made: tuple[Snapshot, Catalogue] | None = None
+        self._told: frozenset[Problem] = frozenset()
+        self.problems: tuple[Problem, ...] = ()
+
+    def known(self, snapshot: Snapshot) -> Catalogue | None:
+        """The catalogue of this snapshot, if it was made already."""
+        made = self._made
+        return made[1] if made is not None and made[0] is snapshot else None
+
+    def make(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+        """The catalogue of this snapshot. Reads every `skill.toml` that was not read yet.
+
+        Args:
+            snapshot: the skills.
+            last: leave out a skill whose `skill.toml` cannot be read.
+
+        Raises:
+            StaleFile: a `skill.toml` changed, unless it is the last try.
+        """
+        with self._lock:
+            known = self.known(snapshot)
+            if known is not None:
+                return known
+            problems: list[Problem] = []
+            skills = [snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT)]
+            described, fields = guide.described()
+            entries = [Entry(described, fields, None)]
+            for skill in sorted(skills, key=lambda skill: (skill.root, skill.path)):
+                found = self._read(skill, last=last)
+                problems += [self._placed(each, skill) for each in found.problems]
+                if found.manifest is None:
+                    continue
+                if found.manifest.name == GUIDE_SKILL:  # else a later version would take the place of the built-in one
+                    problems.append(self._hidden(skill, f"{GUIDE_SKILL} is the name of the built-in skill"))
+                else:
+                    entries.append(Entry(found.manifest, skill.frontmatter, skill))
+            catalogue = Catalogue(entries)
+            for entry in catalogue.shadowed:
+                if entry.skill is not None:
+                    same = f"{entry.manifest.name} {entry.manifest.version.text} is that of another skill, too"
+                    problems.append(self._hidden(entry.skill, same))
+            self._tell(problems)
+            self._made = snapshot, catalogue
+            return catalogue
+
+    def _read(self, skill: Skill, *, last: bool) -> Findings:
+        kept: Findings | None = skill.memo.get(_MEMO)
+        if kept is not None:
+            return kept
+        file = skill.files.get(SKILL_TOML)
+        try:
+            raw = None if file is None else self._registry.read(file)
+        except StaleFile as stale:
+            if not last:
+                raise
+            said = f"the file cannot be read ({stale.reason or 'it changed'})"
+            return Findings(None, (problem("unreadable", said),))
+        found = skill.memo[_MEMO] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
+        return found
+
+    def _hidden(self, skill: Skill, said: str) -> Problem:
+        mend = "give it another name or version; until then the Skills Protocol does not serve it"
+        return self._placed(problem("shadowed", said, mend=mend), skill)
+
+    def _placed(self, found: Problem, skill: Skill) -> Problem:
+        file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
+        return found.at(self._registry.roots[skill.root].show(join(skill.directory, file)), skill.path)
+
+    def _tell(self, problems: list[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
+        fresh = [each for each in self.problems if each not in self._told]
+        self._told = frozenset(self.problems)
+        for each in fresh[:_TOLD_AT_ONCE]:
+            logger.warning("%s", each)
+        if len(fresh) > _TOLD_AT_ONCE:
+            logger.warning("and %d more problems with manifests", len(fresh) - _TOLD_AT_ONCE)

@@ -1,0 +1,331 @@
+"""Runs actions and code with what runs scripts: the same sandbox, limits and turns (SP-25, SP-26, SP-31...33).
+
+Each run has a work directory of its own, which is gone with its end. What runs is a file of a skill, found by exact
+look-up, or code that came with the call and is written into the work directory; arguments and blobs are files beside
+it. What the run leaves there is read as something that an enemy made: no link is followed, and nothing without a bound
+is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, Final, cast
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.dialects.skills_protocol import CodeExecution, Execution, Run
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import media
+from mcp_skills_server.format.manifest import ACTION, Manifest
+from mcp_skills_server.model import Json, Skill, printable
+from mcp_skills_server.rpc import launcher, messages
+from mcp_skills_server.rpc.blobs import PREFIX, Blobs
+from mcp_skills_server.runtime.processes import NOT_STARTED
+from mcp_skills_server.runtime.scripts import Outcome, Scripts
+from mcp_skills_server.runtime.workspace import Workspace
+
+BLOBS_IN: Final = "blobs"
+"""Where, in the work directory, the input blobs lie: each under its name without `blob:`."""
+BLOBS_OUT: Final = "output_blobs"
+"""Where a run leaves files that are to become blobs."""
+MAX_INPUT_BLOBS: Final = 64
+MAX_OUTPUT_BLOBS: Final = 64
+MAX_MOUNTED: Final = 16
+MAX_RESULT: Final = 1 << 20
+"""Bytes of the JSON that a function may return."""
+_TIDYING_S: Final = 20.0
+_LOGS: Final = 4000
+_SUMMARY: Final = 200
+_LEFT_OUT: Final = f"\nmcp-skills-server: there are more files in {BLOBS_OUT} than are kept\n"
+_LAUNCHER: Final = ".launcher.py"
+_PYTHON: Final = ("python", "python3", "py")
+_EXTENSIONS: Final = {
+    **dict.fromkeys(_PYTHON, ".py"),
+    "javascript": ".js",
+    "node": ".js",
+    "typescript": ".ts",
+    "shell": ".sh",
+    "ruby": ".rb",
+    "perl": ".pl",
+    "powershell": ".ps1",
+}
+"""Languages whose name is not their extension."""
+_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What is about to run.
+
+    Attributes:
+        title: what the summary calls it.
+        args: what it is given.
+        blobs: identifiers of the blobs that it may read.
+        called: whether a function of it is called; else it is run as a program.
+        files: what is put into the work directory beside arguments and blobs, by name.
+    """
+
+    title: str
+    args: Mapping[str, Json]
+    blobs: tuple[str, ...]
+    called: bool
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+class Executor:
+    """Runs actions and code for one server, on one event loop.
+
+    Args:
+        scripts: what runs scripts.
+        blobs: where input comes from and output goes to.
+        secrets: variables for actions that declare them (SP-33).
+    """
+
+    def __init__(self, scripts: Scripts, blobs: Blobs, secrets: Mapping[str, str]) -> None:
+        self._scripts = scripts
+        self._blobs = blobs
+        self._secrets = secrets
+
+    async def run(self, manifest: Manifest, skill: Skill, wish: Execution) -> Run:
+        """Run the entry point and wait for its end; what goes wrong with it is told in the result (SP-20).
+
+        Raises:
+            RequestError: an input blob is unknown.
+            StaleFile: a file of the skill changed; scan it again and call again. Nothing was started.
+        """
+        entry, language, export = (manifest.runtime.get(name) for name in ("entrypoint", "language", "export"))
+        if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
+            return failed("not_executable", f"{manifest.name} is no action with an entry point; read it")
+        if entry not in skill.files:
+            return failed("not_executable", f"the entry point {printable(entry[:200])} is no file of the skill")
+        python = entry.endswith(".py") and language in (None, *_PYTHON)
+        if export is not None and not (python and isinstance(export, str)):
+            said = "only exports of Python entry points can be called here; others are run as programs, without export"
+            return failed("unsupported_runtime", said)
+        missing = [name for name in manifest.secrets if name not in self._secrets]
+        if missing:
+            said = f"{manifest.name} needs {', '.join(missing)[:_SUMMARY]}, which whoever runs the server has not given"
+            return failed("secret_missing", said)
+
+        def start(workspace: Workspace) -> Awaitable[Outcome]:
+            return self._scripts.run(
+                skill,
+                entry,
+                workspace,
+                args=() if export is None else (str(export),),
+                env={name: self._secrets[name] for name in manifest.secrets},
+                timeout_s=_seconds(wish.timeout_ms),
+                directory=manifest.name,
+                launcher=None if export is None else _LAUNCHER,
+            )
+
+        named = (wish.args.get(name) for name in manifest.blob_inputs)
+        blobs = (*wish.input_blobs, *(each for each in named if isinstance(each, str)))
+        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None), start)
+
+    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill]) -> Run:
+        """Run code that came with the call (SP-26).
+
+        Args:
+            wish: the call.
+            skills: the skills to mount, by name.
+
+        Raises:
+            RequestError: an input blob is unknown, or too many skills are to be mounted.
+            StaleFile: as `run`.
+        """
+        extension = _EXTENSIONS.get(wish.language, f".{wish.language}")
+        if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
+            known = " ".join(each[1:] for each in self._scripts.extensions)
+            said = f"the language {printable(wish.language[:100])!r} is not run here; there are {known}"
+            return failed("unsupported_runtime", said)
+        if wish.entrypoint is not None and not (extension == ".py" and wish.entrypoint.isidentifier()):
+            said = "entrypoint is the name of a Python function to call; leave it out to run the code as a program"
+            return failed("unsupported_runtime", said)
+        if len(skills) > MAX_MOUNTED:
+            raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
+        name = f"main{extension}"
+
+        def start(workspace: Workspace) -> Awaitable[Outcome]:
+            return self._scripts.run_written(
+                name,
+                workspace,
+                skills=skills,
+                args=() if wish.entrypoint is None else (wish.entrypoint,),
+                timeout_s=_seconds(wish.timeout_ms),
+                launcher=None if wish.entrypoint is None else _LAUNCHER,
+            )
+
+        code = {name: wish.code.encode("utf-8", "replace")}
+        return await self._perform(
+            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code), start
+        )
+
+    async def _perform(self, task: _Task, start: Callable[[Workspace], Awaitable[Outcome]]) -> Run:
+        """Fill a work directory, run in it, and take out what is left."""
+        wanted = dict.fromkeys(task.blobs)
+        if len(wanted) > MAX_INPUT_BLOBS:
+            raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
+        files = {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted}
+        try:
+            files |= {launcher.ARGS: messages.dump(task.args), **task.files}
+        except RecursionError:
+            raise RequestError("args is nested too deeply") from None
+        if task.called:
+            files[_LAUNCHER] = (resources.files("mcp_skills_server.rpc") / "launcher.py").read_bytes()
+        workspace = self._scripts.workspace()
+        try:
+            await to_thread.run_sync(_fill, workspace.path, files)
+            outcome = await start(workspace)
+            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.most_bytes)
+        except RequestError as error:
+            return failed("not_run", str(error))
+        finally:
+            with anyio.move_on_after(_TIDYING_S, shield=True):
+                await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
+        blobs = tuple(self._blobs.add(raw, media.media_type(name) or "text/plain") for name, raw in left.items())
+        return _told(task, outcome, result if task.called else None, blobs, remark="" if whole else _LEFT_OUT)
+
+
+def new_run_id() -> str:
+    """Names a run."""
+    return f"run_{secrets.token_hex(8)}"
+
+
+def failed(kind: str, message: str) -> Run:
+    """A run that was not begun."""
+    return Run(new_run_id(), message[:_SUMMARY], error=(kind, message))
+
+
+def _seconds(timeout_ms: int | None) -> float | None:
+    return None if timeout_ms is None else timeout_ms / 1000
+
+
+def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, remark: str) -> Run:
+    logs = (outcome.stdout if task.called else "") + outcome.stderr + remark
+    told, wrong = _returned(result) if task.called else (_printed(outcome), None)
+    last = _last_line(outcome.stderr)
+    if outcome.timed_out:
+        wrong = ("timeout", "the run was ended after its time limit")
+    elif outcome.exit_code == NOT_STARTED and result is None:
+        wrong = ("not_started", last or "it could not be started")
+    elif outcome.exit_code != 0 and wrong is None:
+        ended = "was ended" if outcome.exit_code is None else f"ended with exit code {outcome.exit_code}"
+        wrong = ("execution_failed", last or f"{task.title} {ended}")
+    elif task.called and wrong is None and result is None:
+        wrong = ("execution_failed", f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes")
+    elif not task.called and outcome.stdout_truncated:
+        wrong = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
+    done = f"{task.title} completed in {outcome.duration_ms} ms."
+    summary = done if wrong is None else " ".join(wrong[1].split())[:_SUMMARY] or wrong[0]
+    return Run(new_run_id(), summary, None if wrong else told, blobs, logs[-_LOGS:], wrong)
+
+
+# The work directory
+
+
+def _fill(work: str, files: Mapping[str, bytes]) -> None:
+    """Put in what the run is given. Nobody else has written here yet."""
+    for directory in (BLOBS_IN, BLOBS_OUT):
+        os.mkdir(os.path.join(work, directory), 0o700)
+    for name, raw in files.items():
+        with open(os.path.join(work, *name.split("/")), "xb") as file:
+            file.write(raw)
+
+
+def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
+    """The result, the files that are to become blobs, and whether those are all. Trusts nothing that it finds."""
+    directory = _open_directory(work, None)
+    if directory is None:
+        return None, {}, True
+    try:
+        result = _take(launcher.RESULT, directory, MAX_RESULT)
+        files: dict[str, bytes] = {}
+        inner = _open_directory(BLOBS_OUT, directory)
+        if inner is None:
+            return result, files, True
+        try:
+            names = sorted(_names(inner))
+            for name in names:
+                raw = _take(name, inner, most) if len(files) < MAX_OUTPUT_BLOBS else None
+                if raw is not None:
+                    files[name] = raw
+                    most -= len(raw)
+        finally:
+            os.close(inner)
+        return result, files, len(files) == len(names)
+    finally:
+        os.close(directory)
+
+
+def _names(directory: int) -> Iterable[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for _, entry in zip(range(MAX_OUTPUT_BLOBS * 4), entries, strict=False)]
+
+
+def _open_directory(name: str, within: int | None) -> int | None:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
+    except OSError:
+        return None
+
+
+def _take(name: str, within: int, most: int) -> bytes | None:
+    """The bytes of a regular file of one name, None for whatever else is there."""
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > most:
+            return None
+        with os.fdopen(os.dup(file), "rb") as opened:
+            raw = opened.read(most + 1)
+        return raw if len(raw) <= most else None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+# What came of it
+
+
+def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
+    """The output that the launcher wrote down, and the error."""
+    if result is None:
+        return None, None
+    try:
+        told = messages.parse(result)
+        if isinstance(told, dict):
+            fields = cast(dict[str, Any], told)
+            wrong = fields.get("error")
+            if isinstance(wrong, dict):
+                of = cast(dict[str, Any], wrong)
+                return None, (str(of.get("type"))[:_SUMMARY], str(of.get("message"))[:_LOGS])
+            if "output" in fields:
+                return cast(Json, fields["output"]), None
+    except RequestError:
+        pass
+    return None, ("execution_failed", "what the entry point left as its result cannot be read")
+
+
+def _printed(outcome: Outcome) -> Json:
+    """What a program printed: JSON if it is JSON, else text."""
+    try:
+        return cast(Json, messages.parse(outcome.stdout.encode("utf-8", "replace")))
+    except RequestError:
+        return outcome.stdout
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1][:_LOGS] if lines else ""

@@ -1,0 +1,50 @@
+"""Calls a function of a Python file: a program of its own, run where the skill's scripts run.
+
+It imports nothing of this package and no third party: `python LAUNCHER FILE FUNCTION`. The arguments lie in the work
+directory as JSON, and so does what comes of the call; what the function prints is its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+ARGS = "args.json"
+RESULT = "result.json"
+
+
+def main(words: list[str]) -> int:
+    """Call `function(args)`; the exit code is 0 if it returned something that JSON can hold.
+
+    Args:
+        words: the path of the file and the name of the function in it.
+    """
+    path, name = words
+    work = os.environ["SKILL_WORKSPACE"]
+    sys.path.insert(0, os.path.dirname(path))
+    sys.argv = [path]
+    told: dict[str, Any]
+    try:
+        with open(os.path.join(work, ARGS), encoding="utf-8") as file:
+            args = json.load(file)
+        function: Callable[[Any], Any] | None = runpy.run_path(path, run_name="skill").get(name)
+        if not callable(function):
+            raise LookupError(f"{os.path.basename(path)} has no function {name}")
+        told = {"output": function(args)}
+        text = json.dumps(told, allow_nan=False)
+    except Exception as error:
+        traceback.print_exc()
+        told = {"error": {"type": type(error).__name__, "message": str(error) or type(error).__name__}}
+        text = json.dumps(told)
+    with open(os.path.join(work, RESULT), "w", encoding="utf-8") as file:
+        file.write(text)
+    return 1 if "error" in told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

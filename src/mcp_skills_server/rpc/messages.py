@@ -1,0 +1,151 @@
+"""JSON-RPC 2.0: bytes to calls, and answers to bytes. Pure.
+
+JSON is read as the standard has it: no NaN, no number that overflows, no bytes that are not UTF-8. Whatever is wrong
+with a message is an answer with the standard's code, never an exception that reaches the transport.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, TypeAlias, cast
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import Json
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+MAX_BATCH: Final = 100
+"""Calls of one batch."""
+
+Id: TypeAlias = str | int | float | None
+
+
+class CallError(RequestError):
+    """A call that cannot be answered, with what it was about (X-28).
+
+    Args:
+        message: what is wrong, and what to do.
+        data: which skill, version or path was meant.
+        code: the JSON-RPC code.
+    """
+
+    def __init__(self, message: str, data: Mapping[str, Json] | None = None, code: int = INVALID_PARAMS) -> None:
+        super().__init__(message)
+        self.data = data
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call.
+
+    Attributes:
+        method: which one.
+        params: what it is given.
+        answered: whether an answer is wanted; a notification gets none.
+        id: what the answer is told by.
+    """
+
+    method: str
+    params: Mapping[str, Any]
+    answered: bool
+    id: Id
+
+
+def parse(raw: bytes) -> Any:
+    """The JSON of a message.
+
+    Raises:
+        CallError: it is none.
+    """
+    try:
+        return json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise CallError("Parse error: the message is not UTF-8", code=PARSE_ERROR) from None
+    except RecursionError:
+        raise CallError("Parse error: the message is nested too deeply", code=PARSE_ERROR) from None
+    except ValueError as error:
+        said = str(error) if isinstance(error, json.JSONDecodeError | _Constant) else "a number is too long"
+        raise CallError(f"Parse error: {said}", code=PARSE_ERROR) from None
+
+
+class _Constant(ValueError):  # noqa: N818
+    """A number that JSON does not have."""
+
+
+def _refuse(name: str) -> NoReturn:
+    raise _Constant(f"JSON has no {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _Constant("a number is too large")
+    return value
+
+
+def call(message: object) -> Call:
+    """The call that a message is.
+
+    Raises:
+        CallError: it is none; `id_of` tells what to answer it by.
+    """
+    if not isinstance(message, dict):
+        raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
+    fields = cast(dict[str, Any], message)
+    if fields.get("jsonrpc") != "2.0":
+        raise CallError('Invalid Request: jsonrpc must be "2.0"', code=INVALID_REQUEST)
+    if "id" in fields and not _is_id(fields["id"]):
+        raise CallError("Invalid Request: id must be a string, a number or null", code=INVALID_REQUEST)
+    method, params = fields.get("method"), fields.get("params")
+    if not isinstance(method, str):
+        raise CallError("Invalid Request: method must be a string", code=INVALID_REQUEST)
+    if params is None:
+        params = {}
+    if not isinstance(params, dict):
+        if "id" not in fields:
+            return Call(method, {}, False, None)
+        code = INVALID_PARAMS if isinstance(params, list) else INVALID_REQUEST
+        raise CallError("params must be an object; positional parameters are not taken", code=code)
+    return Call(method, cast(dict[str, Any], params), "id" in fields, fields.get("id"))
+
+
+def id_of(message: object) -> Id:
+    """What to answer a message by that is no call: its id as far as it has one, else null."""
+    found = cast(dict[str, Any], message).get("id") if isinstance(message, dict) else None
+    return cast(Id, found) if _is_id(found) else None
+
+
+def wants_answer(message: object) -> bool:
+    """Whether a message is to be answered, whatever becomes of it: a notification is not."""
+    return not isinstance(message, dict) or "id" in message
+
+
+def _is_id(value: object) -> bool:
+    return value is None or (isinstance(value, str | int | float) and not isinstance(value, bool))
+
+
+def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
+    """An answer (SP-18)."""
+    return {"jsonrpc": "2.0", "id": id_, "result": value}
+
+
+def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
+    """An answer that says why there is no result (SP-20)."""
+    told: dict[str, Any] = {"code": code, "message": message}
+    return {"jsonrpc": "2.0", "id": id_, "error": told if data is None else {**told, "data": data}}
+
+
+def dump(value: object) -> bytes:
+    """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode("ascii")

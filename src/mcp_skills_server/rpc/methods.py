@@ -1,0 +1,297 @@
+"""The eight methods of the Skills Protocol, each a function of its params (SP-21).
+
+Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path
+(SP-13, SP-14). Absent and forbidden are told in the same words. One call sees one snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from anyio import to_thread
+
+from mcp_skills_server.catalog.answer import answer, off_loop, read
+from mcp_skills_server.dialects import skills_protocol as dialect
+from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.format import media, versions
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
+from mcp_skills_server.rpc import guide
+from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
+from mcp_skills_server.rpc.messages import METHOD_NOT_FOUND, CallError
+from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.server import cursors
+
+if TYPE_CHECKING:
+    from mcp_skills_server.rpc.execution import Executor
+
+logger = logging.getLogger(__name__)
+
+Result: TypeAlias = "dict[str, Json]"
+
+_LOAD_PATIENCE_S: Final = 60.0
+_NEAREST: Final = 3
+_VERSIONS_SHOWN: Final = 20
+_NO_SCRIPTS: Final = (
+    "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work by the skill's "
+    "instructions, or ask the user"
+)
+_NO_CODE: Final = (
+    "This server runs no code that comes with a call: whoever runs it has not allowed it (--allow-code). Use the "
+    "actions of its skills"
+)
+_NO_ROOT: Final = (
+    "This server runs no code: it is root's and has no sandbox. Whoever runs it must install bubblewrap or run it as "
+    "another user"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """What the operator allows where scripts are allowed.
+
+    Attributes:
+        code: `run_code` runs what comes with a call.
+        secrets: variables for actions that declare them (SP-33).
+    """
+
+    code: bool = False
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Methods:
+    """The method table over one runtime. It keeps no state of callers (SP-19).
+
+    Args:
+        runtime: the skills, and what runs scripts if the operator allows it.
+        settings: what of it is allowed.
+        blobs: where blobs are kept.
+
+    Attributes:
+        catalogues: the skills by dotted name, and what is wrong with their manifests.
+    """
+
+    def __init__(self, runtime: Runtime, settings: ExecutionSettings | None = None, blobs: Blobs | None = None) -> None:
+        self._registry = runtime.registry
+        self._blobs = Blobs() if blobs is None else blobs
+        self._settings = settings or ExecutionSettings()
+        self._executor: Executor | None = None
+        self._refusal = _NO_SCRIPTS
+        self.catalogues = Catalogues(runtime.registry)
+        if runtime.scripts is not None and runtime.scripts.all_powerful:  # which the protocol forbids (SP-30)
+            self._refusal = _NO_ROOT
+            logger.warning("the Skills Protocol runs nothing: the server is root's, and there is no sandbox")
+        elif runtime.scripts is not None:
+            from mcp_skills_server.rpc.execution import Executor
+
+            self._executor = Executor(runtime.scripts, self._blobs, self._settings.secrets)
+
+    async def call(self, method: str, params: Mapping[str, Any]) -> Result:
+        """Answer one call.
+
+        Raises:
+            CallError: there is no such method, or it cannot be answered for what it was given (X-28).
+        """
+        work = _TABLE.get(method)
+        if work is None:
+            said = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
+            raise CallError(said, code=METHOD_NOT_FOUND)
+        try:
+            return await work(self, params)
+        except CallError:
+            raise
+        except RequestError as error:
+            raise CallError(str(error)) from None
+        except StaleFile:
+            about = {name: params[name] for name in ("name", "version", "path") if isinstance(params.get(name), str)}
+            said = "A file of the skill is being changed or cannot be read; try again in a moment"
+            raise CallError(said, about) from None
+
+    # Discovery
+
+    async def _list(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.listing(params)
+        kind = f"{dialect.LIST} {wish.namespace or ''}"
+        after = _after(wish.cursor, kind)
+
+        async def ask(snapshot: Snapshot, last: bool) -> Result:
+            catalogue = await self._catalogue(snapshot, last=last)
+            page, more = catalogue.page(wish.namespace, after, wish.limit)
+            cursor = (
+                None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
+            )
+            return dialect.skill_list((entry.manifest for entry in page), wish.detail, cursor)
+
+        return await self._answer(ask)
+
+    async def _describe(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.description(params)
+
+        async def ask(snapshot: Snapshot, last: bool) -> Result:
+            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
+            frontmatter = None if wish.detail == "manifest" else entry.frontmatter
+            raw = await self._bytes(entry, SKILL_MD) if wish.detail == "full" else None
+            content = None if raw is None else raw.decode("utf-8", "replace")
+            return dialect.skill_description(entry.manifest, frontmatter, content)
+
+        return await self._answer(ask)
+
+    async def _read(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.file_request(params)
+
+        async def ask(snapshot: Snapshot, last: bool) -> Result:
+            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
+            about = _about(wish.name, wish.version) | {"path": wish.path}
+            raw = await self._bytes(entry, wish.path)
+            if raw is None:
+                said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
+                near = get_close_matches(wish.path[:200], _paths(entry), _NEAREST)
+                raise CallError(printable(f"{said}; nearest: {', '.join(near)}" if near else said), about)
+            text = media.as_text(raw, media.media_type(wish.path))
+            if text is None:
+                raise CallError(printable(f"{wish.path[:200]!r} is no text, and content is a string"), about)
+            return dialect.content(text)
+
+        return await self._answer(ask)
+
+    async def _guide(self, params: Mapping[str, Any]) -> Result:  # noqa: ARG002 - it takes none
+        return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
+
+    # Execution
+
+    async def _execute(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.execution(params)
+
+        async def ask(snapshot: Snapshot, last: bool) -> Result:
+            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
+            if self._executor is None:
+                return _failed(dialect.DISABLED, self._refusal)
+            if entry.skill is None:
+                return _failed("not_executable", f"{wish.name} is an instruction; read it")
+            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish))
+
+        return await self._answer(ask)
+
+    async def _run_code(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.code_execution(params)
+        executor = self._executor
+        if executor is None or not self._settings.code:
+            return _failed(dialect.DISABLED, _NO_CODE if executor is not None else self._refusal)
+
+        async def ask(snapshot: Snapshot, last: bool) -> Result:
+            catalogue = await self._catalogue(snapshot, last=last)
+            entries = [await self._find(catalogue, name, None) for name in wish.mount_skills]
+            skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
+            return dialect.run(await executor.run_code(wish, skills))
+
+        return await self._answer(ask)
+
+    async def _create_blob(self, params: Mapping[str, Any]) -> Result:
+        content, kind = dialect.blob_content(params)
+        if self._executor is None:
+            return dialect.refusal(dialect.DISABLED, self._refusal)
+        try:
+            raw = content.encode("utf-8")
+        except UnicodeEncodeError:
+            raise CallError("content has half a character (a lone surrogate); leave it out") from None
+        return dialect.blob_made(self._blobs.add(raw, kind), len(raw))
+
+    async def _read_blob(self, params: Mapping[str, Any]) -> Result:
+        wish = dialect.blob_request(params)
+        if self._executor is None:
+            return dialect.refusal(dialect.DISABLED, self._refusal)
+        try:
+            return dialect.blob_part(self._blobs.get(wish.blob_id).raw, wish)
+        except RequestError as error:
+            raise CallError(str(error), {"blob_id": wish.blob_id}) from None
+
+    # What they share
+
+    async def _answer(self, ask: Callable[[Snapshot, bool], Awaitable[Result]]) -> Result:
+        loaded = self._registry.loaded
+        if not loaded.is_set():
+            await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
+        return await answer(self._registry, ask)
+
+    async def _catalogue(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
+        known = self.catalogues.known(snapshot)
+        return known or await off_loop(False, lambda: self.catalogues.make(snapshot, last=last))
+
+    async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
+        """The skill of this name, in this version or the latest (SP-9).
+
+        Raises:
+            CallError: there is none. The message has what there is.
+        """
+        there = catalogue.versions(name)
+        if not there:
+            # Among thousands of names it takes a while.
+            near = await to_thread.run_sync(get_close_matches, name[:200], list(catalogue.names()), _NEAREST)
+            hint = f"nearest: {', '.join(near)}" if near else f"{dialect.LIST} shows what there is"
+            raise CallError(f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version))
+        found = there[-1] if version is None else next((e for e in there if e.manifest.version.text == version), None)
+        if found is None:
+            shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
+            said = f"{name} has no version {str(version)[:100]!r}; there is {shown}"
+            raise CallError(printable(said), _about(name, version))
+        return found
+
+    async def _bytes(self, entry: Entry, path: str) -> bytes | None:
+        """The bytes of a file, None if the skill has no such file."""
+        skill: Skill | None = entry.skill
+        if skill is None:
+            return guide.files().get(path)
+        file = skill.files.get(path)
+        return None if file is None else await read(self._registry, file)
+
+
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any]], Awaitable[Result]]
+_TABLE: Final[dict[str, _Work]] = {
+    dialect.LIST: Methods._list,  # pyright: ignore[reportPrivateUsage]
+    dialect.DESCRIBE: Methods._describe,  # pyright: ignore[reportPrivateUsage]
+    dialect.READ: Methods._read,  # pyright: ignore[reportPrivateUsage]
+    dialect.EXECUTE: Methods._execute,  # pyright: ignore[reportPrivateUsage]
+    dialect.RUN_CODE: Methods._run_code,  # pyright: ignore[reportPrivateUsage]
+    dialect.CREATE_BLOB: Methods._create_blob,  # pyright: ignore[reportPrivateUsage]
+    dialect.READ_BLOB: Methods._read_blob,  # pyright: ignore[reportPrivateUsage]
+    dialect.GUIDE: Methods._guide,  # pyright: ignore[reportPrivateUsage]
+}
+
+
+def _after(cursor: str | None, kind: str) -> Key | None:
+    """The key to go on after.
+
+    Raises:
+        CallError: the cursor is none of ours, or one of another list.
+    """
+    if cursor is None:
+        return None
+    try:
+        found, key = cursors.decode(cursor)
+    except RequestError:
+        found, key = "", ""
+    name, _, text = key.partition(" ")
+    version = versions.parse(text)
+    if found != kind or version is None:
+        said = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
+        raise CallError(said)
+    return name, version.key
+
+
+def _about(name: str, version: str | None) -> dict[str, Json]:
+    """What an error is about (X-28)."""
+    return {"name": name} if version is None else {"name": name, "version": version}
+
+
+def _paths(entry: Entry) -> list[str]:
+    return list(guide.files() if entry.skill is None else entry.skill.files)
+
+
+def _failed(kind: str, said: str) -> Result:
+    """A run that was not begun (SP-20, X-27)."""
+    return dialect.run(dialect.Run(f"run_{secrets.token_hex(8)}", said, error=(kind, said)))

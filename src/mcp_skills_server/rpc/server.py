@@ -1,0 +1,87 @@
+"""One message in, one answer out, whatever carries them: JSON-RPC 2.0 with batches over the method table.
+
+Every message has a defined answer, and a notification has none. What a batch may ask for is bounded in number, and
+what it may be answered in bytes. A bug is -32603 for the client and a traceback in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, cast
+
+from mcp_skills_server.rpc import messages
+from mcp_skills_server.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST, MAX_BATCH, CallError
+from mcp_skills_server.rpc.methods import Methods
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE: Final = 8 << 20
+"""Bytes of a message."""
+MAX_ANSWERS: Final = 32 << 20
+"""Bytes of answers in one batch; what comes after is refused."""
+
+
+class Rpc:
+    """Answers messages.
+
+    Args:
+        methods: the method table.
+        max_message: bytes of a message.
+    """
+
+    def __init__(self, methods: Methods, max_message: int = MAX_MESSAGE) -> None:
+        self.methods = methods
+        self.max_message = max_message
+
+    async def answer(self, raw: bytes) -> bytes | None:
+        """The answer to a message, a call or a batch of them; None where none is wanted (SP-16, SP-20)."""
+        if len(raw) > self.max_message:
+            return self.too_long()
+        try:
+            message = messages.parse(raw)
+        except CallError as error:
+            return _error(None, error)
+        if not isinstance(message, list):
+            return await self._one(message)
+        batch = cast(list[Any], message)
+        if not batch or len(batch) > MAX_BATCH:
+            said = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
+            return _error(None, CallError(f"Invalid Request: {said}", code=INVALID_REQUEST))
+        answers: list[bytes] = []
+        size = 0
+        for each in batch:
+            told = await self._one(each) if size <= MAX_ANSWERS else _over(each)
+            if told is not None:
+                answers.append(told)
+                size += len(told)
+        return b"[" + b",".join(answers) + b"]" if answers else None
+
+    def too_long(self) -> bytes:
+        """The answer to a message that was not read to its end."""
+        said = f"Invalid Request: the message has more than {self.max_message:,} bytes"
+        return _error(None, CallError(said, code=INVALID_REQUEST))
+
+    async def _one(self, message: object) -> bytes | None:
+        try:
+            call = messages.call(message)
+        except CallError as error:
+            return _error(messages.id_of(message), error)
+        try:
+            told = messages.dump(messages.result(call.id, await self.methods.call(call.method, call.params)))
+        except CallError as error:
+            told = _error(call.id, error)
+        except Exception:
+            logger.exception("%r failed", call.method[:100])
+            told = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
+        return told if call.answered else None
+
+
+def _error(id_: messages.Id, error: CallError) -> bytes:
+    return messages.dump(messages.error(id_, error.code, str(error), error.data))
+
+
+def _over(message: object) -> bytes | None:
+    if not messages.wants_answer(message):
+        return None
+    said = "the answers to this batch are too long already; ask for this by itself"
+    return _error(messages.id_of(message), CallError(said, code=INTERNAL_ERROR))

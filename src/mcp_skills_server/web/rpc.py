@@ -1,0 +1,50 @@
+"""`/rpc`: the Skills Protocol over HTTP, one message or one batch a POST (SP-16, X-24).
+
+Who may come in is for the guard to say. Only JSON is taken, so that no page can have a browser send a call unasked;
+a body is read up to its bound and no further. When the client leaves, what it asked for is ended.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from mcp_skills_server.rpc.server import Rpc
+
+PATH: Final = "/rpc"
+_JSON: Final = "application/json"
+
+
+def route(rpc: Rpc) -> Route:
+    """The route of the Skills Protocol. The registry is loaded by somebody else."""
+
+    async def endpoint(request: Request) -> Response:
+        if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
+            return Response(f"send {_JSON}\n", 415, media_type="text/plain")
+        body = bytearray()
+        try:
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > rpc.max_message:
+                    return Response(rpc.too_long(), 413, {"Connection": "close"}, _JSON)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        answer = Response(status_code=204)
+        async with anyio.create_task_group() as tasks:
+
+            async def end_with_client() -> None:
+                await request.receive()  # after the body there is only the end of the connection
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(end_with_client)
+            told = await rpc.answer(bytes(body))
+            if told is not None:
+                answer = Response(told, media_type=_JSON)
+            tasks.cancel_scope.cancel()
+        return answer
+
+    return Route(PATH, endpoint, methods=["POST"])

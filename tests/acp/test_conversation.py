@@ -1,0 +1,208 @@
+"""What the proxy makes of lines, without a pipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.acp import conversation
+from mcp_skills_server.acp.conversation import Conversation
+from mcp_skills_server.dialects import acp
+from mcp_skills_server.dialects.acp import AvailableSkill
+
+ONE: tuple[AvailableSkill, ...] = ({"name": "one", "description": "Does one."},)
+TWO: tuple[AvailableSkill, ...] = (*ONE, {"name": "two", "description": "Does two."})
+
+
+def line(**message: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+
+
+def request(identifier: object, method: str, **params: Any) -> bytes:
+    return line(id=identifier, method=method, params=params)
+
+
+def told(raw: bytes) -> list[tuple[str, list[str]]]:
+    """(session, names) of each notification; the method or the kind goes before the session where it is not usual."""
+    out: list[tuple[str, list[str]]] = []
+    for each in raw.splitlines():
+        message = json.loads(each)
+        params = message["params"]
+        update = params.get("update", params)
+        kind = update.get("sessionUpdate", message["method"])
+        prefix = "" if kind == acp.COMMANDS_UPDATE else f"{kind} "
+        listed = update["_meta"][acp.DETAILS] if not prefix else update["availableSkills"]
+        out.append((prefix + params["sessionId"], [skill["name"] for skill in listed]))
+    return out
+
+
+def make(may_add: Callable[[], bool] = lambda: True) -> Conversation:
+    return Conversation(["/bin/skills", "serve"], may_add)
+
+
+def opened(*, version: int = 1, **announced: Any) -> Conversation:
+    """A conversation with the session `s`, of which `ONE` was told."""
+    talk = make()
+    talk.ask(request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.OURS: announced}}))
+    assert talk.hear(line(id=0, result={"protocolVersion": version})) == b""
+    talk.tell(ONE)
+    talk.ask(request(1, "session/new", cwd="/", mcpServers=[]))
+    assert told(talk.hear(line(id=1, result={"sessionId": "s"})))
+    return talk
+
+
+def commands(session_id: str = "s", **update: Any) -> bytes:
+    update = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [], **update}
+    return line(method="session/update", params={"sessionId": session_id, "update": update})
+
+
+@pytest.mark.requirement("X-34")
+def test_a_session_is_told_behind_its_answer_and_on_a_change_and_not_without_one() -> None:
+    talk = make()
+    assert talk.tell(ONE) == b""
+    talk.ask(request(1, "session/new", mcpServers=[]))
+    assert talk.tell(TWO) == b""
+    assert told(talk.hear(line(id=1, result={"sessionId": "s"}))) == [("s", ["one", "two"])]
+    assert talk.tell(TWO) == b""
+    assert told(talk.tell(ONE)) == [("s", ["one"])]
+    assert told(talk.tell(())) == [("s", [])]
+
+
+@pytest.mark.requirement("X-34")
+def test_a_catalogue_that_comes_late_is_told_when_it_comes() -> None:
+    talk = make()
+    talk.ask(request("a", "session/load", sessionId="s", mcpServers=[]))
+    assert talk.hear(line(id="a", result=None)) == b""
+    assert told(talk.tell(ONE)) == [("s", ["one"])]
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before_the_answer(method: str) -> None:
+    talk = make()
+    talk.tell(ONE)
+    talk.ask(request(1, method, sessionId="s"))
+    assert talk.hear(commands(availableCommands=[{"name": "c", "description": "C."}])) == b""
+    after = talk.hear(line(id=1, result={}))
+    assert (
+        told(after) == [("s", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"][0]["name"] == "c"
+    )
+
+
+def test_a_fork_is_a_session_of_its_own() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/fork", sessionId="s"))
+    assert told(talk.hear(line(id=2, result={"sessionId": "t"}))) == [("t", ["one"])]
+    assert told(talk.tell(TWO)) == [("s", ["one", "two"]), ("t", ["one", "two"])]
+
+
+def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/new", mcpServers=[]))
+    assert talk.hear(line(id=2, error={"code": -32000, "message": "no"})) == b""
+    talk.ask(request(3, "session/close", sessionId="s"))
+    assert talk.hear(line(id=3, result={})) == b""
+    assert talk.tell(TWO) == b"" and talk.hear(commands()) == b""
+
+
+def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
+    talk = opened()
+    assert told(talk.hear(commands())) == [("s", ["one"])]
+    assert talk.hear(commands("unknown")) == b""
+    skills = {"sessionUpdate": acp.SKILLS_UPDATE, "availableSkills": [{"name": "own", "description": "Own."}]}
+    own = line(method="session/update", params={"sessionId": "s", "update": skills})
+    assert talk.hear(own) == b""
+    nested = opened(availableSkillsUpdate={})
+    assert nested.hear(commands()) == b""
+    assert told(nested.hear(own)) == [("available_skills_update s", ["own", "one"])]
+
+
+@pytest.mark.requirement("X-31", "X-32")
+def test_each_client_gets_what_it_announced() -> None:
+    usual, extension = "s", f"{acp.EXTENSION_METHOD} s"
+    assert [name for name, _ in told(opened().tell(TWO))] == [usual]
+    assert [name for name, _ in told(opened(extensionNotification=True).tell(TWO))] == [usual, extension]
+    assert [name for name, _ in told(opened(availableSkillsUpdate={}).tell(TWO))] == ["available_skills_update s"]
+    assert [name for name, _ in told(opened(version=2).tell(TWO))] == ["available_skills_update s"]
+
+
+def test_several_lines_at_once_are_answered_once() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/load", sessionId="t") + request(3, "session/load", sessionId="u"))
+    lines = line(id=2, result={}) + commands("t") + b"garbage\n" + line(id=3, result={}) + commands("t")
+    assert told(talk.hear(lines)) == [("t", ["one"]), ("u", ["one"])]
+
+
+def test_a_batch_counts_as_its_messages() -> None:
+    talk = make()
+    talk.tell(ONE)
+    one = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
+    changed = talk.ask(json.dumps([one, {"id": 2, "method": "session/prompt"}]).encode())
+    assert [server["name"] for server in json.loads(changed)[0]["params"]["mcpServers"]] == ["skills"]
+    answer = json.dumps([{"id": 1, "result": {"sessionId": "s"}}, {"id": 2, "result": {}}]).encode() + b"\n"
+    assert told(talk.hear(answer)) == [("s", ["one"])]
+
+
+def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> None:
+    setup = request(1, "session/new", mcpServers=[])
+    added = json.loads(make().ask(setup))["params"]["mcpServers"]
+    assert added == [{"name": "skills", "command": "/bin/skills", "args": ["serve"], "env": []}]
+    assert make(lambda: False).ask(setup) == setup
+    assert Conversation([], lambda: True).ask(setup) == setup
+    later = opened(version=2)  # an agent that did not say that it can start servers
+    assert later.ask(setup) == setup
+    for other in (request(1, "session/prompt", text="session/new"), line(method="session/new", params={}), b"\n"):
+        assert make().ask(other) == other
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"id":1,"method":"session/new","params":{"mcpServers":[]}',
+        b'\xef\xbb\xbf{"id":1,"method":"session/new","params":{"mcpServers":[]}}',
+        b'{"id":1,"method":"session/new","params":{"mcpServers":[],"cwd":"\xff"}}',
+        b'{"id":1,"method":"session/new","params":[]}',
+        b'{"id":1,"method":"session/new","params":' + b"[" * 100_000,
+        b'{"id":' + b"9" * 5000 + b',"method":"session/new","params":{"mcpServers":[]}}',
+        b'"session/new"',
+        b'["session/new"]',
+    ],
+)
+def test_what_cannot_be_read_passes_as_it_is(raw: bytes) -> None:
+    assert make().ask(raw + b"\r\n") == raw + b"\r\n"
+
+
+def test_other_lines_of_the_same_block_stay_what_they_are() -> None:
+    other = b'  {"weird":\t"\xff\x00"}\r\n\n'
+    block = other + request(1, "session/new", mcpServers=[]) + other
+    changed = make().ask(block)
+    assert changed.startswith(other) and changed.endswith(other) and b"/bin/skills" in changed
+
+
+def test_what_the_agent_told_and_cannot_be_told_again_is_left_alone() -> None:
+    talk = opened()
+    assert talk.hear(commands(n=1).replace(b'"n": 1', b'"n": 1e999')) == b""
+
+
+def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_MOST", 3)
+    talk = make()
+    talk.tell(ONE)
+    for number in range(9):
+        talk.ask(request(number, "session/load", sessionId=str(number)))
+    heard = b"".join(talk.hear(line(id=number, result={})) for number in range(9))
+    assert [name for name, _ in told(heard)] == ["6", "7", "8"]
+    talk.hear(b"".join(commands(str(number)) for number in range(99)))
+    assert [name for name, _ in told(talk.tell(TWO))] == ["6", "7", "8"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))
+def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
+    talk = opened()
+    raw = b'"session/new" "result"'.join(parts)
+    assert talk.ask(raw) == raw and talk.hear(raw) == b""

@@ -1,0 +1,440 @@
+"""The proxy as a process between pipes: a pipe where nothing is to be added, and an end in whatever way it comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from wire import COMMAND, DEADLINE, write_skill
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")
+ECHO = """
+import os
+while chunk := os.read(0, 1 << 16):
+    view = memoryview(chunk)
+    while view:
+        view = view[os.write(1, view):]
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+@contextmanager
+def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A proxy with pipes for stdin, stdout and stderr; ended whatever happens."""
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+    process = subprocess.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+
+def through(raw: bytes, agent: Sequence[str], *words: str | Path) -> tuple[bytes, int, str]:
+    """What comes out of the proxy when this goes in: bytes, exit code and stderr."""
+    with proxied(agent, *words) as process:
+        out, err = process.communicate(raw, DEADLINE)
+        return out, process.returncode, err.decode()
+
+
+def gone(pid: int) -> None:
+    """Wait until there is no such process, or only a zombie of somebody else's."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        select.select([], [], [], 0.01)
+    raise AssertionError(f"process {pid} is still there")
+
+
+def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    return process.stdin, process.stdout, process.stderr
+
+
+def write_for_ever(stream: IO[bytes]) -> None:
+    while True:
+        os.write(stream.fileno(), b"x" * 4096)
+
+
+def read_line(stream: IO[bytes]) -> bytes:
+    """The next line, in time."""
+    found: list[bytes] = []
+    thread = threading.Thread(target=lambda: found.append(stream.readline()), daemon=True)
+    thread.start()
+    thread.join(DEADLINE)
+    assert found, "nothing was said in time"
+    return found[0]
+
+
+# A pipe
+
+WILD = st.lists(
+    st.binary(max_size=200)
+    | st.sampled_from(
+        [
+            b"\n",
+            b"\0" * 70_000,
+            b'{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}\n',
+            b'{"jsonrpc":"2.0","id":1,"result":{"sessionId":"s"}}\r\n',
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"available_commands_update"}}}\n',
+            b"\xff\xfe half a line",
+            b"x" * 300_000,
+        ]
+    ),
+    max_size=8,
+).map(b"".join)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(raw=WILD)
+def test_without_roots_it_is_byte_for_byte_a_pipe(raw: bytes) -> None:
+    direct = subprocess.run(python(ECHO), input=raw, capture_output=True, check=True, timeout=DEADLINE).stdout
+    assert through(raw, python(ECHO)) == (direct, 0, "") and direct == raw
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(raw=WILD.filter(lambda raw: b"session/new" not in raw))
+def test_with_roots_and_without_a_session_it_is_one_too(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    root = tmp_path_factory.mktemp("skills")
+    write_skill(root / "one")
+    assert through(raw, python(ECHO), root) == (raw, 0, "")
+
+
+def test_a_huge_line_passes_with_roots_too(tmp_path: Path) -> None:
+    raw = b'{"id":1,"method":"session/new","x":"' + b"x" * (20 << 20) + b'"}\nlast'
+    assert through(raw, python(ECHO), tmp_path) == (raw, 0, "")
+
+
+def test_bytes_pass_at_once_and_not_by_the_line() -> None:
+    with proxied(python(ECHO)) as process:
+        stdin, stdout, _ = pipes(process)
+        for byte in b"ab":
+            os.write(stdin.fileno(), bytes([byte]))
+            assert select.select([stdout], [], [], DEADLINE)[0]
+            assert os.read(stdout.fileno(), 9) == bytes([byte])
+
+
+def test_the_agent_has_our_environment_directory_and_stderr(tmp_path: Path) -> None:
+    code = "import os, sys; print(os.getcwd(), os.environ['GIVEN']); print('told', file=sys.stderr)"
+    with proxied(python(code), cwd=tmp_path, env={**os.environ, "GIVEN": "x"}) as process:
+        assert process.communicate(timeout=DEADLINE) == (f"{tmp_path} x\n".encode(), b"told\n")
+
+
+def test_sockets_do_as_well_as_pipes() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, proxied(python(ECHO), stdin=theirs, stdout=theirs) as process:
+        theirs.close()
+        ours.settimeout(DEADLINE)
+        ours.sendall(b"hello")
+        assert ours.recv(9) == b"hello"
+        ours.shutdown(socket.SHUT_WR)
+        assert ours.recv(9) == b"" and process.wait(DEADLINE) == 0
+
+
+# Who does not read, and who does not answer
+
+
+def test_an_agent_that_floods_is_held_up_and_fills_no_memory(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    code = "import os\nwhile True:\n    os.write(1, b'x' * 65000 + b'\\n')"
+    with proxied(python(code), tmp_path) as process:
+        _, stdout, _ = pipes(process)
+        for _ in range(500):
+            stdout.read(65001)
+        before = _resident(process.pid)
+        for _ in range(5000):  # a third of a gigabyte
+            stdout.read(65001)
+        assert _resident(process.pid) - before < 24 << 20
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except FileNotFoundError:
+        pytest.skip("needs /proc")
+
+
+def test_an_agent_that_reads_nothing_holds_up_the_editor_and_not_the_other_direction() -> None:
+    code = """
+import os, time
+os.write(1, b'begun\\n')
+while True:
+    os.write(1, b'.\\n')
+    time.sleep(0.05)
+"""
+    with proxied(python(code)) as process:
+        stdin, stdout, _ = pipes(process)
+        assert read_line(stdout) == b"begun\n"
+        os.set_blocking(stdin.fileno(), False)
+        sent = 0
+        with suppress(BlockingIOError):
+            while sent < 8 << 20:
+                sent += os.write(stdin.fileno(), b"y" * 65536)
+                select.select([], [stdin], [], 0.2)
+        assert sent < 1 << 20  # two pipes full, and what is on the way
+        assert read_line(stdout) == b".\n"
+
+
+def test_an_editor_that_goes_while_the_agent_reads_nothing_leaves_no_process() -> None:
+    code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
+    with proxied(python(code), "--grace", "0.2") as process:
+        stdin, stdout, _ = pipes(process)
+        pid = int(read_line(stdout))
+        os.set_blocking(stdin.fileno(), False)
+        with suppress(BlockingIOError):
+            write_for_ever(stdin)
+        stdin.close()
+        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
+        gone(pid)
+
+
+# Ends
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_of_the_agent_is_handed_on(code: int) -> None:
+    assert through(b"", python(f"print('last'); raise SystemExit({code})")) == (b"last\n", code, "")
+
+
+def test_an_agent_that_dies_by_a_signal_shows_it() -> None:
+    code = "import os, signal; os.write(1, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
+    assert through(b"", python(code)) == (b"half", 128 + signal.SIGKILL, "")
+
+
+def test_an_agent_that_dies_ends_an_editor_s_conversation_at_once() -> None:
+    with proxied(python("raise SystemExit(3)")) as process:
+        _, stdout, _ = pipes(process)
+        assert stdout.read() == b"" and process.wait(DEADLINE) == 3
+
+
+def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path) -> None:
+    for command in (["no-such-agent"], [str(tmp_path)]):
+        out, code, err = through(b"x", command, tmp_path)
+        assert (out, code, err.count("\n")) == (b"", 127, 1) and command[0] in err
+
+
+def test_an_editor_that_closes_first_lets_the_agent_finish() -> None:
+    code = "import os, sys\nwhile os.read(0, 99): pass\nos.write(1, b'goodbye\\n'); raise SystemExit(5)"
+    assert through(b"hello", python(code)) == (b"goodbye\n", 5, "")
+
+
+def test_an_agent_that_still_talks_is_not_cut_off() -> None:
+    code = "import os, time\nwhile os.read(0, 99): pass\nfor _ in range(12):\n    os.write(1, b'.'); time.sleep(0.1)"
+    assert through(b"hello", python(code), "--grace", "0.6") == (b"." * 12, 0, "")
+
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(9)"])
+os.write(1, b"%d %d\\n" % (os.getpid(), child.pid))
+while True: time.sleep(9)
+"""
+
+
+def test_an_editor_that_closes_first_leaves_no_process_however_stubborn_the_agent() -> None:
+    with proxied(python(STUBBORN), "--grace", "0.1") as process:
+        stdin, stdout, _ = pipes(process)
+        pids = [int(each) for each in read_line(stdout).split()]
+        stdin.close()
+        assert process.wait(DEADLINE) == 128 + signal.SIGKILL
+        for pid in pids:
+            gone(pid)
+
+
+def test_an_editor_that_has_died_leaves_no_process() -> None:
+    with proxied(python(STUBBORN), "--grace", "0.1") as process:
+        stdin, stdout, _ = pipes(process)
+        pids = [int(each) for each in read_line(stdout).split()]
+        stdin.close()
+        stdout.close()
+        process.wait(DEADLINE)
+        for pid in pids:
+            gone(pid)
+
+
+def test_what_an_agent_leaves_behind_is_ended_with_it() -> None:
+    code = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile True: time.sleep(9)"])
+os.write(1, b"%d" % child.pid)
+"""
+    out, exit_code, _ = through(b"", python(code))
+    assert exit_code == 0
+    gone(int(out))
+
+
+def test_a_pipe_that_a_daemon_holds_open_does_not_hold_up_the_end() -> None:
+    code = """
+import os, subprocess, sys
+program = [sys.executable, "-c", "import time\\nwhile True: time.sleep(9)"]
+child = subprocess.Popen(program, start_new_session=True, stderr=subprocess.DEVNULL)
+os.write(1, b"%d" % child.pid)
+"""
+    out, exit_code, _ = through(b"", python(code))
+    os.kill(int(out), signal.SIGKILL)
+    assert exit_code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_handed_on(number: signal.Signals) -> None:
+    code = f"""
+import os, signal, time
+def end(*_):
+    os.write(1, b"caught\\n")
+    os._exit(9)
+signal.signal({int(number)}, end)
+os.write(1, b"ready\\n")
+while True: time.sleep(9)
+"""
+    with proxied(python(code)) as process:
+        _, stdout, _ = pipes(process)
+        assert read_line(stdout) == b"ready\n"
+        process.send_signal(number)
+        assert stdout.read() == b"caught\n" and process.wait(DEADLINE) == 9
+
+
+def test_a_signal_that_the_agent_ignores_ends_it_after_the_grace() -> None:
+    with proxied(python(STUBBORN), "--grace", "0.1") as process:
+        _, stdout, _ = pipes(process)
+        pids = [int(each) for each in read_line(stdout).split()]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE) == 128 + signal.SIGKILL
+        for pid in pids:
+            gone(pid)
+
+
+def test_an_agent_that_reads_no_more_is_not_ended_for_it() -> None:
+    code = (
+        "import os, sys\nos.close(0); os.write(1, b'deaf\\n')\n__import__('time').sleep(0.6)\nos.write(1, b'done\\n')"
+    )
+    with proxied(python(code), "--grace", "0.1") as process:
+        stdin, stdout, _ = pipes(process)
+        assert read_line(stdout) == b"deaf\n"
+        with pytest.raises(BrokenPipeError):
+            write_for_ever(stdin)
+        assert stdout.read() == b"done\n" and process.wait(DEADLINE) == 0
+
+
+def test_an_editor_that_reads_no_more_is_no_reader_for_the_agent_either() -> None:
+    code = "import os\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: os.write(1, b'x')"
+    with proxied(python(code)) as process:
+        _, stdout, _ = pipes(process)
+        pid = int(read_line(stdout))
+        stdout.close()
+        assert process.wait(DEADLINE) == 1  # the agent's own BrokenPipeError
+        gone(pid)
+
+
+# The skills
+
+AGENT = """
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "session/new":
+        os.write(1, json.dumps({"id": message["id"], "result": {"sessionId": "s"}}).encode() + b"\\n")
+    elif message["method"] == "half":
+        os.write(1, b'{"half":')
+    elif message["method"] == "rest":
+        os.write(1, b'1}\\n')
+"""
+
+
+def say(stream: IO[bytes], method: str) -> None:
+    stream.write(json.dumps({"id": 1, "method": method, "params": {"mcpServers": []}}).encode() + b"\n")
+    stream.flush()
+
+
+def names(line: bytes) -> list[str]:
+    return json.loads(line)["params"]["update"]["_meta"]["availableSkills"]
+
+
+@pytest.mark.requirement("X-34")
+def test_ours_never_comes_within_a_line_of_the_agent_s(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with proxied(python(AGENT), tmp_path) as process:
+        stdin, stdout, _ = pipes(process)
+        say(stdin, "session/new")
+        assert json.loads(read_line(stdout))["result"] == {"sessionId": "s"}
+        assert names(read_line(stdout)) == ["one"]
+        say(stdin, "half")
+        assert os.read(stdout.fileno(), 99) == b'{"half":'
+        write_skill(tmp_path / "two")
+        assert not select.select([stdout], [], [], 0.3)[0]  # nothing, though the catalogue has changed
+        say(stdin, "rest")
+        assert read_line(stdout) == b"1}\n"
+        assert names(read_line(stdout)) == ["one", "two"]
+
+
+def test_a_catalogue_that_cannot_be_had_is_told_once_and_all_else_passes(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    with proxied(python(ECHO), missing) as process:
+        stdin, stdout, stderr = pipes(process)
+        assert b"missing: no such folder" in read_line(stderr)
+        for _ in range(3):
+            say(stdin, "session/new")
+            assert json.loads(read_line(stdout))["params"] == {"mcpServers": []}
+        stdin.close()
+        assert process.wait(DEADLINE) == 0 and stderr.read() == b""
+
+
+BROKEN = """
+import sys
+from mcp_skills_server.acp import conversation, proxy
+from mcp_skills_server import Registry
+def fail(*_): raise RuntimeError("a bug\\nof two lines")
+for name in ("ask", "hear", "tell"):
+    setattr(conversation.Conversation, name, fail)
+registry = Registry([sys.argv[1]])
+supply = proxy.Supply(["x"], lambda: (registry, registry.load))
+sys.exit(proxy.run([sys.executable, "-c", sys.argv[2]], supply, grace=2))
+"""
+
+
+def test_a_bug_of_ours_costs_no_byte_and_is_told_once_a_place(tmp_path: Path) -> None:
+    raw = b'"session/new" "result"\n' * 50_000
+    command = [*python(BROKEN), str(tmp_path), ECHO]
+    done = subprocess.run(command, input=raw, capture_output=True, timeout=DEADLINE, check=False)
+    assert (done.stdout, done.returncode) == (raw, 0)
+    lines = done.stderr.decode().splitlines()
+    assert sorted(lines) == sorted(set(lines)) and 1 <= len(lines) <= 2 and all("a bug" in line for line in lines)
+
+
+def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a" / "same")
+    write_skill(tmp_path / "b" / "same")
+    with proxied(python(AGENT), tmp_path) as process:
+        stdin, stdout, stderr = pipes(process)
+        assert b"b/same is not told to the editor" in read_line(stderr)
+        say(stdin, "session/new")
+        read_line(stdout)
+        assert names(read_line(stdout)) == ["same"]

@@ -1,0 +1,155 @@
+"""A real client and a real agent, both written with the Python SDK of ACP, on both sides of a real proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import acp
+import pytest
+from acp.connection import StreamDirection, StreamEvent
+from acp.schema import ClientCapabilities
+
+from mcp_skills_server.dialects import acp as dialect
+from wire import COMMAND, DEADLINE, write_skill
+
+pytestmark = pytest.mark.anyio
+AGENT = [sys.executable, str(Path(__file__).parent / "real_agent.py")]
+OTHER = acp.schema.McpServerStdio(name="skills", command="/bin/false", args=[], env=[])
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "one", description="Does one.")
+    write_skill(tmp_path / "two", description="Does two.")
+    return tmp_path
+
+
+class RealClient:
+    """Keeps what it is told: by the SDK, and as it came."""
+
+    def __init__(self) -> None:
+        self.updates: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self.extensions: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+        self.raw: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def session_update(self, session_id: str, update: Any, **_: Any) -> None:
+        await self.updates.put((session_id, update))
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        await self.extensions.put((method, params))
+
+    async def observe(self, event: StreamEvent) -> None:
+        if event.direction is StreamDirection.INCOMING:
+            await self.raw.put(event.message)
+
+    async def update(self) -> Any:
+        return (await asyncio.wait_for(self.updates.get(), DEADLINE))[1]
+
+    async def message(self) -> dict[str, Any]:
+        return await asyncio.wait_for(self.raw.get(), DEADLINE)
+
+
+@asynccontextmanager
+async def talking(root: Path, **announced: Any) -> AsyncGenerator[tuple[RealClient, Any]]:
+    """A client that has shaken hands, through a proxy."""
+    client = RealClient()
+    words = [*COMMAND, "acp", str(root), "--", *AGENT]
+    async with (
+        acp.spawn_agent_process(
+            client,  # pyright: ignore[reportArgumentType]
+            words[0],
+            *words[1:],
+            observers=[client.observe],
+            transport_kwargs={"stderr": None},
+        ) as (agent, process)
+    ):
+        capabilities = ClientCapabilities(field_meta={dialect.OURS: announced} if announced else None)
+        greeted = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=capabilities)
+        assert greeted.protocol_version == acp.PROTOCOL_VERSION
+        await client.message()
+        yield client, agent
+    assert process.returncode == 0
+
+
+def names(update: Any) -> list[str]:
+    assert update.session_update == "available_commands_update"
+    details = update.field_meta[dialect.DETAILS]
+    assert [each["name"] for each in details] == update.field_meta["availableSkills"]
+    assert all(dialect.refusal(each) is None for each in details)
+    return update.field_meta["availableSkills"]
+
+
+def test_the_sdk_is_the_one_that_was_promised() -> None:
+    assert version("agent-client-protocol") == "0.12.1"
+
+
+@pytest.mark.requirement("X-31", "X-34", "ACP-8", "ACP-13", "ACPX-1", "ACPX-2")
+async def test_today_s_client_is_told_after_the_answer_and_on_each_change(root: Path) -> None:
+    async with talking(root, extensionNotification={}) as (client, agent):
+        session = await agent.new_session(cwd="/", mcp_servers=[])
+        assert "result" in await client.message()
+        assert names(await client.update()) == ["one", "two"]
+        method, params = await asyncio.wait_for(client.extensions.get(), DEADLINE)
+        assert f"_{method}" == dialect.EXTENSION_METHOD and params["sessionId"] == session.session_id
+        assert [each["name"] for each in params["availableSkills"]] == ["one", "two"]
+        write_skill(root / "three")
+        assert names(await client.update()) == ["one", "three", "two"]
+
+
+@pytest.mark.requirement("X-34")
+async def test_every_session_is_told_and_the_agent_s_own_commands_stay(root: Path) -> None:
+    async with talking(root) as (client, agent):
+        first = await agent.new_session(cwd="/", mcp_servers=[])
+        assert names(await client.update()) == ["one", "two"]
+        await agent.load_session(cwd="/", session_id="old", mcp_servers=[])
+        own = await client.update()
+        assert [each.name for each in own.available_commands] == ["create_plan"] and own.field_meta is None
+        merged = await client.update()
+        assert [each.name for each in merged.available_commands] == ["create_plan"] and names(merged) == ["one", "two"]
+        await agent.prompt(session_id=first.session_id, prompt=[acp.text_block("commands")])
+        assert (await client.update()).field_meta is None
+        assert names(await client.update()) == ["one", "two"]
+        write_skill(root / "one", description="Does one better.")
+        told = [await asyncio.wait_for(client.updates.get(), DEADLINE) for _ in range(2)]
+        assert [session_id for session_id, _ in told] == [first.session_id, "old"]
+        for _, update in told:
+            assert [each.name for each in update.available_commands] == ["create_plan"]
+            assert update.field_meta[dialect.DETAILS][0]["description"] == "Does one better."
+
+
+@pytest.mark.requirement("X-32", "ACP-9", "ACP-10", "ACPX-4")
+async def test_a_client_that_opted_in_gets_the_draft_s_own_form(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with talking(root, availableSkillsUpdate={}) as (client, agent):
+        session = await agent.new_session(cwd="/", mcp_servers=[])
+        await client.message()
+        message = await client.message()
+        assert message["method"] == "session/update" and message["params"]["sessionId"] == session.session_id
+        update = message["params"]["update"]
+        assert update["sessionUpdate"] == "available_skills_update" and message["params"].keys() == {
+            "sessionId",
+            "update",
+        }
+        assert [each["name"] for each in update["availableSkills"]] == ["one", "two"]
+        assert client.updates.empty()
+    assert "validation error" in caplog.text  # this SDK itself knows no such form (ACPX-7): who opts in must
+
+
+async def test_the_agent_starts_the_server_that_was_added_and_lists_the_skills(root: Path) -> None:
+    async with talking(root) as (client, agent):
+        session = await agent.new_session(cwd="/", mcp_servers=[OTHER])
+        await client.update()
+        await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("skills")])
+        servers, skills = json.loads((await client.update()).content.text)
+        assert servers == ["skills", "skills-2"] and skills == ["one", "two"]

@@ -1,0 +1,159 @@
+"""The library for agents written with the Python SDK: the example as a real agent, and what it hands out by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import acp
+import pytest
+from acp.schema import AvailableCommand, ClientCapabilities
+
+from mcp_skills_server import AcpSkills, Registry, UsageError
+from mcp_skills_server.dialects import acp as dialect
+from wire import DEADLINE, ROOT, write_skill
+
+pytestmark = pytest.mark.anyio
+EXAMPLE = ROOT / "examples" / "acp_agent.py"
+COMMAND = AvailableCommand(name="plan", description="Makes a plan.")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Client:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.updates: asyncio.Queue[Any] = asyncio.Queue()
+        self.extensions: asyncio.Queue[Any] = asyncio.Queue()
+        self.raw: list[dict[str, Any]] = []
+
+    async def session_update(self, update: Any, **_: Any) -> None:
+        await self.updates.put(update)
+
+    async def ext_notification(self, method: str, params: dict[str, Any]) -> None:
+        await self.extensions.put((method, params))
+
+    async def observe(self, event: Any) -> None:
+        self.raw.append(event.message)
+
+    async def update(self) -> Any:
+        return await asyncio.wait_for(self.updates.get(), DEADLINE)
+
+
+@pytest.mark.requirement("X-31", "X-34", "ACPX-4")
+async def test_the_example_tells_its_skills_behind_the_answer_and_on_each_change(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one", body="# Do one\n")
+    client = Client()
+    async with acp.spawn_agent_process(
+        client,  # pyright: ignore[reportArgumentType]
+        sys.executable,
+        str(EXAMPLE),
+        str(tmp_path),
+        observers=[client.observe],
+        transport_kwargs={"stderr": None},
+    ) as (agent, process):
+        announced = ClientCapabilities(field_meta={dialect.OURS: {dialect.NOTIFICATION: {}}})
+        greeted = await agent.initialize(protocol_version=1, client_capabilities=announced)
+        assert greeted.agent_capabilities is not None and greeted.agent_capabilities.field_meta == dialect.capability()
+        session = await agent.new_session(cwd="/", mcp_servers=[])
+        update = await client.update()
+        assert [each.name for each in update.available_commands] == ["plan"]
+        assert update.field_meta["availableSkills"] == ["one"]
+        received = [
+            message for message in client.raw if "result" in message or message.get("method") == "session/update"
+        ]
+        assert ["result" in message for message in received] == [True, True, False]
+        method, params = await asyncio.wait_for(client.extensions.get(), DEADLINE)
+        assert f"_{method}" == dialect.EXTENSION_METHOD and params["availableSkills"][0]["name"] == "one"
+        write_skill(tmp_path / "two")
+        assert (await client.update()).field_meta["availableSkills"] == ["one", "two"]
+        await agent.prompt(session_id=session.session_id, prompt=[acp.text_block("one")])
+        assert "Do one" in (await client.update()).content.text
+    assert process.returncode == 0
+
+
+def test_updates_are_there_for_a_writer_of_one_s_own(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    registry = Registry([tmp_path])
+    registry.load()
+    with AcpSkills(registry) as skills:
+        ((method, params),) = skills.updates("s", [COMMAND, {"name": "x", "description": "X."}])
+        assert method == "session/update" and params["update"]["_meta"]["availableSkills"] == ["one"]
+        assert [each["name"] for each in params["update"]["availableCommands"]] == ["plan", "x"]
+        skills.initialized({"_meta": {dialect.OURS: {dialect.NESTED: {}}}})
+        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
+        skills.initialized(None, version=2)
+        assert skills.updates("s")[0][1]["update"]["sessionUpdate"] == "available_skills_update"
+
+
+class Connection:
+    """Stands in for the SDK's; fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[Any] = asyncio.Queue()
+        self.fails = False
+
+    async def session_update(self, session_id: str, update: Any) -> None:
+        if self.fails:
+            raise ConnectionError("gone")
+        await self.told.put((session_id, update.field_meta["availableSkills"]))
+
+    async def ext_notification(self, *_: Any) -> None:
+        raise AssertionError("nobody asked for it")
+
+    async def next(self) -> Any:
+        return await asyncio.wait_for(self.told.get(), DEADLINE)
+
+
+async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    registry = Registry([tmp_path])
+    connection = Connection()
+    with AcpSkills(registry) as skills:
+        skills.announce(connection, "a")
+        registry.load()
+        assert await connection.next() == ("a", ["one"])
+        skills.announce(connection, "b")
+        assert await connection.next() == ("b", ["one"])
+        write_skill(tmp_path / "one", body="# Only the body\n")
+        registry.refresh()
+        write_skill(tmp_path / "two")
+        registry.refresh()
+        assert [await connection.next() for _ in range(2)] == [("a", ["one", "two"]), ("b", ["one", "two"])]
+        skills.forget("a")
+        write_skill(tmp_path / "three")
+        registry.refresh()
+        assert await connection.next() == ("b", ["one", "three", "two"])
+        assert connection.told.empty()
+
+
+async def test_an_empty_catalogue_is_told_too(tmp_path: Path) -> None:
+    connection = Connection()
+    with AcpSkills([tmp_path]) as skills:
+        skills.announce(connection, "a")
+        assert await connection.next() == ("a", [])
+
+
+async def test_a_connection_that_has_gone_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry([tmp_path])
+    registry.load()
+    good, bad = Connection(), Connection()
+    bad.fails = True
+    with AcpSkills(registry) as skills:
+        skills.announce(bad, "a")
+        skills.announce(good, "b")
+        assert await good.next() == ("b", [])
+    assert "session a: gone" in caplog.text
+
+
+def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such folder"):
+        AcpSkills([tmp_path / "missing"])

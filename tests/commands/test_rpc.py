@@ -1,0 +1,339 @@
+"""`mcp-skills-server rpc` as a process: lines in, lines out, over real stdin and stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.rpc.server import MAX_MESSAGE
+from mcp_skills_server.runtime import sandbox
+from rpc.build import ACTIONS, toml, write
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
+
+GOLDEN = ROOT / "tests" / "golden"
+
+
+class Lines:
+    """One process: lines to it, and answers from it."""
+
+    def __init__(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, "rpc", *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+        )
+        assert self.process.stdin and self.process.stdout and self.process.stderr
+        self.stdin, self.stdout = self.process.stdin, self.process.stdout
+        self.stderr = b""
+        self._thread = threading.Thread(target=self._read_stderr, daemon=True)
+        self._thread.start()
+        self._watchdog = threading.Timer(3 * DEADLINE, self.process.kill)  # a test that waits for a line must end
+        self._watchdog.start()
+
+    def _read_stderr(self) -> None:
+        assert self.process.stderr
+        for line in self.process.stderr:
+            self.stderr += line
+
+    def send(self, message: Any) -> None:
+        """Send a line."""
+        raw = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self.stdin.write(raw + b"\n")
+        self.stdin.flush()
+
+    def next(self) -> Any:
+        """The next answer; None at the end."""
+        line = self.stdout.readline()
+        return json.loads(line) if line else None
+
+    def ask(self, method: str, **params: Any) -> Any:
+        """The answer to a call."""
+        self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
+        answer = self.next()
+        assert answer["id"] == "x"
+        return answer
+
+    def close(self) -> list[Any]:
+        """Close stdin; the answers that still come."""
+        self.stdin.close()
+        return [json.loads(line) for line in self.stdout]
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        code = self.process.wait(DEADLINE)
+        self._thread.join(DEADLINE)
+        return code
+
+    def kill(self) -> None:
+        """Whatever happened, leave no process behind."""
+        self._watchdog.cancel()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._thread.join(DEADLINE)
+        for stream in (self.process.stdin, self.stdout, self.process.stderr):
+            if stream is not None and not stream.closed:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+
+
+@contextmanager
+def lines(*arguments: str | Path, environment: dict[str, str] | None = None) -> Iterator[Lines]:
+    """A process on these roots and options; it must not have told of a traceback."""
+    started = Lines(*arguments, environment=environment)
+    try:
+        yield started
+    finally:
+        started.kill()
+    assert b"Traceback" not in started.stderr, started.stderr.decode()
+
+
+def sandboxed() -> bool:
+    """Whether scripts run here as the Skills Protocol wants them to."""
+    try:
+        sandbox.choose("required", network=False, folders=())
+    except UsageError:
+        return not sandbox.is_root()
+    return True
+
+
+@pytest.fixture(scope="module")
+def actions() -> Iterator[Lines]:
+    """A process that a module's tests share."""
+    with lines(ACTIONS) as started:
+        yield started
+
+
+# The seed, word for word
+
+
+@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-10", "SP-11", "SP-12", "SP-16", "SP-18")
+@pytest.mark.parametrize("name", ["list", "describe", "read"])
+def test_the_requests_of_the_specification_have_its_answers(actions: Lines, name: str) -> None:
+    golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
+    actions.send(golden["request"])
+    answer = actions.next()
+    if name == "list":
+        # The order must only be the same each time; the page shows no order that names, versions or kinds have.
+        golden["response"]["result"]["skills"].sort(key=lambda each: each["name"])
+    assert answer == golden["response"]
+    assert list(answer["result"]) == list(golden["response"]["result"])
+
+
+@pytest.mark.requirement("X-28", "SP-17", "SP-18", "SP-29")
+def test_the_golden_session_is_answered_byte_for_byte(actions: Lines) -> None:
+    text = (GOLDEN / "skills_protocol.session.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(text) > 30
+    for request, expected in zip(text[::2], text[1::2], strict=True):
+        actions.send(request.encode())
+        assert actions.stdout.readline().decode().rstrip("\n") == expected, request
+
+
+# Lines
+
+
+def test_every_line_has_its_answer_and_the_process_ends_with_its_input() -> None:
+    with lines(FIXTURES) as started:
+        for number in range(50):
+            started.send({"jsonrpc": "2.0", "id": number, "method": "list_skills", "params": {"limit": 2}})
+        started.send(b"")
+        started.send(b"   ")
+        started.send({"jsonrpc": "2.0", "method": "list_skills"})
+        started.send([])
+        started.send(b"\xff\xfe")
+        answers = started.close()
+        assert started.end() == 0
+    assert {each["id"] for each in answers if "result" in each} == set(range(50))
+    assert sorted(each["error"]["code"] for each in answers if "error" in each) == [-32700, -32600]
+
+
+def test_a_last_line_without_its_end_is_answered() -> None:
+    with lines(FIXTURES) as started:
+        started.stdin.write(b'{"jsonrpc":"2.0","id":1,"method":"load_skills_protocol_guide"}')
+        (answer,) = started.close()
+        assert answer["result"]["content"].startswith("---\n") and started.end() == 0
+
+
+def test_a_batch_is_one_line() -> None:
+    with lines(FIXTURES) as started:
+        call = {"jsonrpc": "2.0", "method": "list_skills", "params": {"limit": 1}}
+        started.send([{**call, "id": 1}, call, {**call, "id": None}])
+        answers = started.next()
+        assert [each["id"] for each in answers] == [1, None] and all("result" in each for each in answers)
+        assert started.close() == []
+
+
+def test_a_line_that_is_too_long_is_told_and_the_next_one_answered() -> None:
+    with lines(FIXTURES) as started:
+        started.send(b'{"jsonrpc":"2.0","id":1,"x":"' + b"a" * MAX_MESSAGE + b'"}')
+        assert started.next()["error"]["code"] == -32600
+        assert started.ask("list_skills")["result"]["skills"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_although_nothing_was_closed(number: signal.Signals) -> None:
+    with lines(FIXTURES) as started:
+        started.ask("list_skills")
+        started.process.send_signal(number)
+        assert started.end() == 0
+
+
+def test_a_client_that_reads_no_more_ends_it() -> None:
+    with lines(FIXTURES) as started:
+        started.ask("list_skills")
+        started.stdout.close()
+        started.send({"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"})
+        assert started.end() == 0
+
+
+def test_a_client_that_does_not_read_can_still_end_it() -> None:
+    with lines(FIXTURES) as started:
+        started.ask("list_skills")
+        started.send([{"jsonrpc": "2.0", "id": 1, "method": "load_skills_protocol_guide"}] * 100)
+        started.process.send_signal(signal.SIGTERM)
+        assert started.end() == 0
+
+
+def test_an_edit_shows_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "thing", toml("thing"))
+    with lines(tmp_path) as started:
+        assert started.ask("describe_skill", name="thing")["result"]["skill"]["manifest"]["version"] == "1.0.0"
+        (tmp_path / "thing" / "skill.toml").write_text(toml("thing", "1.1.0"))
+        write_skill(tmp_path / "later")
+        until = time.monotonic() + DEADLINE
+        names: set[tuple[str, str]] = set()
+        while not {("thing", "1.1.0"), ("later", "0.0.0")} <= names:
+            assert time.monotonic() < until
+            names = {(each["name"], each["version"]) for each in started.ask("list_skills")["result"]["skills"]}
+
+
+def test_without_a_watch_only_what_was_there_is_listed(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    with lines(tmp_path, "--no-watch") as started:
+        before = started.ask("list_skills")["result"]
+        write_skill(tmp_path / "later")
+        assert started.ask("list_skills")["result"] == before
+
+
+def test_a_broken_manifest_is_told_on_stderr_with_its_place(tmp_path: Path) -> None:
+    write(tmp_path / "thing", b"name = ")
+    with lines(tmp_path) as started:
+        assert len(started.ask("list_skills")["result"]["skills"]) == 1
+        started.close()
+        assert started.end() == 0
+    assert b"thing/skill.toml:1: error: it is no TOML" in started.stderr and b"[manifest-syntax]" in started.stderr
+
+
+def test_validate_tells_of_a_broken_manifest(tmp_path: Path) -> None:
+    write(tmp_path / "thing", b"name = ")
+    done = subprocess.run([*COMMAND, "validate", tmp_path], capture_output=True, check=False, text=True, cwd=ROOT)
+    assert done.returncode == 1 and "skill.toml:1: error: it is no TOML" in done.stdout
+
+
+# Execution
+
+SHELL = 'entrypoint = "code/main.sh"'
+
+
+@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
+def test_an_action_and_code_run_where_they_are_allowed() -> None:
+    options = ["--allow-scripts", "--allow-code", "--script-secret", "SALESFORCE_API_KEY"]
+    with lines(ACTIONS, *options, environment={"SALESFORCE_API_KEY": "k"}) as started:
+        blob = started.ask("create_blob", content="name\na\n", kind="text/csv")["result"]["blob_id"]
+        args = {"sheet_blob": blob, "env": "dev"}
+        told = started.ask("execute_skill", name="salesforce.leads.sync", args=args)["result"]
+        assert told["output"] == {"env": "dev", "leads": 1, "authorised": True}, told
+        told = started.ask("run_code", language="python", code="print(6 * 7)")["result"]
+        assert told["output"] == 42, told
+
+
+@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
+def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    loop = f"while [ ! -e {folder}/stop ]; do sleep 0.05; done; echo 1"
+    write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=loop)
+    with lines(tmp_path / "root", "--allow-scripts", "--script-folder", folder) as started:
+        started.send({"jsonrpc": "2.0", "id": "long", "method": "execute_skill", "params": {"name": "thing"}})
+        assert started.ask("list_skills")["result"]["skills"]
+        started.stdin.close()
+        (folder / "stop").touch()
+        answer = started.next()
+        assert (answer["id"], answer["result"]["output"]) == ("long", 1)
+        assert started.end() == 0
+
+
+@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
+def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "shared", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
+    environment = {"TMPDIR": str(temporary)}
+    options = ["--allow-scripts", "--script-folder", str(folder)]
+    with lines(tmp_path / "root", *options, environment=environment) as started:
+        started.send({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
+        until = time.monotonic() + DEADLINE
+        while not (folder / "begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        started.process.send_signal(signal.SIGTERM)
+        assert started.end() == 0
+    assert not [*temporary.iterdir()]
+
+
+@pytest.mark.skipif(not sandbox.is_root(), reason="only root is refused")
+@pytest.mark.requirement("SP-30")
+def test_root_is_refused_without_a_sandbox() -> None:
+    with lines(ACTIONS, "--allow-scripts", "--sandbox", "off") as started:
+        told = started.ask("execute_skill", name="text.line-count")["result"]
+        assert told["error"]["type"] == "execution_disabled"
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "said"),
+    [
+        (["--allow-code"], {}, "--allow-code says what scripts may do; give --allow-scripts too"),
+        (["--script-secret", "HOME"], {}, "--script-secret says what scripts may do"),
+        (["--allow-scripts", "--script-secret", "NOT_SET"], {}, "no such variable in the server's environment"),
+        (["--allow-scripts", "--script-secret", "LD_PRELOAD"], {"LD_PRELOAD": ""}, "can make programs run other code"),
+        (["/nowhere"], {}, "no such folder"),
+    ],
+)
+def test_wrong_usage_is_one_line(options: list[str], environment: dict[str, str], said: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, "rpc", str(ACTIONS), *options],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=DEADLINE,
+        env={**os.environ, **environment},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_the_guide_is_in_the_package() -> None:
+    code = (
+        "from mcp_skills_server.rpc import guide, launcher; print(guide.described()[0].version.text, launcher.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True, cwd="/")
+    assert done.stdout.startswith("0.1.0 ")

@@ -1,0 +1,177 @@
+"""The Skills Protocol's params and results, from plain values."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.dialects import skills_protocol as dialect
+from mcp_skills_server.dialects.skills_protocol import BlobRequest, Run
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import manifest
+
+FOUND = manifest.read(
+    b'name = "a.b"\nversion = "1.0.0"\ndescription = "D."\nkind = "instruction"\nx = 1\n', {"name": "b"}, "a/b"
+).manifest
+assert FOUND is not None
+READERS = {
+    dialect.LIST: dialect.listing,
+    dialect.DESCRIBE: dialect.description,
+    dialect.READ: dialect.file_request,
+    dialect.EXECUTE: dialect.execution,
+    dialect.RUN_CODE: dialect.code_execution,
+    dialect.CREATE_BLOB: dialect.blob_content,
+    dialect.READ_BLOB: dialect.blob_request,
+}
+ENOUGH: dict[str, dict[str, Any]] = {
+    dialect.LIST: {},
+    dialect.DESCRIBE: {"name": "a"},
+    dialect.READ: {"name": "a", "path": "b"},
+    dialect.EXECUTE: {"name": "a"},
+    dialect.RUN_CODE: {"language": "sh", "code": "true"},
+    dialect.CREATE_BLOB: {"content": ""},
+    dialect.READ_BLOB: {"blob_id": "blob:1"},
+}
+
+
+@pytest.mark.requirement("SP-21")
+def test_there_are_exactly_eight_methods() -> None:
+    assert set(dialect.METHODS) == {
+        "list_skills", "describe_skill", "read_skill_file", "execute_skill",
+        "run_code", "create_blob", "read_blob", "load_skills_protocol_guide",
+    }  # fmt: skip
+    assert set(READERS) | {dialect.GUIDE} == set(dialect.METHODS)
+
+
+@pytest.mark.requirement("SP-1", "SP-2")
+def test_a_list_has_its_defaults() -> None:
+    wish = dialect.listing({})
+    assert (wish.namespace, wish.detail, wish.limit, wish.cursor) == (None, "names", 50, None)
+
+
+@pytest.mark.requirement("SP-9", "SP-10")
+def test_a_description_has_its_defaults() -> None:
+    wish = dialect.description({"name": "a"})
+    assert (wish.version, wish.detail) == (None, "summary")
+
+
+@pytest.mark.requirement("SP-28")
+def test_a_blob_is_sampled_at_its_head_unless_told_otherwise() -> None:
+    assert dialect.blob_request({"blob_id": "b"}) == BlobRequest("b", "sample_head", dialect.SAMPLE_BYTES)
+    assert dialect.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
+
+
+@pytest.mark.parametrize("method", READERS)
+def test_null_counts_as_left_out_and_other_names_are_passed_over(method: str) -> None:
+    empty = dict.fromkeys(
+        ("namespace", "detail", "limit", "cursor", "version", "args", "input_blobs", "timeout_ms", "mode", "max_bytes",
+         "entrypoint", "mount_skills", "kind")
+    )  # fmt: skip
+    read = READERS[method]
+    assert read({**empty, "of the future": 1, **ENOUGH[method]}) == read(ENOUGH[method])
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "said"),
+    [
+        (dialect.LIST, {"detail": "full"}, "detail must be names or summary, not 'full'"),
+        (dialect.LIST, {"limit": 0}, "limit must be an integer of at least 1"),
+        (dialect.LIST, {"limit": True}, "limit must be an integer"),
+        (dialect.LIST, {"limit": 5.0}, "limit must be an integer"),
+        (dialect.LIST, {"limit": "5"}, "limit must be an integer"),
+        (dialect.LIST, {"cursor": 5}, "cursor must be a string"),
+        (dialect.LIST, {"namespace": []}, "namespace must be a string"),
+        (dialect.DESCRIBE, {}, "name is missing"),
+        (dialect.DESCRIBE, {"name": ""}, "name is missing"),
+        (dialect.DESCRIBE, {"name": 1}, "name must be a string"),
+        (dialect.DESCRIBE, {"version": 1}, "version must be a string"),
+        (dialect.READ, {"path": None}, "path is missing"),
+        (dialect.EXECUTE, {"args": []}, "args must be an object"),
+        (dialect.EXECUTE, {"input_blobs": "blob:1"}, "input_blobs must be an array of strings"),
+        (dialect.EXECUTE, {"input_blobs": [1]}, "input_blobs must be an array of strings"),
+        (dialect.EXECUTE, {"timeout_ms": -1}, "timeout_ms must be an integer"),
+        (dialect.RUN_CODE, {"code": None}, "code is missing"),
+        (dialect.RUN_CODE, {"mount_skills": {}}, "mount_skills must be an array of strings"),
+        (dialect.CREATE_BLOB, {"content": None}, "content is missing"),
+        (dialect.CREATE_BLOB, {"content": 1}, "content must be a string"),
+        (dialect.READ_BLOB, {"mode": "all"}, "mode must be sample_head or sample_tail or full"),
+        (dialect.READ_BLOB, {"max_bytes": 0}, "max_bytes must be an integer"),
+    ],
+)
+def test_a_param_that_is_not_what_it_must_be_is_named(method: str, params: dict[str, Any], said: str) -> None:
+    given = params if method == dialect.DESCRIBE and "name" not in params else {**ENOUGH[method], **params}
+    if params == {"version": 1}:
+        given = {"name": "a", **params}
+    with pytest.raises(RequestError, match=said):
+        READERS[method](given)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+)
+NAMES = st.sampled_from(sorted({name for params in ENOUGH.values() for name in params} | {"limit", "mode", "args"}))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(sorted(READERS)), st.dictionaries(NAMES, VALUES))
+def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> None:
+    try:
+        READERS[method](params)
+    except RequestError:
+        return
+
+
+@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-6")
+def test_a_list_shows_exactly_what_its_detail_says() -> None:
+    assert dialect.skill_list([FOUND], "names", None) == {
+        "skills": [{"name": "a.b", "version": "1.0.0"}],
+        "next_cursor": None,
+    }
+    (entry,) = dialect.skill_list([FOUND], "summary", "more")["skills"]  # type: ignore[misc]
+    assert entry == {"name": "a.b", "version": "1.0.0", "description": "D.", "namespace": "a", "kind": "instruction"}
+
+
+@pytest.mark.requirement("SP-20", "SP-25")
+def test_a_run_has_all_its_fields_and_an_error_only_if_it_failed() -> None:
+    fields = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
+    done = dialect.run(Run("run_1", "Done.", {"a": 1}, ("blob:1",), "log"))
+    assert set(done) == fields and done["status"] == "completed" and done["output_blobs"] == ["blob:1"]
+    gone = dialect.run(Run("run_1", "No.", error=("timeout", "No.")))
+    assert set(gone) == fields | {"error"} and gone["status"] == "failed"
+    assert gone["error"] == {"type": "timeout", "message": "No."}
+
+
+@pytest.mark.requirement("SP-28")
+@pytest.mark.parametrize(
+    ("mode", "most", "content", "truncated"),
+    [
+        ("sample_head", 3, "aé", True),
+        ("sample_head", 2, "a", True),
+        ("sample_tail", 3, "éz", True),
+        ("sample_tail", 2, "z", True),
+        ("full", None, "aéz", False),
+        ("full", 1, "a", True),
+        ("sample_head", 4, "aéz", False),
+    ],
+)
+def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None, content: str, truncated: bool) -> None:
+    part = dialect.blob_part("aéz".encode(), BlobRequest("b", mode, most))
+    assert part == {"content": content, "truncated": truncated}
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
+def test_any_part_of_any_blob_is_of_that_blob(raw: bytes, mode: Any, most: int | None) -> None:
+    part = dialect.blob_part(raw, BlobRequest("b", mode, most))
+    told = str(part["content"])
+    got = b64decode(told) if part.get("encoding") == "base64" else told.encode()
+    assert (raw.endswith(got) if mode == "sample_tail" else raw.startswith(got)) and len(got) <= (most or 64)
+    assert part["truncated"] == (most is not None and most < len(raw))
+    assert part["truncated"] or got == raw
+    json.dumps(part)

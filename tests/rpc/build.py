@@ -1,0 +1,88 @@
+"""What the tests of this room share: the Skills Protocol in process, on a folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
+from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
+from mcp_skills_server.runtime.scripts import ScriptSettings
+from mcp_skills_server.runtime.session import Runtime
+from wire import ROOT
+
+ACTIONS = ROOT / "fixtures" / "actions"
+
+
+class CallFailedError(Exception):
+    """A JSON-RPC error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code: int = error["code"]
+        self.message: str = error["message"]
+        self.data: Any = error.get("data")
+
+
+class Desk:
+    """Messages in, answers out."""
+
+    def __init__(
+        self,
+        *roots: Path,
+        scripts: ScriptSettings | None = None,
+        settings: ExecutionSettings | None = None,
+        blobs: Blobs | None = None,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self.registry = Registry(roots)
+        self.registry.load()
+        self.runtime = Runtime(self.registry, scripts=scripts)
+        self.methods = Methods(self.runtime, settings, blobs)
+        self.rpc = Rpc(self.methods, max_message)
+
+    async def send(self, raw: bytes | Any) -> Any:
+        """What a message is answered with; None for nothing."""
+        told = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
+        return None if told is None else json.loads(told)
+
+    async def call(self, method: str, **params: Any) -> Any:
+        """The result of a call.
+
+        Raises:
+            CallFailedError: there is none.
+        """
+        told = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
+        assert told["jsonrpc"] == "2.0" and told["id"] == "x" and len(told) == 3
+        if "error" in told:
+            raise CallFailedError(told["error"])
+        return told["result"]
+
+    async def names(self, **params: Any) -> list[str]:
+        """The skills of a list, as `name version`."""
+        return [f"{each['name']} {each['version']}" for each in (await self.call("list_skills", **params))["skills"]]
+
+
+def write(directory: Path, toml: str | bytes | None = None, *, name: str | None = None, **files: str) -> Path:
+    """A skill with a skill.toml; further arguments are files, `code__main_py="..."` for code/main.py."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = f"---\nname: {name or directory.name}\ndescription: Does a thing.\n---\n\n# Thing\n"
+    (directory / "SKILL.md").write_text(text, encoding="utf-8")
+    if toml is not None:
+        (directory / "skill.toml").write_bytes(toml if isinstance(toml, bytes) else toml.encode())
+    for key, content in files.items():
+        path = directory / key.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return directory
+
+
+def toml(name: str, version: str = "1.0.0", *, runtime: str = "", permissions: str = "") -> str:
+    """A skill.toml; with `runtime` that of an action."""
+    kind = "action" if runtime else "instruction"
+    text = f'name = "{name}"\nversion = "{version}"\ndescription = "Does a thing."\nkind = "{kind}"\n'
+    text += f"\n[runtime]\n{runtime}\n" if runtime else ""
+    return text + (f"\n[permissions]\n{permissions}\n" if permissions else "")

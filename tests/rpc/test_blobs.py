@@ -1,0 +1,84 @@
+"""Blobs: bounded in number, bytes and age."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.rpc.blobs import Blobs
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.requirement("SP-27")
+def test_a_blob_is_kept_under_a_name_of_its_own() -> None:
+    blobs = Blobs()
+    one, other = blobs.add(b"a", "text/plain"), blobs.add(b"a", "text/plain")
+    assert one != other and one.startswith("blob:") and len(one) > 30
+    assert (blobs.get(one).raw, blobs.get(one).kind) == (b"a", "text/plain")
+
+
+def test_an_unknown_blob_is_told() -> None:
+    with pytest.raises(RequestError, match="Unknown blob 'blob:x'"):
+        Blobs().get("blob:x")
+
+
+def test_the_one_that_was_unused_the_longest_makes_room() -> None:
+    blobs = Blobs(most=2)
+    one, two = blobs.add(b"1", ""), blobs.add(b"2", "")
+    blobs.get(one)
+    three = blobs.add(b"3", "")
+    assert {blobs.get(each).raw for each in (one, three)} == {b"1", b"3"}
+    with pytest.raises(RequestError):
+        blobs.get(two)
+
+
+def test_what_is_larger_than_all_may_be_is_refused() -> None:
+    blobs = Blobs(most_bytes=10)
+    kept = blobs.add(b"1" * 10, "")
+    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+        blobs.add(b"2" * 11, "")
+    assert len(blobs.get(kept).raw) == 10
+
+
+@pytest.mark.requirement("SP-34")
+def test_a_blob_that_nobody_uses_goes() -> None:
+    clock = Clock()
+    blobs = Blobs(idle_s=60, now=clock)
+    used, unused = blobs.add(b"1", ""), blobs.add(b"2", "")
+    clock.now = 50
+    blobs.get(used)
+    clock.now = 70
+    with pytest.raises(RequestError, match="its time is over"):
+        blobs.get(unused)
+    assert blobs.get(used).raw == b"1" and len(blobs) == 1
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
+def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
+    clock = Clock()
+    blobs = Blobs(most=3, most_bytes=20, idle_s=60, now=clock)
+    names: list[tuple[str, bytes]] = []
+    for raw, wait in steps:
+        clock.now += wait
+        names.append((blobs.add(raw, ""), raw))
+        assert blobs.get(names[-1][0]).raw == raw
+        left = []
+        for name, given_ in names:
+            try:
+                left.append(blobs.get(name).raw)
+            except RequestError:
+                continue
+            assert left[-1] == given_
+        assert len(left) == len(blobs) <= 3 and sum(map(len, left)) <= 20

@@ -1,0 +1,529 @@
+"""Actions and code that really run, each without a sandbox and, where it works, with one."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.rpc import execution
+from mcp_skills_server.rpc.blobs import Blobs
+from mcp_skills_server.rpc.methods import ExecutionSettings
+from mcp_skills_server.runtime import processes, sandbox, scripts
+from mcp_skills_server.runtime.scripts import ScriptSettings
+from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from runtime import zoo
+
+pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
+
+PYTHON = 'language = "python"\nentrypoint = "code/main.py"\nexport = "main"'
+SHELL = 'entrypoint = "code/main.sh"'
+LINUX = os.path.isdir("/proc/self")
+DEADLINE = 20.0
+FIELDS = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", params=["off", "required"])
+def box(request: pytest.FixtureRequest) -> Any:
+    if request.param == "required":
+        try:
+            sandbox.choose("required", network=False, folders=())
+        except UsageError as error:
+            pytest.skip(str(error))
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where work directories are made; and no user that is refused, so that root can test what others do."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setattr(sandbox, "is_root", lambda: False)
+    monkeypatch.setattr(processes, "GRACE_S", 0.4)
+    monkeypatch.setattr(scripts, "PATIENCE_S", 0.2)
+    return place
+
+
+def desk(box: Any, *roots: Path, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
+    blobs = chosen.pop("blobs", None)
+    given: dict[str, Any] = {"timeout_s": 20, "output_bytes": 4096, **chosen}
+    return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), settings=settings, blobs=blobs)
+
+
+def left(temporary: Path) -> list[Path]:
+    """Work directories that are still there."""
+    return [*temporary.rglob("session-*")]
+
+
+def appears(temporary: Path, name: str) -> None:
+    """Wait until a run has made this file."""
+    until = time.monotonic() + DEADLINE
+    while not [*temporary.rglob(name)]:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
+    """A run, whose shape is checked."""
+    told = await desk.call(method, **params)
+    assert set(told) == (FIELDS if told["status"] == "completed" else FIELDS | {"error"})
+    assert told["run_id"].startswith("run_") and told["summary"] and "\n" not in told["summary"]
+    return told
+
+
+async def failed(desk: Desk, method: str = "execute_skill", **params: Any) -> tuple[str, str]:
+    """Type and message of a run that fails."""
+    told = await run(desk, method, **params)
+    assert told["status"] == "failed" and told["output"] is None
+    return told["error"]["type"], told["error"]["message"]
+
+
+def python(top: Path, code: str, **more: Any) -> Path:
+    return write(top / "thing", toml("thing", runtime=PYTHON), code__main_py=code, **more)
+
+
+def shell(top: Path, code: str, **more: Any) -> Path:
+    return write(top / "thing", toml("thing", runtime=SHELL), code__main_sh=code, **more)
+
+
+# Actions
+
+
+@pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
+async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
+    served = desk(box, ACTIONS, settings=ExecutionSettings(secrets={"SALESFORCE_API_KEY": "k", "OTHER": "o"}))
+    made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
+    assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
+    args = {"sheet_blob": made["blob_id"], "env": "prod"}
+    told = await run(served, name="salesforce.leads.sync", args=args)
+    assert told["status"] == "completed", told
+    assert told["output"] == {"env": "prod", "leads": 2, "authorised": True}
+    assert "2 leads for prod" in told["logs_preview"] and told["output_blobs"] == []
+    assert not left(temporary)
+
+
+async def test_what_a_run_leaves_becomes_blobs(box: Any) -> None:
+    served = desk(box, ACTIONS)
+    told = await run(served, name="salesforce.contacts.export")
+    (blob,) = told["output_blobs"]
+    assert (told["status"], told["output"]) == ("completed", {"contacts": 2})
+    whole = await served.call("read_blob", blob_id=blob, mode="full")
+    assert whole["content"].startswith("name,mail\nAda Lovelace") and whole["truncated"] is False
+    assert (await served.call("read_blob", blob_id=blob, max_bytes=4)) == {"content": "name", "truncated": True}
+    tail = await served.call("read_blob", blob_id=blob, mode="sample_tail", max_bytes=4)
+    assert tail == {"content": "com\n", "truncated": True}
+
+
+@pytest.mark.requirement("SP-25", "SP-32")
+async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None:
+    served = desk(box, ACTIONS)
+    blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
+    told = await run(served, name="text.line-count", input_blobs=blobs)
+    assert (told["status"], told["output"], told["logs_preview"]) == ("completed", {"lines": 3}, "counted\n")
+
+
+@pytest.mark.parametrize(
+    ("printed", "output"),
+    [("'{\"a\": [1]}'", {"a": [1]}), ("7", 7), ("two words", "two words\n"), ("", "\n"), ("NaN", "NaN\n")],
+)
+async def test_what_a_program_prints_is_json_if_it_can_be(box: Any, tmp_path: Path, printed: str, output: Any) -> None:
+    shell(tmp_path, f"echo {printed}")
+    assert (await run(desk(box, tmp_path), name="thing"))["output"] == output
+
+
+async def test_arguments_reach_a_program_as_a_file(box: Any, tmp_path: Path) -> None:
+    shell(tmp_path, 'cat "$SKILL_WORKSPACE/args.json"')
+    args = {"é": ["\n", None, 1.5], "deep": {"er": True}}
+    assert (await run(desk(box, tmp_path), name="thing", args=args))["output"] == args
+    assert (await run(desk(box, tmp_path), name="thing"))["output"] == {}
+
+
+async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: Any, tmp_path: Path) -> None:
+    code = "import near\ndef main(args):\n    print('said')\n    return {'got': args, 'near': near.X}\n"
+    python(tmp_path, code, code__near_py="X = 5\n")
+    told = await run(desk(box, tmp_path), name="thing", args={"a": "é"})
+    assert told["output"] == {"got": {"a": "é"}, "near": 5} and told["logs_preview"] == "said\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        ("def main(args):\n    raise KeyError('order')\n", "KeyError", "'order'"),
+        ("def main(args):\n    raise ValueError('two\\nlines')\n", "ValueError", "two\nlines"),
+        ("def other(args):\n    pass\n", "LookupError", "main.py has no function main"),
+        ("main = 3\n", "LookupError", "no function main"),
+        ("def main(args:\n", "SyntaxError", "was never closed"),
+        ("def main(args):\n    return {1, 2}\n", "TypeError", "not JSON serializable"),
+        ("def main(args):\n    return float('nan')\n", "ValueError", "not JSON compliant"),
+        ("def main(args):\n    raise SystemExit(3)\n", "execution_failed", "exit code 3"),
+        ("def main(args):\n    raise SystemExit(0)\n", "execution_failed", "without a result"),
+        ("import os\ndef main(args):\n    os.kill(os.getpid(), 9)\n", "execution_failed", "exit code 137"),
+        ("def main(args):\n    return 'x' * 2_000_000\n", "execution_failed", "more than 1,048,576 bytes"),
+    ],
+)
+@pytest.mark.requirement("SP-20")
+async def test_a_function_that_fails_is_a_result(box: Any, tmp_path: Path, code: str, kind: str, said: str) -> None:
+    python(tmp_path, code)
+    told = await failed(desk(box, tmp_path), name="thing")
+    assert told[0] == kind and said in told[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        ("echo oops >&2; exit 3", "execution_failed", "oops"),
+        ("exit 3", "execution_failed", "thing ended with exit code 3"),
+        ("head -c 10000 /dev/zero | tr '\\0' x", "output_too_long", "output_blobs"),
+    ],
+)
+async def test_a_program_that_fails_is_a_result(box: Any, tmp_path: Path, code: str, kind: str, said: str) -> None:
+    shell(tmp_path, code)
+    told = await failed(desk(box, tmp_path), name="thing")
+    assert told[0] == kind and said in told[1]
+
+
+@pytest.mark.requirement("SP-25", "SP-31")
+async def test_a_run_ends_with_its_time(box: Any, tmp_path: Path) -> None:
+    mark = secrets.token_hex(8)
+    shell(tmp_path, f"echo begun >&2\nexec sh -c 'sleep 600; : {mark}'")
+    told = await run(desk(box, tmp_path), name="thing", timeout_ms=700)
+    assert told["error"]["type"] == "timeout" and "begun" in told["logs_preview"]
+    assert not LINUX or zoo.running(mark) == []
+
+
+@pytest.mark.requirement("SP-31")
+async def test_a_run_has_its_share_of_memory(box: Any, tmp_path: Path) -> None:
+    python(tmp_path, "def main(args):\n    return len(bytearray(1 << 30))\n")
+    assert (await failed(desk(box, tmp_path, memory_bytes=256 << 20), name="thing"))[0] == "MemoryError"
+
+
+async def test_a_time_over_the_operators_is_refused(box: Any) -> None:
+    kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=10**9)
+    assert kind == "not_run" and "at most 600 seconds" in said
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kind", "said"),
+    [
+        ('entrypoint = "code/gone.py"', "not_executable", "is no file of the skill"),
+        ('entrypoint = "../other/main.py"', "not_executable", "is no file of the skill"),
+        ('entrypoint = "/bin/sh"', "not_executable", "is no file of the skill"),
+        ('language = "python"', "not_executable", "is no action with an entry point"),
+        ('entrypoint = "code/main.sh"\nexport = "main"', "unsupported_runtime", "only exports of Python"),
+        ('language = "ruby"\nentrypoint = "code/main.py"\nexport = "main"', "unsupported_runtime", "only exports"),
+        ('entrypoint = "code/main.py"\nexport = 3', "unsupported_runtime", "only exports of Python"),
+        ('entrypoint = "code/notes.txt"', "not_run", "its extension is none of"),
+    ],
+)
+async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, said: str) -> None:
+    write(
+        tmp_path / "thing", toml("thing", runtime=runtime), code__main_py="", code__main_sh="", code__notes_txt="Notes."
+    )
+    told = await failed(desk("off", tmp_path), name="thing")
+    assert told[0] == kind and said in told[1]
+
+
+@pytest.mark.parametrize("name", ["weather", "writing.tone", "skills.protocol.guide"])
+async def test_an_instruction_is_not_executed(name: str) -> None:
+    assert (await failed(desk("off", ACTIONS), name=name))[0] == "not_executable"
+
+
+@pytest.mark.requirement("SP-33")
+async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
+    box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEPT_BACK", "1")
+    text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
+    write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
+    told = await failed(desk(box, tmp_path), name="thing")
+    assert told == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given")
+    settings = ExecutionSettings(secrets={"API_KEY": "k", "OTHER": "o"})
+    seen = (await run(desk(box, tmp_path, settings=settings), name="thing"))["output"]
+    assert seen["API_KEY"] == "k" and not {"OTHER", "KEPT_BACK"} & set(seen)
+    assert set(seen) <= {
+        "API_KEY", "HOME", "LANG", "LC_CTYPE", "PATH", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR", "SKILL_RUN",
+    }  # fmt: skip
+
+
+@pytest.mark.requirement("SP-30", "SP-31", "SP-32")
+async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_is_read_only(
+    box: Any, tmp_path: Path
+) -> None:
+    if box == "off":
+        pytest.skip("this is what the sandbox is for")
+    code = (
+        "import os, socket\n"
+        "def main(args):\n"
+        "    try:\n        open('/skills/acme.thing/new', 'w')\n        written = True\n"
+        "    except OSError:\n        written = False\n"
+        "    open('/workspace/new', 'w').close()\n"
+        "    return {'user': os.getuid(), 'home': os.environ['HOME'], 'skills': os.listdir('/skills'),\n"
+        "            'written': written, 'net': [name for _, name in socket.if_nameindex()],\n"
+        "            'dir': os.environ['SKILL_DIR']}\n"
+    )
+    write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
+    told = await run(desk(box, tmp_path), name="acme.thing")
+    assert told["output"] == {
+        "user": 65534,
+        "home": "/workspace",
+        "skills": ["acme.thing"],
+        "written": False,
+        "net": ["lo"],
+        "dir": "/skills/acme.thing",
+    }
+
+
+@pytest.mark.requirement("SP-30")
+async def test_root_without_a_sandbox_runs_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox, "is_root", lambda: True)
+    served = desk("off", ACTIONS, settings=ExecutionSettings(code=True))
+    assert "the Skills Protocol runs nothing" in caplog.text
+    for method, params in (
+        ("execute_skill", {"name": "text.line-count"}),
+        ("run_code", {"language": "sh", "code": "true"}),
+    ):
+        kind, said = await failed(served, method, **params)
+        assert kind == "execution_disabled" and "has no sandbox" in said
+
+
+# What a run leaves, made by an enemy
+
+
+async def test_neither_links_nor_pipes_nor_directories_become_blobs(box: Any, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    shell(
+        tmp_path / "root",
+        f'cd "$SKILL_WORKSPACE/output_blobs" && ln -s {secret} a && mkfifo b && mkdir c && echo d > d && ln d e\n'
+        "echo f > f",
+    )
+    served = desk(box, tmp_path / "root")
+    told = await run(served, name="thing")
+    (blob,) = told["output_blobs"]
+    assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "ln -s /etc/passwd result.json",
+        "mkfifo result.json",
+        "mkdir result.json",
+        "rm -rf output_blobs; ln -s / output_blobs",
+    ],
+)
+async def test_a_result_that_is_no_file_is_none(box: Any, tmp_path: Path, left: str) -> None:
+    code = f"os.chdir(os.environ['SKILL_WORKSPACE'])\n    os.system('{left}')\n    os._exit(0)\n"
+    python(tmp_path, f"import os\ndef main(args):\n    {code}")
+    kind, said = await failed(desk(box, tmp_path), name="thing")
+    assert kind == "execution_failed" and "without a result" in said
+
+
+async def test_a_result_that_is_no_json_is_told(box: Any, tmp_path: Path) -> None:
+    for text in ("nonsense", "[1]", "{}", '{"output": NaN}'):
+        code = f"open(os.environ['SKILL_WORKSPACE'] + '/result.json', 'w').write('{text}')\n    os._exit(0)\n"
+        python(tmp_path, f"import os\ndef main(args):\n    {code}")
+        assert (await failed(desk(box, tmp_path), name="thing"))[1].endswith("cannot be read")
+
+
+async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path: Path) -> None:
+    shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
+    told = await run(desk(box, tmp_path), name="thing")
+    assert len(told["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
+    assert "more files in output_blobs than are kept" in told["logs_preview"]
+    shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
+    assert len((await run(desk(box, tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
+
+
+async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
+    served = desk("off", ACTIONS)
+    for params in ({"input_blobs": ["blob:1"]}, {"input_blobs": ["../../etc/passwd"]}):
+        with pytest.raises(CallFailedError, match="Unknown blob") as caught:
+            await served.call("execute_skill", name="text.line-count", **params)
+        assert caught.value.code == -32602
+    with pytest.raises(CallFailedError, match="Unknown blob") as caught:
+        await served.call("read_blob", blob_id="blob:1")
+    assert caught.value.data == {"blob_id": "blob:1"}
+
+
+async def test_too_many_blobs_are_refused() -> None:
+    served = desk("off", ACTIONS)
+    names = [(await served.call("create_blob", content="a"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
+    with pytest.raises(CallFailedError, match="at most 64 blobs"):
+        await served.call("execute_skill", name="text.line-count", input_blobs=names)
+    assert (await run(served, name="text.line-count", input_blobs=names[:1] * 100))["status"] == "completed"
+
+
+async def test_a_blob_is_text_of_whole_characters() -> None:
+    served = desk("off", ACTIONS)
+    with pytest.raises(CallFailedError, match="half a character"):
+        await served.call("create_blob", content="\ud800")
+    blob = (await served.call("create_blob", content="é"))["blob_id"]
+    assert (await served.call("read_blob", blob_id=blob))["content"] == "é"
+
+
+@pytest.mark.requirement("SP-34")
+async def test_the_store_is_bounded() -> None:
+    served = desk("off", ACTIONS, blobs=Blobs(most_bytes=10))
+    first = (await served.call("create_blob", content="12345678"))["blob_id"]
+    await served.call("create_blob", content="12345678")
+    with pytest.raises(CallFailedError, match="Unknown blob"):
+        await served.call("read_blob", blob_id=first)
+    with pytest.raises(CallFailedError, match="11 bytes, and at most 10"):
+        await served.call("create_blob", content="12345678901")
+
+
+# Turns
+
+
+async def test_runs_take_turns_and_who_waits_too_long_is_told(box: Any, tmp_path: Path) -> None:
+    shell(tmp_path, 'while [ ! -e "$SKILL_WORKSPACE/blobs/../stop" ]; do sleep 0.05; done')
+    served = desk(box, tmp_path, concurrent=1)
+    told: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def one() -> None:
+            told.append(await failed(served, name="thing", timeout_ms=5000))
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(one)
+        tasks.start_soon(one)
+    assert told[0][0] == "not_run" and "1 scripts are running already" in told[0][1]
+
+
+async def test_a_run_whose_caller_is_gone_leaves_nothing(box: Any, tmp_path: Path, temporary: Path) -> None:
+    mark = secrets.token_hex(8)
+    shell(tmp_path / "root", f'touch "$SKILL_WORKSPACE/begun"\nexec sh -c "sleep 600; : {mark}"')
+    served = desk(box, tmp_path / "root")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: run(served, name="thing"))
+        await to_thread.run_sync(appears, temporary, "begun")
+        tasks.cancel_scope.cancel()
+    assert not left(temporary)
+    assert not LINUX or zoo.running(mark) == []
+
+
+async def test_an_edit_is_what_runs(box: Any, tmp_path: Path) -> None:
+    place = shell(tmp_path, "echo 1")
+    served = desk(box, tmp_path)
+    assert (await run(served, name="thing"))["output"] == 1
+    (place / "code" / "main.sh").write_text("echo 2")
+    assert (await run(served, name="thing"))["output"] == 2
+
+
+# Code that comes with the call
+
+OPEN = ExecutionSettings(code=True)
+
+
+@pytest.mark.requirement("X-27")
+async def test_code_of_others_needs_a_leave_of_its_own() -> None:
+    kind, said = await failed(desk("off", ACTIONS), "run_code", language="python", code="1")
+    assert kind == "execution_disabled" and "--allow-code" in said
+
+
+@pytest.mark.requirement("SP-26")
+@pytest.mark.parametrize(
+    ("language", "code", "entrypoint", "output"),
+    [
+        ("python", "print(1 + 1)", None, 2),
+        ("Python", "def f(args):\n    return [args['a']]", "f", ["b"]),
+        ("py", "import json, os\nprint(open(os.environ['SKILL_WORKSPACE'] + '/args.json').read())", None, {"a": "b"}),
+        ("sh", "echo '\"x\"'", None, "x"),
+        ("shell", "echo $0 | sed 's,.*/,,'", None, "main.sh\n"),
+    ],
+)
+async def test_code_runs_in_the_languages_of_the_interpreters(
+    box: Any, language: str, code: str, entrypoint: str | None, output: Any
+) -> None:
+    served = desk(box, ACTIONS, settings=OPEN)
+    told = await run(served, "run_code", language=language, code=code, entrypoint=entrypoint, args={"a": "b"})
+    assert (told["status"], told["output"]) == ("completed", output), told
+
+
+@pytest.mark.requirement("SP-26", "SP-32")
+async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> None:
+    served = desk(box, ACTIONS, settings=OPEN)
+    blob = (await served.call("create_blob", content="from a blob"))["blob_id"]
+    code = (
+        "import os\nfrom pathlib import Path\n"
+        "def f(args):\n"
+        "    skills = Path(os.environ['SKILL_DIR'])\n"
+        "    work = Path(os.environ['SKILL_WORKSPACE'])\n"
+        "    return {'there': sorted(each.name for each in skills.iterdir()),\n"
+        "            'table': (skills / 'weather/resources/table.md').read_text()[:16],\n"
+        "            'blob': (work / 'blobs' / args['blob'][5:]).read_text()}\n"
+    )
+    told = await run(
+        served,
+        "run_code",
+        language="python",
+        code=code,
+        entrypoint="f",
+        args={"blob": blob},
+        mount_skills=["weather", "salesforce.leads.sync", "weather"],
+        input_blobs=[blob],
+    )
+    assert told["output"] == {
+        "there": ["salesforce.leads.sync", "weather"],
+        "table": "# Table of 1.2.0",
+        "blob": "from a blob",
+    }, told
+
+
+@pytest.mark.parametrize(
+    ("params", "kind", "said"),
+    [
+        ({"language": "cobol"}, "unsupported_runtime", "'cobol' is not run here; there are .*py"),
+        ({"language": "../x"}, "unsupported_runtime", "is not run here"),
+        ({"language": "sh", "entrypoint": "main"}, "unsupported_runtime", "name of a Python function"),
+        ({"language": "python", "entrypoint": "a.b"}, "unsupported_runtime", "name of a Python function"),
+        ({"language": "python", "code": "import nothing_such"}, "execution_failed", "No module named"),
+        ({"language": "python", "code": "while True: pass", "timeout_ms": 500}, "timeout", "time limit"),
+        ({"language": "python", "code": "\ud800"}, "execution_failed", ""),
+    ],
+)
+async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
+    told = await failed(desk("off", ACTIONS, settings=OPEN), "run_code", **{"code": "x", **params})
+    assert told[0] == kind
+    if said:
+        with pytest.raises(AssertionError, match=said):
+            raise AssertionError(told[1])
+
+
+async def test_a_mounted_skill_must_be_there() -> None:
+    served = desk("off", ACTIONS, settings=OPEN)
+    with pytest.raises(CallFailedError, match="Unknown skill 'gone'"):
+        await served.call("run_code", language="sh", code="true", mount_skills=["gone"])
+    told = await run(served, "run_code", language="sh", code="ls $SKILL_DIR", mount_skills=["skills.protocol.guide"])
+    assert told["output"] == ""
+
+
+async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Path) -> None:
+    shell(tmp_path, "echo 1")
+    served = desk("off", tmp_path)
+    args: Any = 1
+    for _ in range(300):
+        args = [args]
+    assert (await run(served, name="thing", args={"a": args}))["status"] == "completed"
+    raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
+    deep = raw.replace('"thing"', '"thing", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+    assert (await served.send(deep.encode()))["error"]["code"] == -32700

@@ -1,0 +1,109 @@
+"""JSON-RPC 2.0: every message has a defined answer, or none where none is wanted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.rpc import messages
+from mcp_skills_server.rpc.messages import CallError
+
+
+@pytest.mark.requirement("SP-16")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b'{"a": NaN}',
+        b'{"a": Infinity}',
+        b"1e999",
+        b"\xff",
+        b"[" * 100_000,
+        b"1" * 5000,
+        b"{} {}",
+    ],
+)
+def test_what_is_no_json_is_a_parse_error(raw: bytes) -> None:
+    with pytest.raises(CallError, match="Parse error: ") as caught:
+        messages.parse(raw)
+    assert caught.value.code == -32700 and "\n" not in str(caught.value)
+
+
+@pytest.mark.requirement("SP-18")
+@pytest.mark.parametrize("identifier", ["1", "", "é", 0, -7, 1.5, 10**30, None])
+def test_an_id_of_any_type_is_kept(identifier: Any) -> None:
+    call = messages.call({"jsonrpc": "2.0", "id": identifier, "method": "m"})
+    assert (call.id, call.answered, call.params) == (identifier, True, {})
+    assert messages.id_of({"id": identifier}) == identifier
+
+
+@pytest.mark.parametrize("identifier", [True, False, [], {}, [1]])
+def test_an_id_of_another_type_is_refused_and_answered_with_null(identifier: Any) -> None:
+    message = {"jsonrpc": "2.0", "id": identifier, "method": "m"}
+    with pytest.raises(CallError, match="id must be a string, a number or null") as caught:
+        messages.call(message)
+    assert caught.value.code == -32600 and messages.id_of(message) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, 1, "a", True, [], [[]], {}, {"jsonrpc": "2.0"}, {"jsonrpc": "1.0", "method": "m"}, {"method": "m"},
+     {"jsonrpc": 2.0, "method": "m"}, {"jsonrpc": "2.0", "method": 1}, {"jsonrpc": "2.0", "id": 1, "result": {}},
+     {"jsonrpc": "2.0", "id": 1, "method": "m", "params": "text"}],
+)  # fmt: skip
+def test_what_is_no_call_is_an_invalid_request(message: Any) -> None:
+    with pytest.raises(CallError) as caught:
+        messages.call(message)
+    assert caught.value.code == -32600
+
+
+@pytest.mark.requirement("SP-17")
+def test_positional_params_are_refused() -> None:
+    with pytest.raises(CallError, match="positional parameters are not taken") as caught:
+        messages.call({"jsonrpc": "2.0", "id": 1, "method": "m", "params": ["a"]})
+    assert caught.value.code == -32602
+
+
+@pytest.mark.requirement("X-24")
+def test_an_answer_has_nothing_of_mcp() -> None:
+    assert messages.result(1, {"a": 1}) == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}
+    assert messages.error(1, -32602, "no", {"name": "a"}) == {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "error": {"code": -32602, "message": "no", "data": {"name": "a"}},
+    }
+
+
+def test_half_a_character_goes_out_as_it_came_in() -> None:
+    raw = b'{"a":"\\ud800"}'
+    assert messages.dump(messages.parse(raw)) == raw
+    assert messages.dump({"a": "é\n"}) == '{"a":"é\\n"}'.encode()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+)
+
+
+@settings(deadline=None)
+@given(JSON)
+def test_what_is_written_is_read_back(value: Any) -> None:
+    raw = messages.dump(value)
+    assert b"\n" not in raw and messages.parse(raw) == value == json.loads(raw)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=100))
+def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
+    try:
+        read = messages.parse(raw)
+    except CallError:
+        return
+    assert messages.parse(messages.dump(read)) == read

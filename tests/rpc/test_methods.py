@@ -1,0 +1,413 @@
+"""The methods that look: what is there, in what order, and what is said of what is not there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_skills_server.rpc import guide
+from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
+from wire import FIXTURES, write_skill
+
+pytestmark = pytest.mark.anyio
+
+GUIDE = "skills.protocol.guide 0.1.0"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    return Desk(ACTIONS)
+
+
+# Lists
+
+
+@pytest.mark.requirement("SP-7", "SP-8")
+async def test_a_list_is_in_the_order_of_names_and_versions(desk: Desk) -> None:
+    assert await desk.names() == [
+        "salesforce.contacts.export 0.2.1",
+        "salesforce.leads.sync 0.1.0",
+        GUIDE,
+        "text.line-count 1.0.0",
+        "weather 1.0.0",
+        "weather 1.2.0-rc.1",
+        "weather 1.2.0",
+        "writing.tone 1.1.0",
+    ]
+    assert await Desk(ACTIONS).names() == await desk.names()
+
+
+@pytest.mark.requirement("SP-1", "SP-8")
+@pytest.mark.parametrize(
+    ("namespace", "names"),
+    [
+        ("salesforce", ["salesforce.contacts.export 0.2.1", "salesforce.leads.sync 0.1.0"]),
+        ("writing", ["writing.tone 1.1.0"]),
+        ("sales", []),
+        ("Salesforce", []),
+        ("gone", []),
+    ],
+)
+async def test_a_namespace_is_an_exact_filter(desk: Desk, namespace: str, names: list[str]) -> None:
+    assert await desk.names(namespace=namespace) == names
+
+
+@pytest.mark.requirement("SP-1", "SP-2", "SP-6")
+@pytest.mark.parametrize("size", [1, 3, 8, 100])
+async def test_pages_make_up_the_list(desk: Desk, size: int) -> None:
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await desk.call("list_skills", limit=size, cursor=cursor)
+        assert 0 < len(page["skills"]) <= size and set(page) == {"skills", "next_cursor"}
+        seen += [f"{each['name']} {each['version']}" for each in page["skills"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        assert isinstance(cursor, str)
+    assert seen == await desk.names()
+
+
+@pytest.mark.requirement("SP-2")
+async def test_fifty_are_listed_unless_told_otherwise(tmp_path: Path) -> None:
+    for number in range(60):
+        write_skill(tmp_path / f"skill-{number:02}")
+    desk = Desk(tmp_path)
+    assert len(await desk.names()) == 50
+    assert len(await desk.names(limit=61)) == 61
+
+
+async def test_a_page_goes_on_where_it_stopped_whatever_changed(tmp_path: Path) -> None:
+    for name in "bdf":
+        write_skill(tmp_path / name)
+    desk = Desk(tmp_path)
+    cursor = (await desk.call("list_skills", limit=2))["next_cursor"]
+    for name in "ae":
+        write_skill(tmp_path / name)
+    (tmp_path / "d" / "SKILL.md").unlink()
+    desk.registry.refresh()
+    assert await desk.names(cursor=cursor) == ["e 0.0.0", "f 0.0.0", GUIDE]
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "é", "W10", "W1tdXQ", "a" * 20_000])
+async def test_a_cursor_that_is_none_of_ours_is_refused(desk: Desk, cursor: str) -> None:
+    with pytest.raises(CallFailedError, match="Invalid cursor") as caught:
+        await desk.call("list_skills", cursor=cursor)
+    assert caught.value.code == -32602
+
+
+async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
+    cursor = (await desk.call("list_skills", limit=1))["next_cursor"]
+    with pytest.raises(CallFailedError, match="of the same list"):
+        await desk.call("list_skills", namespace="salesforce", cursor=cursor)
+
+
+# Descriptions
+
+
+@pytest.mark.requirement("SP-9")
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [(None, "1.2.0"), ("1.0.0", "1.0.0"), ("1.2.0-rc.1", "1.2.0-rc.1")],
+)
+async def test_the_latest_version_is_taken_when_none_is_asked_for(
+    desk: Desk, version: str | None, expected: str
+) -> None:
+    told = (await desk.call("describe_skill", name="weather", version=version))["skill"]
+    assert told["manifest"]["version"] == expected
+    table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
+    assert table["content"].startswith(f"# Table of {expected}\n")
+
+
+async def test_a_version_may_stand_in_the_manifest_alone(tmp_path: Path) -> None:
+    for place, version in (("one", "2.0.0"), ("other", "10.0.0"), ("third", "10.0.0-rc.2")):
+        write(tmp_path / place, toml("thing", version), name="thing")
+    desk = Desk(tmp_path)
+    assert (await desk.call("describe_skill", name="thing"))["skill"]["manifest"]["version"] == "10.0.0"
+    assert (await desk.names())[-3:] == ["thing 2.0.0", "thing 10.0.0-rc.2", "thing 10.0.0"]
+
+
+@pytest.mark.requirement("SP-10", "SP-11")
+@pytest.mark.parametrize(
+    ("detail", "fields"),
+    [
+        ("manifest", {"manifest"}),
+        ("summary", {"manifest", "skill_md_frontmatter"}),
+        (None, {"manifest", "skill_md_frontmatter"}),
+        ("full", {"manifest", "skill_md_frontmatter", "skill_md_content"}),
+    ],
+)
+async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, fields: set[str]) -> None:
+    for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
+        told = await desk.call("describe_skill", name=name, detail=detail)
+        assert set(told) == {"skill"} and set(told["skill"]) == fields
+        assert told["skill"]["manifest"]["name"] == name
+    if detail == "full":
+        raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
+        told = await desk.call("describe_skill", name="salesforce.leads.sync", detail=detail)
+        assert told["skill"]["skill_md_content"] == raw
+
+
+@pytest.mark.requirement("X-25")
+async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk) -> None:
+    told = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+    assert told["manifest"] == {
+        "name": "writing.tone",
+        "version": "1.1.0",
+        "description": "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly "
+        "or formal.",
+        "kind": "instruction",
+        "namespace": "writing",
+        "tags": ["writing", "style"],
+    }
+    assert told["skill_md_frontmatter"]["name"] == "tone"
+
+
+@pytest.mark.requirement("SP-29")
+async def test_the_guide_is_a_skill_and_has_a_method_of_its_own(desk: Desk) -> None:
+    content = (await desk.call("load_skills_protocol_guide"))["content"]
+    assert content == guide.files()["SKILL.md"].decode()
+    assert {"content": content} == await desk.call("read_skill_file", name="skills.protocol.guide", path="SKILL.md")
+    manifest = (await desk.call("describe_skill", name="skills.protocol.guide"))["skill"]["manifest"]
+    assert (manifest["version"], manifest["kind"], manifest["namespace"]) == ("0.1.0", "instruction", "skills")
+    assert all(method in content for method in ("list_skills", "read_blob", "run_code"))
+
+
+async def test_nobody_takes_the_place_of_the_guide(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "guide", toml("skills.protocol.guide", "9.0.0"), name="guide")
+    desk = Desk(tmp_path)
+    assert await desk.names() == [GUIDE]
+    assert "is the name of the built-in skill" in caplog.text
+
+
+# Files
+
+
+@pytest.mark.requirement("SP-12")
+async def test_a_file_is_text(desk: Desk) -> None:
+    for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
+        told = await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+        assert told == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
+
+
+@pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
+@pytest.mark.parametrize(
+    "path",
+    ["gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
+     "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
+     "file:///etc/passwd", "\ud800", "a" * 9000],
+)  # fmt: skip
+async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str) -> None:
+    with pytest.raises(CallFailedError, match="has no file") as caught:
+        await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+    assert caught.value.code == -32602
+    assert caught.value.data == {"name": "salesforce.leads.sync", "path": path}
+    assert str(ACTIONS.parent) not in caught.value.message
+
+
+@pytest.mark.requirement("SP-13", "SP-14")
+async def test_neither_a_link_nor_a_sibling_with_the_same_beginning_leads_out(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    (tmp_path / "thing-secret").mkdir()
+    (tmp_path / "thing-secret" / "key.md").write_text("secret")
+    (tmp_path / "thing" / "link.md").symlink_to(tmp_path / "thing-secret" / "key.md")
+    desk = Desk(tmp_path / "thing")
+    for path in ("link.md", "../thing-secret/key.md"):
+        with pytest.raises(CallFailedError):
+            await desk.call("read_skill_file", name="thing", path=path)
+
+
+async def test_what_is_no_text_is_told(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    (tmp_path / "thing" / "picture.png").write_bytes(b"\x89PNG\0\xff")
+    with pytest.raises(CallFailedError, match="is no text, and content is a string"):
+        await Desk(tmp_path).call("read_skill_file", name="thing", path="picture.png")
+
+
+# What is not there
+
+
+@pytest.mark.requirement("X-28", "SP-35")
+@pytest.mark.parametrize(
+    ("method", "params", "said", "data"),
+    [
+        ("describe_skill", {"name": "gone"}, "Unknown skill 'gone'", {"name": "gone"}),
+        ("describe_skill", {"name": "gone", "version": "1"}, "Unknown skill", {"name": "gone", "version": "1"}),
+        ("describe_skill", {"name": "wether"}, "nearest: weather", {"name": "wether"}),
+        ("describe_skill", {"name": "weather", "version": "9"}, "has no version '9'; there is 1.0.0, 1.2.0-rc.1, 1.2.0",
+         {"name": "weather", "version": "9"}),
+        ("describe_skill", {"name": "weather", "version": "1.2"}, "has no version",
+         {"name": "weather", "version": "1.2"}),
+        ("read_skill_file", {"name": "gone", "path": "a"}, "Unknown skill", {"name": "gone"}),
+        ("read_skill_file", {"name": "weather", "path": "a", "version": "1.0.0"}, "no file 'a'",
+         {"name": "weather", "path": "a", "version": "1.0.0"}),
+        ("read_skill_file", {"name": "weather", "path": "resource/table.md"}, "nearest: resources/table.md",
+         {"name": "weather", "path": "resource/table.md"}),
+        ("execute_skill", {"name": "gone"}, "Unknown skill", {"name": "gone"}),
+        ("describe_skill", {"name": "Salesforce Lead Sync"}, "Unknown skill", {"name": "Salesforce Lead Sync"}),
+        ("describe_skill", {"name": "salesforce/leads-sync"}, "Unknown skill", {"name": "salesforce/leads-sync"}),
+        ("describe_skill", {"name": "\x1b[2J"}, r"\\u\{1b\}", {"name": "\x1b[2J"}),
+    ],
+)  # fmt: skip
+async def test_what_is_not_there_is_told_with_what_was_asked_for(
+    desk: Desk, method: str, params: dict[str, Any], said: str, data: dict[str, Any]
+) -> None:
+    with pytest.raises(CallFailedError, match=said) as caught:
+        await desk.call(method, **params)
+    assert (caught.value.code, caught.value.data) == (-32602, data)
+
+
+@pytest.mark.requirement("SP-21", "SP-22", "X-28")
+@pytest.mark.parametrize(
+    "method",
+    ["", "LIST_SKILLS", "skills/list", "tools/list", "initialize", "salesforce.leads.sync", "__class__", "call"],
+)
+async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: str) -> None:
+    with pytest.raises(CallFailedError, match="Method not found") as caught:
+        await desk.call(method)
+    assert caught.value.code == -32601
+
+
+# Execution that is not allowed
+
+
+@pytest.mark.requirement("X-27", "SP-20")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("execute_skill", {"name": "salesforce.leads.sync"}),
+        ("run_code", {"language": "python", "code": "1"}),
+        ("create_blob", {"content": "a"}),
+        ("read_blob", {"blob_id": "blob:1"}),
+    ],
+)
+async def test_without_leave_what_runs_answers_that_it_is_disabled(
+    desk: Desk, method: str, params: dict[str, Any]
+) -> None:
+    told = await desk.call(method, **params)
+    assert (told["status"], told["error"]["type"]) == ("failed", "execution_disabled")
+    assert "--allow-scripts" in told["error"]["message"]
+    with pytest.raises(CallFailedError):
+        await desk.call(method, **{name: [] for name in params})
+
+
+# Dotted names and what is broken
+
+
+@pytest.mark.requirement("X-26")
+def test_a_dotted_name_is_nowhere_else() -> None:
+    desk = Desk(ACTIONS)
+    skill = desk.registry.snapshot.skills["salesforce/contacts-export"]
+    assert (skill.name, skill.path) == ("contacts-export", "salesforce/contacts-export")
+    codes = {each.code for each in desk.registry.problems() if each.skill == "salesforce/leads-sync"}
+    assert {"name-characters", "name-mismatch"} <= codes
+    codes = {each.code for each in desk.registry.problems() if each.skill == "weather/1.0.0"}
+    assert codes == {"name-mismatch"}
+
+
+BROKEN = {
+    "no-toml": (b"name = ", "manifest-syntax"),
+    "no-utf8": (b"name = '\xe9'", "manifest-syntax"),
+    "no-kind": (b'name = "no-kind"\nversion = "1.0.0"\ndescription = "Does a thing."\nkind = "tool"', "manifest-field"),
+    "no-version": (b'name = "no-version"\nversion = "new"\ndescription = "a"\nkind = "action"', "manifest-field"),
+}
+
+
+@pytest.mark.requirement("SP-34")
+async def test_a_broken_manifest_hides_its_skill_and_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, (raw, _) in BROKEN.items():
+        write(tmp_path / name, raw)
+    write(tmp_path / "sound", toml("sound"))
+    desk = Desk(tmp_path)
+    assert await desk.names() == [GUIDE, "sound 1.0.0"]
+    for name, (_, code) in BROKEN.items():
+        place = os.path.join(str(tmp_path), name, "skill.toml")
+        assert any(code in line and line.startswith(place) for line in caplog.messages), name
+        found = [each.code for each in desk.registry.inspect(desk.registry.snapshot.skills[name])]
+        assert code in found
+    caplog.clear()
+    write_skill(tmp_path / "more")
+    desk.registry.refresh()
+    assert "more 0.0.0" in await desk.names()
+    assert caplog.messages == []  # what was told is not told again
+
+
+async def test_two_with_one_name_and_version_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for root in ("first", "second"):
+        write(tmp_path / root / root, toml("same"), name="same", notes_md=root)
+    desk = Desk(tmp_path / "first", tmp_path / "second")
+    assert await desk.names() == ["same 1.0.0", GUIDE]
+    assert (await desk.call("read_skill_file", name="same", path="notes.md"))["content"] == "first"
+    assert "same 1.0.0 is that of another skill, too" in caplog.text
+
+
+async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(30):
+        write(tmp_path / f"skill-{number}", b"=")
+    await Desk(tmp_path).names()
+    told = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) == 21 and "and 10 more" in told[-1].getMessage()
+
+
+async def test_an_edit_shows_at_once(tmp_path: Path) -> None:
+    place = write(tmp_path / "thing", toml("thing"), notes_md="old")
+    desk = Desk(tmp_path)
+    assert (await desk.call("read_skill_file", name="thing", path="notes.md"))["content"] == "old"
+    (place / "notes.md").write_text("new")
+    assert (await desk.call("read_skill_file", name="thing", path="notes.md"))["content"] == "new"
+    (place / "skill.toml").write_text(toml("thing", "2.0.0"))
+    desk.registry.refresh()
+    assert await desk.names() == [GUIDE, "thing 2.0.0"]
+
+
+async def test_a_manifest_that_changed_since_the_scan_is_read_anew(tmp_path: Path) -> None:
+    place = write(tmp_path / "thing", toml("thing"))
+    desk = Desk(tmp_path)  # scanned, and nothing read yet
+    (place / "skill.toml").write_text(toml("thing", "20.0.0"))
+    assert await desk.names() == [GUIDE, "thing 20.0.0"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root can read everything")
+async def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    place = write(tmp_path / "thing", toml("thing"))
+    desk = Desk(tmp_path)
+    (place / "skill.toml").chmod(0)
+    await desk.names()
+    assert "cannot be read" in caplog.text
+
+
+async def test_every_skill_that_mcp_serves_is_there(tmp_path: Path) -> None:
+    desk = Desk(FIXTURES)
+    skills = (await desk.call("list_skills", limit=1000, detail="summary"))["skills"]
+    served = {path.replace("/", ".") for path in desk.registry.snapshot.skills}
+    assert {each["name"] for each in skills} == served | {"skills.protocol.guide"}
+    for each in skills:
+        told = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
+        assert json.dumps(told)
+
+
+async def test_calls_at_once_get_answers_of_their_own(desk: Desk) -> None:
+    fresh = Desk(ACTIONS)
+    seen: list[str] = []
+
+    async def ask(version: str) -> None:
+        told = await fresh.call("describe_skill", name="weather", version=version, detail="manifest")
+        seen.append(told["skill"]["manifest"]["version"])
+        assert seen[-1] == version
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            for version in ("1.0.0", "1.2.0", "1.2.0-rc.1"):
+                tasks.start_soon(ask, version)
+    assert len(seen) == 60

@@ -1,0 +1,182 @@
+"""Messages and batches, of any shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_skills_server.rpc import server
+from mcp_skills_server.rpc.messages import MAX_BATCH
+from rpc.build import ACTIONS, Desk
+
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 1}}
+NOTE = {"jsonrpc": "2.0", "method": "list_skills"}
+
+
+@pytest.fixture(scope="module")
+def desk() -> Desk:
+    return Desk(ACTIONS)
+
+
+def send(desk: Desk, message: Any) -> Any:
+    """What a message is answered with."""
+    return anyio.run(desk.send, message)
+
+
+def code(answer: Any) -> int:
+    """The code of an answer that must be an error with the id null."""
+    assert set(answer) == {"jsonrpc", "id", "error"} and answer["id"] is None
+    return answer["error"]["code"]
+
+
+@pytest.mark.requirement("SP-16", "SP-20")
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"{", -32700),
+        (b"\xff", -32700),
+        (b"[]", -32600),
+        (b"1", -32600),
+        (b"null", -32600),
+        (b'"a"', -32600),
+        (b"{}", -32600),
+    ],
+)
+def test_what_is_no_call_has_an_answer(desk: Desk, raw: bytes, expected: int) -> None:
+    assert code(send(desk, raw)) == expected
+
+
+def test_a_notification_has_no_answer_whatever_becomes_of_it(desk: Desk) -> None:
+    for note in (NOTE, {**NOTE, "method": "gone"}, {**NOTE, "params": []}, {**NOTE, "params": {"limit": 0}}):
+        assert send(desk, note) is None
+    assert send(desk, [NOTE, NOTE]) is None
+
+
+@pytest.mark.requirement("SP-16", "SP-18")
+def test_a_batch_is_answered_call_by_call(desk: Desk) -> None:
+    ids: list[Any] = ["a", 7, None, 1.5]
+    batch = [{**LIST, "id": each} for each in ids] + [NOTE, 3, {**LIST, "id": True}, {**LIST, "params": [1]}]
+    answers = send(desk, batch)
+    assert [each["id"] for each in answers] == [*ids, None, None, 1]
+    assert [each["error"]["code"] for each in answers if "error" in each] == [-32600, -32600, -32602]
+    assert all(each["result"]["skills"] for each in answers[:4])
+
+
+def test_a_batch_has_a_bound(desk: Desk) -> None:
+    assert len(send(desk, [LIST] * MAX_BATCH)) == MAX_BATCH
+    assert code(send(desk, [LIST] * (MAX_BATCH + 1))) == -32600
+
+
+def test_what_a_batch_is_answered_has_a_bound(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_ANSWERS", 300)
+    answers = send(desk, [LIST] * 3 + [NOTE] + [{**LIST, "id": "last"}])
+    assert "result" in answers[0] and len(answers) == 4
+    assert (answers[-1]["id"], answers[-1]["error"]["code"]) == ("last", -32603)
+
+
+def test_a_message_that_is_too_long_is_told() -> None:
+    desk = Desk(ACTIONS, max_message=100)
+    assert "result" in send(desk, json.dumps(LIST).encode().ljust(100))
+    assert code(send(desk, json.dumps(LIST).encode().ljust(101))) == -32600
+
+
+def test_a_bug_is_an_answer_and_a_traceback_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(desk.methods, "call", broken)
+    answer = send(desk, LIST)
+    assert answer == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "Internal error"}}
+    assert "secret detail" in caplog.text
+
+
+@pytest.mark.requirement("SP-19")
+def test_no_call_leaves_anything_for_the_next() -> None:
+    one, other = Desk(ACTIONS), Desk(ACTIONS)
+    cursor = send(one, LIST)["result"]["next_cursor"]
+    page = {**LIST, "params": {"cursor": cursor}}
+    assert send(other, page) == send(one, page)
+
+
+@pytest.mark.requirement("X-24")
+def test_no_answer_has_anything_of_mcp(desk: Desk) -> None:
+    for method, params in (
+        ("list_skills", {}),
+        ("describe_skill", {"name": "weather"}),
+        ("create_blob", {"content": ""}),
+    ):
+        answer = send(desk, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        assert set(answer) == {"jsonrpc", "id", "result"}
+        assert not {"_meta", "resultType", "content", "structuredContent"} & set(answer["result"])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5)
+    | st.sampled_from(["weather", "1.2.0", "SKILL.md", "full", "names", "blob:1", "python"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+)  # fmt: skip
+NAMES = [
+    "name",
+    "version",
+    "path",
+    "detail",
+    "limit",
+    "cursor",
+    "namespace",
+    "args",
+    "language",
+    "code",
+    "blob_id",
+    "content",
+]
+METHODS = [
+    "list_skills", "describe_skill", "read_skill_file", "execute_skill", "run_code", "create_blob", "read_blob",
+    "load_skills_protocol_guide", "gone",
+]  # fmt: skip
+CALLS = st.fixed_dictionaries(
+    {},
+    optional={
+        "jsonrpc": st.just("2.0") | VALUES,
+        "id": VALUES,
+        "method": st.sampled_from(METHODS) | VALUES,
+        "params": st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4) | VALUES,
+        "more": VALUES,
+    },
+)
+
+
+def well_formed(answer: Any) -> bool:
+    """Whether this is one answer of JSON-RPC."""
+    return (
+        answer["jsonrpc"] == "2.0"
+        and (isinstance(answer["id"], str | int | float | None) and not isinstance(answer["id"], bool))
+        and (set(answer) == {"jsonrpc", "id", "result"} or set(answer) == {"jsonrpc", "id", "error"})
+        and ("error" not in answer or answer["error"]["code"] in {-32700, -32600, -32601, -32602})
+    )
+
+
+@settings(deadline=None)
+@given(CALLS | VALUES | st.lists(CALLS | VALUES, max_size=5))
+def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) -> None:
+    answer = send(desk, json.dumps(message).encode())
+    if answer is None:
+        parts = message if isinstance(message, list) else [message]
+        assert parts and all(isinstance(each, dict) and "id" not in each for each in parts)
+    elif isinstance(answer, list):
+        assert isinstance(message, list) and 0 < len(answer) <= len(message) and all(map(well_formed, answer))
+    else:
+        assert well_formed(answer)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
+    answer = send(desk, raw)
+    assert answer is None or well_formed(answer)

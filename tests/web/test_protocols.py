@@ -1,0 +1,77 @@
+"""docs/protocols.md: what it shows is what the server answers. `make golden` writes its blocks anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import acp
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
+from web.http_wire import HttpClient, Server, http_serving
+from wire import FIXTURES, ROOT, serving
+
+PAGE = ROOT / "docs" / "protocols.md"
+SKILL = FIXTURES / "csv-profiling"
+_BLOCK = re.compile(r"(<!-- ([a-z0-9.-]+) -->\n```json\n).*?(?=```)", re.DOTALL)
+_LONGEST = 160
+
+
+def shown() -> Iterator[tuple[str, Any]]:
+    """What each protocol answers about one and the same skill, by the name of its block."""
+    with http_serving(SKILL) as server:
+        yield from _mcp(server)
+        yield "discovery.index", json.loads(server.send("GET", DIRECTORY + INDEX).body)
+        yield "discovery.index-0.1.0", json.loads(server.send("GET", DIRECTORY_0_1 + INDEX).body)
+        yield "skills-protocol.list", _rpc(server, "list_skills", detail="summary")
+        yield "skills-protocol.describe", _rpc(server, "describe_skill", name="csv-profiling")
+    with serving(SKILL, "--dialect", "sep-2076", era="legacy") as wire:
+        yield "sep-2076.list", wire.request("skills/list")
+        yield "sep-2076.get", wire.request("skills/get", {"name": "csv-profiling"})
+    registry = Registry([SKILL])
+    registry.load()
+    skills = acp.available(registry.snapshot).skills
+    for name, takes in (("acp.commands", acp.Takes()), ("acp.skills", acp.Takes(nested=True))):
+        ((method, params),) = acp.notifications("sess_1", skills, takes, {})
+        yield name, {"jsonrpc": "2.0", "method": method, "params": params}
+
+
+def _mcp(server: Server) -> Iterator[tuple[str, Any]]:
+    host = HttpClient(server, "modern", extension=True)
+    yield "sep-2640.list", host.request("skills/list")
+    yield "sep-2640.read", host.request("resources/read", {"uri": "skill://csv-profiling/scripts/check_columns.sh"})
+    plain = HttpClient(server, "modern")
+    yield "tools.list", plain.request("tools/call", {"name": "skills_list", "arguments": {}})
+    loaded = plain.request("tools/call", {"name": "skills_load", "arguments": {"names": ["csv-profiling"]}})
+    handle = loaded["structuredContent"]["session"]
+    yield "tools.load", json.loads(json.dumps(loaded).replace(handle, "A-HANDLE-OF-24-CHARACTERS"))
+
+
+def _rpc(server: Server, method: str, **params: Any) -> Any:
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    return json.loads(server.send("POST", "/rpc", body, {"Content-Type": "application/json"}).body)
+
+
+def cut(told: Any) -> Any:
+    """The same with long texts cut."""
+    if isinstance(told, dict):
+        return {key: cut(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [cut(each) for each in told]
+    if isinstance(told, str):
+        return told if len(told) <= _LONGEST else f"{told[:_LONGEST].rstrip()} ..."
+    return told
+
+
+def page(text: str) -> str:
+    """The page with the blocks of today."""
+    blocks = {name: json.dumps(cut(told), indent=2, ensure_ascii=False) + "\n" for name, told in shown()}
+    assert blocks.keys() == {name for _, name in _BLOCK.findall(text)}
+    return _BLOCK.sub(lambda match: match[1] + blocks[match[2]], text)
+
+
+def test_the_page_shows_what_the_server_answers() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert page(text) == text

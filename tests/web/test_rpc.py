@@ -1,0 +1,239 @@
+"""`/rpc` by a real server over real HTTP: what it answers, and who may ask."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime import sandbox
+from rpc.build import ACTIONS, toml, write
+from web.http_wire import Reply, Server, client, http_serving, refused
+from web.test_discovery import only_publishing
+from wire import DEADLINE, ROOT, write_skill
+
+GOLDEN = ROOT / "tests" / "golden"
+JSON = {"Content-Type": "application/json"}
+TOKEN = "ops=0123456789abcdef"
+BEARER = {"Authorization": "Bearer 0123456789abcdef"}
+SHELL = 'entrypoint = "code/main.sh"'
+
+
+def sandboxed() -> bool:
+    """Whether scripts run here as the Skills Protocol wants them to."""
+    try:
+        sandbox.choose("required", network=False, folders=())
+    except UsageError:
+        return not sandbox.is_root()
+    return True
+
+
+def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
+    """POST a message, or bytes."""
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    return server.send(path="/rpc", body=body, headers={**JSON, **(headers or {})})
+
+
+def call(server: Server, method: str, **params: Any) -> Any:
+    """The result of a call."""
+    reply = post(server, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/json")
+    return json.loads(reply.body)["result"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server for tests that change nothing."""
+    with http_serving(ACTIONS) as started:
+        yield started
+
+
+@pytest.mark.requirement("SP-16", "X-24")
+@pytest.mark.parametrize("name", ["list", "describe", "read"])
+def test_the_requests_of_the_specification_have_its_answers(server: Server, name: str) -> None:
+    golden = json.loads((GOLDEN / f"skills_protocol.{name}.json").read_text(encoding="utf-8"))
+    reply = post(server, golden["request"])
+    if name == "list":
+        golden["response"]["result"]["skills"].sort(key=lambda each: each["name"])
+    assert (reply.status, json.loads(reply.body)) == (200, golden["response"])
+    assert reply.headers["Content-Type"] == "application/json" and reply.headers["Mcp-Session-Id"] is None
+
+
+def test_it_answers_over_http_what_it_answers_over_stdio(server: Server) -> None:
+    text = (GOLDEN / "skills_protocol.session.jsonl").read_text(encoding="utf-8").splitlines()
+    for request, expected in zip(text[::2], text[1::2], strict=True):
+        reply = post(server, request.encode())
+        assert (reply.status, reply.body.decode()) == (200, expected)
+
+
+def test_what_wants_no_answer_has_no_body(server: Server) -> None:
+    note = {"jsonrpc": "2.0", "method": "list_skills"}
+    for message in (note, [note, note]):
+        reply = post(server, message)
+        assert (reply.status, reply.body) == (204, b"")
+
+
+@pytest.mark.requirement("SP-16")
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", None])
+def test_only_json_is_taken(server: Server, kind: str | None) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
+    assert post(server, message, {"Content-Type": kind}).status == 415
+    assert post(server, message, {"Content-Type": "Application/JSON; charset=utf-8"}).status == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+def test_only_post_is_taken(server: Server, method: str) -> None:
+    assert server.send(method, "/rpc", headers={}).status == 405
+    assert server.send("POST", "/rpc/more", body=b"{}", headers=dict(JSON)).status == 404
+
+
+@pytest.mark.requirement("X-24")
+def test_neither_endpoint_has_the_methods_of_the_other(server: Server) -> None:
+    assert (
+        json.loads(post(server, {"jsonrpc": "2.0", "id": 1, "method": "skills/list"}).body)["error"]["code"] == -32601
+    )
+    with client(server, "legacy") as mcp:
+        reply = mcp.post(mcp.message("list_skills"))
+        assert reply.messages[0]["error"]["code"] == -32601
+        tools = {each["name"] for each in mcp.request("tools/list")["tools"]}
+    assert not {"list_skills", "describe_skill", "salesforce.leads.sync"} & tools
+
+
+# Who may ask
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}])
+def test_a_strange_host_or_origin_is_refused(server: Server, headers: dict[str, str | None]) -> None:
+    assert post(server, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}, headers).status == 403
+
+
+def test_with_tokens_one_must_be_borne(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}
+    with http_serving(tmp_path, "--publish-open", environment={"MCP_SKILLS_TOKENS": TOKEN}) as started:
+        assert post(started, message).status == 401
+        assert post(started, message, {"Authorization": "Bearer wrong"}).status == 401
+        assert post(started, message, dict(BEARER)).status == 200
+
+
+def test_an_origin_that_is_allowed_may_ask_from_a_browser(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    with http_serving(tmp_path, "--allowed-origin", "https://app.example") as started:
+        asked = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+        headers = {**asked, "Access-Control-Request-Headers": "content-type"}
+        assert started.send("OPTIONS", "/rpc", headers=headers).status == 200
+        reply = post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}, {"Origin": "https://app.example"})
+        assert reply.headers["Access-Control-Allow-Origin"] == "https://app.example"
+
+
+@pytest.mark.parametrize("option", ["--no-rpc", "--publish-only"])
+def test_it_can_be_switched_off(tmp_path: Path, option: str) -> None:
+    write_skill(tmp_path / "thing")
+    serving = only_publishing(tmp_path) if option == "--publish-only" else http_serving(tmp_path, option)
+    with serving as started:
+        assert post(started, {"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).status == 404
+
+
+def test_code_without_scripts_is_wrong_usage() -> None:
+    assert "--allow-code says what scripts may do" in refused(str(ACTIONS), "--allow-code")
+
+
+# Limits
+
+
+def test_a_body_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    write_skill(tmp_path / "thing")
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).encode()
+    with http_serving(tmp_path, "--max-body", "100") as started:
+        assert post(started, message.ljust(100)).status == 200
+        reply = post(started, message.ljust(101))
+        assert reply.status == 413 and json.loads(reply.body)["error"]["code"] == -32600
+        with started.connect() as bare:
+            bare.sendall(
+                b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n" + b"100\r\n" + b" " * 256 + b"\r\n"
+            )
+            assert bare.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_client_that_leaves_in_the_middle_harms_nobody(server: Server) -> None:
+    head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+    for part in (head[:40], head, head + b'{"jsonrpc"'):
+        with server.connect() as bare:
+            bare.sendall(part)
+    assert call(server, "list_skills", limit=1)["skills"]
+
+
+def test_clients_at_once_get_answers_of_their_own(server: Server) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def ask(version: str) -> None:
+        for _ in range(10):
+            told = call(server, "read_skill_file", name="weather", version=version, path="resources/table.md")
+            seen.append((version, told["content"].splitlines()[0]))
+
+    threads = [threading.Thread(target=ask, args=(version,)) for version in ("1.0.0", "1.2.0", "1.2.0-rc.1") * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE)
+    assert len(seen) == 60 and all(first == f"# Table of {version}" for version, first in seen)
+
+
+def test_an_edit_shows_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "thing", toml("thing"))
+    with http_serving(tmp_path) as started:
+        assert call(started, "describe_skill", name="thing")["skill"]["manifest"]["version"] == "1.0.0"
+        (tmp_path / "thing" / "skill.toml").write_text(toml("thing", "1.1.0"))
+        until = monotonic() + DEADLINE
+        while call(started, "describe_skill", name="thing")["skill"]["manifest"]["version"] != "1.1.0":
+            assert monotonic() < until
+
+
+# Execution
+
+
+@pytest.mark.requirement("SP-19", "SP-25", "SP-27", "SP-28")
+@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
+def test_blobs_and_runs_need_no_session() -> None:
+    with http_serving(ACTIONS, "--allow-scripts") as started:
+        blob = call(started, "create_blob", content="a\nb\n")["blob_id"]  # each call on a connection of its own
+        told = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
+        assert (told["status"], told["output"]) == ("completed", {"lines": 2}), told
+        assert call(started, "read_blob", blob_id=blob) == {"content": "a\nb\n", "truncated": False}
+        told = call(started, "run_code", language="sh", code="true")
+        assert told["error"]["type"] == "execution_disabled"
+
+
+@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
+def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "shared", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}}).encode()
+    head = "POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    options = ["--allow-scripts", "--script-folder", str(folder), "--script-concurrency", "1"]
+
+    def wait(done: Any) -> None:
+        until = monotonic() + DEADLINE
+        while not done():
+            assert monotonic() < until
+            sleep(0.02)
+
+    with http_serving(tmp_path / "root", *options, environment={"TMPDIR": str(temporary)}) as started:
+        with started.connect() as bare:
+            bare.sendall(head.encode() + body)
+            wait((folder / "begun").exists)
+            assert [*temporary.glob("*/session-*")]
+        wait(lambda: not [*temporary.glob("*/session-*")])
+        assert started.signal(signal.SIGTERM)[0] == 0
+    assert not [*temporary.iterdir()]

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from wire import FIXTURES, Era, Wire, serving
+
+settings.register_profile("suite", max_examples=200, deadline=None)
+settings.register_profile("fuzz", max_examples=5000, deadline=None)
+settings.load_profile("suite")
 
 
 @pytest.fixture(params=["legacy", "modern"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Reading, Skill, SkillFile, Snapshot, Standing
@@ -148,7 +148,6 @@ def test_skills_that_share_a_name_are_told_in_the_order_of_their_paths():
 
 
 @pytest.mark.requirement("S76-5", "S40-22")
-@settings(max_examples=200, deadline=None)
 @given(_CATALOGUES, st.integers(1, 4), _STANDINGS)
 def test_pages_hold_every_skill_once_in_order_and_end_where_there_is_no_more(
     skills: dict[str, Skill], size: int, least: Standing
@@ -181,7 +180,6 @@ def test_a_page_goes_on_behind_a_path_that_is_gone_or_begins_alike():
 
 
 @pytest.mark.requirement("S76-5", "S40-22")
-@settings(max_examples=300, deadline=None)
 @given(st.sets(_PATHS, max_size=6), st.lists(st.sets(_PATHS, max_size=6), min_size=1, max_size=8), st.integers(1, 3))
 def test_what_stays_is_seen_exactly_once_whatever_comes_or_goes_between_pages(
     stay: set[str], passing: list[set[str]], size: int
@@ -202,7 +200,6 @@ def test_what_stays_is_seen_exactly_once_whatever_comes_or_goes_between_pages(
 # The next snapshot
 
 
-@settings(max_examples=300, deadline=None)
 @given(_CATALOGUES, st.data(), st.booleans())
 def test_replacing_gives_what_building_anew_would(skills: dict[str, Skill], data: st.DataObject, asked_before: bool):
     old = Snapshot(dict(skills), (at("old"),))
@@ -287,7 +284,6 @@ def test_what_names_no_file_is_not_found(segments: tuple[str, ...]):
 
 
 @pytest.mark.requirement("S40-27", "S40-29")
-@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(_PATHS, st.tuples(st.sets(_PATHS, max_size=4), _STANDINGS), max_size=5),
     _STANDINGS,

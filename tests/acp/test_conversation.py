@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.acp import conversation
@@ -200,7 +200,6 @@ def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest
     assert [name for name, _ in told(talk.tell(TWO))] == ["6", "7", "8"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))
 def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
     talk = opened()

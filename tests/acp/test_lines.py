@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.acp.lines import Blocks
@@ -10,7 +10,6 @@ from mcp_skills_server.acp.lines import Blocks
 CHUNKS = st.lists(st.binary(min_size=1, max_size=12) | st.text(alphabet="a\n", min_size=1, max_size=9).map(str.encode))
 
 
-@settings(deadline=None)
 @given(chunks=CHUNKS, longest=st.integers(0, 20))
 def test_all_bytes_come_out_in_order_and_lines_come_out_whole(chunks: list[bytes], longest: int) -> None:
     blocks = Blocks(longest)
@@ -26,7 +25,6 @@ def test_all_bytes_come_out_in_order_and_lines_come_out_whole(chunks: list[bytes
     assert len(rest) <= longest
 
 
-@settings(deadline=None)
 @given(chunks=CHUNKS)
 def test_every_line_is_looked_at_if_it_is_short_enough(chunks: list[bytes]) -> None:
     blocks = Blocks()

@@ -112,14 +112,14 @@ WILD = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=WILD)
 def test_without_roots_it_is_byte_for_byte_a_pipe(raw: bytes) -> None:
     direct = subprocess.run(python(ECHO), input=raw, capture_output=True, check=True, timeout=DEADLINE).stdout
     assert through(raw, python(ECHO)) == (direct, 0, "") and direct == raw
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 16, suppress_health_check=[HealthCheck.too_slow])
 @given(raw=WILD.filter(lambda raw: b"session/new" not in raw))
 def test_with_roots_and_without_a_session_it_is_one_too(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     root = tmp_path_factory.mktemp("skills")

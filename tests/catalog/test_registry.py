@@ -14,7 +14,7 @@ from typing import Any, Final
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.forest import Told, codes, loaded, plant, skill_md, skills, together, view
@@ -725,7 +725,6 @@ def check_changes(before: dict[str, Skill], after: dict[str, Skill], changes: Ch
 
 
 @given(st.lists(st.lists(OPERATION, min_size=1, max_size=3), min_size=1, max_size=10))
-@settings(max_examples=150, deadline=None)
 def test_an_incremental_refresh_ends_where_a_fresh_scan_does(steps: Sequence[Sequence[tuple[str, str, str]]]) -> None:
     with tempfile.TemporaryDirectory() as made, mock.patch.object(scan, "_LOOK_BELOW", 1):
         top = Path(os.path.realpath(made))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
@@ -111,7 +111,6 @@ def test_tools_are_split_outside_parentheses(text: Any, tools: list[str]) -> Non
     assert acp.split_tools(text) == tools
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="ab(), \t*"))
 @pytest.mark.requirement("ACP-6")
 def test_splitting_loses_nothing_but_separators(text: str) -> None:
@@ -324,7 +323,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     params=st.dictionaries(st.sampled_from(["cwd", "mcpServers", "_meta", "x\u2028"]) | st.text(), VALUES),
     indent=st.sampled_from([None, 1]),

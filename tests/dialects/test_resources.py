@@ -6,7 +6,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import resources
@@ -128,7 +128,6 @@ def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: b
 
 
 @pytest.mark.requirement("X-3", "S40-18", "MCP-55")
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.sampled_from(["a.md", "a.png", "a", "a.json"]))
 @example(b"\xef\xbb\xbf\r\n\r\0", "a.md")
 def test_contents_give_the_very_bytes_back(raw: bytes, path: str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076
@@ -315,7 +315,6 @@ def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
 
 
 @pytest.mark.requirement("S76-8")
-@settings(max_examples=200, deadline=None)
 @given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8))
 def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str]):
     here = snapshot(*map(skill, paths))
@@ -395,7 +394,6 @@ _FILES = st.sets(st.lists(_NAMES, min_size=1, max_size=3).map("/".join), max_siz
 
 
 @pytest.mark.requirement("S76-12", "S76-6", "S40-17")
-@settings(max_examples=200, deadline=None)
 @given(_FILES, st.randoms(use_true_random=False))
 def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files: set[str], random: Any):
     one = skill("acme/a", files)
@@ -485,7 +483,6 @@ def test_a_default_that_is_no_text_is_empty(default: Json):
     assert filled("[{{a}}]", {}, {"name": "a", "default": default}) == "[]"
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(), st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=4))
 def test_any_argument_may_hold_any_text(text: str, values: dict[str, str]):
     assume("{{" not in text and not any("{" in name or "}" in name for name in values))
@@ -494,7 +491,6 @@ def test_any_argument_may_hold_any_text(text: str, values: dict[str, str]):
     assert filled(text + marked, values, *declared) == text + "".join("\0" + value for value in values.values())
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(

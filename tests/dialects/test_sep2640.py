@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076, sep2640
@@ -59,7 +59,6 @@ def test_an_entry_is_uri_frontmatter_and_resources():
 
 
 @pytest.mark.requirement("S40-13")
-@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), _JSON, max_size=5))
 def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
@@ -86,7 +85,6 @@ def test_the_skill_path_of_the_uri_ends_with_the_name(path: str):
 
 
 @pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
-@settings(max_examples=200, deadline=None)
 @given(_PATH, st.sets(_PATH, max_size=6))
 def test_resources_are_every_file_once_each_in_the_directory_with_digest_and_size(path: str, files: set[str]):
     one = skill(path, files)

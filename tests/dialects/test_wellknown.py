@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import wellknown
@@ -213,7 +213,6 @@ _SKILL = st.builds(
 
 
 @given(st.lists(_SKILL, max_size=5, unique_by=lambda each: each.name), st.sampled_from(["", "https://cdn.example/x"]))
-@settings(deadline=None)
 def test_what_is_published_is_understood(skills: list[Skill], base: str):
     choice = wellknown.choose(Snapshot({each.path: each for each in skills}))
     pairs = published(*choice.skills)
@@ -510,7 +509,6 @@ def test_a_mark_at_the_beginning_does_no_harm():
 
 
 @given(_JSON | st.lists(_JSON).map(lambda skills: {"skills": skills}), st.booleans())
-@settings(deadline=None)
 def test_wild_json_raises_nothing_else(value: Json, new: bool):
     if new and isinstance(value, dict):
         value["$schema"] = SCHEMA
@@ -525,7 +523,6 @@ def test_wild_json_raises_nothing_else(value: Json, new: bool):
     st.dictionaries(st.sampled_from(["name", "type", "description", "url", "digest", "files"]), _JSON),
     st.sampled_from([fields, old_fields]),
 )
-@settings(deadline=None)
 def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
     for index in (read(make(**changed), fields(name="z")), read_old(make(**changed), old_fields(name="z"))):
         assert index.entries[-1].name == "z"
@@ -534,7 +531,6 @@ def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
 
 
 @given(st.text(max_size=30) | st.from_regex(r"(https?:)?//?[a-z@:\[\]%./?#\\ \t]{0,20}", fullmatch=True))
-@settings(deadline=None)
 def test_no_url_leads_to_anything_but_http(url: str):
     for entry in read(fields(url=url)).entries:
         assert re.match(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]+)?([/?]|$)", entry.url)

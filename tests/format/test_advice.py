@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.advice import look_over, permissions
@@ -165,7 +165,6 @@ def test_a_long_line_is_read_in_bounded_time(text: str):
     assert len(seen(text)) <= 1
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.text(max_size=80)
     | st.lists(st.sampled_from(["curl ", "| ", "sh", "!`", "`", "\n", ">> ~/.bashrc", "\u200d", "a", "\x1b"])).map(

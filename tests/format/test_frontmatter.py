@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format import frontmatter
@@ -320,7 +320,6 @@ _PLAIN = st.text("0123456789+-.eE_:xobyYnNtTfF~ZaAiI<=", min_size=1, max_size=12
 
 
 @pytest.mark.requirement("S40-13")
-@settings(max_examples=500, deadline=None)
 @given(_PLAIN)
 @example("<<")
 @example("=")
@@ -705,14 +704,12 @@ def _check_promises(found: Document) -> None:
 
 
 @pytest.mark.requirement("S40-13")
-@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_document_that_json_can_hold(raw: bytes):
     _check_promises(parse(raw))
 
 
 @pytest.mark.requirement("S40-13")
-@settings(max_examples=500, deadline=None)
 @given(st.text(max_size=80), st.text(max_size=40))
 @example("v: \x85", "")
 @example('v: "\\ud800"', "")
@@ -726,7 +723,6 @@ _VALUES = ["1", ".nan", "0x1", "12:30", "~"]
 _YAML_PARTS = st.lists(st.sampled_from(_SIGNS + _VALUES), max_size=40).map("".join)
 
 
-@settings(max_examples=500, deadline=None)
 @given(_YAML_PARTS)
 def test_any_pieces_of_yaml_give_a_document_that_json_can_hold(text: str):
     _check_promises(document(text))
@@ -747,7 +743,6 @@ _JSON: st.SearchStrategy[Json] = st.recursive(
 
 
 @pytest.mark.requirement("S40-13")
-@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(_TEXT, _JSON, max_size=5))
 def test_json_in_yaml_comes_back_verbatim(fields: dict[str, Json]):
     found = parse(f"---\n{json.dumps(fields, ensure_ascii=False)}\n---\nRead on.\n".encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
@@ -118,7 +118,6 @@ _NAMES = ["a.md", "references/", "../", "%2e", "%2E%2e/", "%00"]
 _PIECES = st.lists(st.sampled_from(_MARKS + _NAMES), max_size=30).map("".join)
 
 
-@settings(max_examples=500, deadline=None)
 @given(_PIECES | st.text(max_size=80))
 @example("[" * 2000)
 @example("> " * 2000)
@@ -201,7 +200,6 @@ def test_a_heading_is_looked_for_in_bounded_time(body: str):
     assert len(headings(body)) <= 40
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(categories=("L", "N", "Zs"), include_characters=".,:;()-'\"/?%$+=@{}|^"), max_size=40))
 def test_the_quick_way_to_a_heading_agrees_with_the_parser(title: str):
     text = " ".join(title.split())

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format import manifest
@@ -286,20 +286,17 @@ def check(found: Findings) -> None:
     json.dumps(fields, allow_nan=False)
 
 
-@settings(deadline=None)
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), st.dictionaries(FIELDS, VALUES, max_size=4), PATHS)
 def test_any_table_is_read_or_told(table: dict[str, Any], frontmatter: dict[str, Any], path: str) -> None:
     raw = "".join(f"{key} = {written(value)}\n" for key, value in table.items())
     check(manifest.read(raw.encode("utf-8", "replace"), frontmatter, path, FILES))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_told(raw: bytes) -> None:
     check(manifest.read(raw, SOUND, "acme/refunds"))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(FIELDS, VALUES, max_size=6), PATHS)
 def test_any_frontmatter_makes_a_manifest(frontmatter: dict[str, Any], path: str) -> None:
     found = manifest.read(None, frontmatter, path)

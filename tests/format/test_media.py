@@ -5,7 +5,7 @@ from __future__ import annotations
 import mimetypes
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.media import MARKDOWN, as_text, is_text, media_type
@@ -87,7 +87,6 @@ def test_text_is_what_is_utf_8_and_of_a_text_type(raw: bytes, media: str | None,
 
 
 @pytest.mark.requirement("S40-18", "X-3")
-@settings(max_examples=200, deadline=None)
 @given(
     st.binary(max_size=60) | st.text(max_size=40).map(str.encode), st.sampled_from([None, "text/plain", "image/png"])
 )

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.codes import CODES, standing
@@ -476,7 +476,6 @@ _ANY = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.dictionaries(_KEYS, _ANY), st.text(max_size=20), st.text(max_size=40))
 def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], directory: str, body: str):
     found = Document(fields, {}, body, 2, ())

@@ -6,7 +6,7 @@ import re
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.uris import segments, uri
@@ -112,7 +112,6 @@ _PATH = st.lists(_NAME, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.requirement("S40-6", "S40-8", "MCP-55")
-@settings(max_examples=300, deadline=None)
 @given(_PATH, _PATH)
 @example("%2e%2e/a", "..%2f..")
 @example("a", "\\")
@@ -126,7 +125,6 @@ def test_a_uri_leads_back_to_its_names(skill: str, file: str):
 
 
 @pytest.mark.requirement("S40-17")
-@settings(max_examples=100, deadline=None)
 @given(_PATH, _PATH)
 def test_a_file_lies_in_the_directory_of_its_skill(skill: str, file: str):
     assert uri(skill, file).startswith(uri(skill) + "/")
@@ -155,7 +153,6 @@ _HOSTILE = st.lists(
 
 
 @pytest.mark.requirement("MCP-55", "S40-30")
-@settings(max_examples=500, deadline=None)
 @given(_HOSTILE | st.text(max_size=30))
 def test_no_way_of_writing_it_climbs_out(text: str):
     found = segments("skill://a/" + text)
@@ -165,7 +162,6 @@ def test_no_way_of_writing_it_climbs_out(text: str):
 
 
 @pytest.mark.requirement("MCP-55")
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8))
 def test_a_doubly_escaped_name_is_decoded_once(name: str):
     once = "".join(f"%{byte:02X}" for byte in name.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.versions import Version, parse
@@ -63,7 +63,6 @@ def test_numbers_that_are_left_out_count_as_zero_and_are_told(text: str, loose: 
     assert parsed("1").key[:3] == parsed("1.0.0").key[:3]
 
 
-@settings(deadline=None)
 @given(versions(), versions(), versions())
 def test_any_versions_are_in_one_order(one: Version, two: Version, three: Version) -> None:
     assert (one.key < two.key) + (one.key == two.key) + (one.key > two.key) == 1
@@ -72,14 +71,12 @@ def test_any_versions_are_in_one_order(one: Version, two: Version, three: Versio
     assert low.key <= middle.key <= high.key and low.key <= high.key
 
 
-@settings(deadline=None)
 @given(versions())
 def test_a_prerelease_comes_before_its_release(version: Version) -> None:
     numbers = ".".join(str(each) for each in version.key[0])
     assert parsed(f"{numbers}-rc.1").key < parsed(numbers).key
 
 
-@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_a_version_or_none(text: str) -> None:
     found = parse(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
@@ -64,7 +64,6 @@ def test_a_blob_that_nobody_uses_goes() -> None:
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
 def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
     clock = Clock()

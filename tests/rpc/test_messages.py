@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.rpc import messages
@@ -92,14 +92,12 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_what_is_written_is_read_back(value: Any) -> None:
     raw = messages.dump(value)
     assert b"\n" not in raw and messages.parse(raw) == value == json.loads(raw)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     try:

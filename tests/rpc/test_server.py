@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.rpc import server
@@ -162,7 +162,6 @@ def well_formed(answer: Any) -> bool:
     )
 
 
-@settings(deadline=None)
 @given(CALLS | VALUES | st.lists(CALLS | VALUES, max_size=5))
 def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) -> None:
     answer = send(desk, json.dumps(message).encode())
@@ -175,7 +174,6 @@ def test_any_message_has_a_well_formed_answer_or_none(desk: Desk, message: Any) 
         assert well_formed(answer)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_have_a_well_formed_answer_or_none(desk: Desk, raw: bytes) -> None:
     answer = send(desk, raw)

@@ -264,7 +264,7 @@ _TREES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "alpha-beta"]), _WORD
 
 
 @either_index
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings().max_examples // 5)
 @given(st.lists(_TREES, min_size=2, max_size=4))
 def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, list[str]]]) -> None:
     known = Registry([])
@@ -345,7 +345,6 @@ def test_no_question_is_too_odd(query: str) -> None:
     assert set(found(query, skill("one"), skill("two"))) <= {"one", "two"}
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(st.characters(), max_size=60))
 @example("ﬁ")
 @example("İ")

@@ -935,7 +935,7 @@ def shared() -> Runtime:
     return Runtime(loaded(Path(FIXTURES)))
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(calls(), min_size=1, max_size=3), hosted=st.booleans())
 def test_nothing_that_a_model_says_raises(
     shared: Runtime, said: list[tuple[str, dict[str, Any]]], hosted: bool

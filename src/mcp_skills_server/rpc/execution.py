@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher, messages
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
+from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.processes import NOT_STARTED
 from mcp_skills_server.runtime.scripts import Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
@@ -42,7 +42,6 @@ MAX_RESULT: Final = 1 << 20
 """Bytes of the JSON that a function may return."""
 _TIDYING_S: Final = 20.0
 _LOGS: Final = 4000
-_SUMMARY: Final = 200
 _LEFT_OUT: Final = f"\nmcp-skills-server: there are more files in {BLOBS_OUT} than are kept\n"
 _LAUNCHER: Final = ".launcher.py"
 _PYTHON: Final = ("python", "python3", "py")
@@ -111,7 +110,8 @@ class Executor:
             return failed("unsupported_runtime", said)
         missing = [name for name in manifest.secrets if name not in self._secrets]
         if missing:
-            said = f"{manifest.name} needs {', '.join(missing)[:_SUMMARY]}, which whoever runs the server has not given"
+            names = ", ".join(missing)[:MAX_SUMMARY]
+            said = f"{manifest.name} needs {names}, which whoever runs the server has not given"
             return failed("secret_missing", said)
 
         def start(workspace: Workspace) -> Awaitable[Outcome]:
@@ -194,16 +194,6 @@ class Executor:
         return _told(task, outcome, result if task.called else None, blobs, remark="" if whole else _LEFT_OUT)
 
 
-def new_run_id() -> str:
-    """Names a run."""
-    return f"run_{secrets.token_hex(8)}"
-
-
-def failed(kind: str, message: str) -> Run:
-    """A run that was not begun."""
-    return Run(new_run_id(), message[:_SUMMARY], error=(kind, message))
-
-
 def _seconds(timeout_ms: int | None) -> float | None:
     return None if timeout_ms is None else timeout_ms / 1000
 
@@ -224,7 +214,7 @@ def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str,
     elif not task.called and outcome.stdout_truncated:
         wrong = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
     done = f"{task.title} completed in {outcome.duration_ms} ms."
-    summary = done if wrong is None else " ".join(wrong[1].split())[:_SUMMARY] or wrong[0]
+    summary = done if wrong is None else " ".join(wrong[1].split())[:MAX_SUMMARY] or wrong[0]
     return Run(new_run_id(), summary, None if wrong else told, blobs, logs[-_LOGS:], wrong)
 
 
@@ -310,7 +300,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
             wrong = fields.get("error")
             if isinstance(wrong, dict):
                 of = cast(dict[str, Any], wrong)
-                return None, (str(of.get("type"))[:_SUMMARY], str(of.get("message"))[:_LOGS])
+                return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_LOGS])
             if "output" in fields:
                 return cast(Json, fields["output"]), None
     except RequestError:

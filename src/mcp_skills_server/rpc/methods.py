@@ -7,7 +7,6 @@ Skills are looked up by name and version, files by exact path in their skill: no
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -24,6 +23,7 @@ from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import METHOD_NOT_FOUND, CallError
+from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import cursors
 
@@ -170,9 +170,9 @@ class Methods:
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
             if self._executor is None:
-                return _failed(dialect.DISABLED, self._refusal)
+                return dialect.run(failed(dialect.DISABLED, self._refusal))
             if entry.skill is None:
-                return _failed("not_executable", f"{wish.name} is an instruction; read it")
+                return dialect.run(failed("not_executable", f"{wish.name} is an instruction; read it"))
             return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish))
 
         return await self._answer(ask)
@@ -181,7 +181,7 @@ class Methods:
         wish = dialect.code_execution(params)
         executor = self._executor
         if executor is None or not self._settings.code:
-            return _failed(dialect.DISABLED, _NO_CODE if executor is not None else self._refusal)
+            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else self._refusal))
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             catalogue = await self._catalogue(snapshot, last=last)
@@ -290,8 +290,3 @@ def _about(name: str, version: str | None) -> dict[str, Json]:
 
 def _paths(entry: Entry) -> list[str]:
     return list(guide.files() if entry.skill is None else entry.skill.files)
-
-
-def _failed(kind: str, said: str) -> Result:
-    """A run that was not begun (SP-20, X-27)."""
-    return dialect.run(dialect.Run(f"run_{secrets.token_hex(8)}", said, error=(kind, said)))

@@ -1,6 +1,6 @@
 """An agent for editors that speak ACP, written with its Python SDK, that tells which skills it has and can load them.
 
-Start it from an editor as `python examples/acp_agent.py [FOLDER...]`; it needs `pip install 'mcp-skills-server[acp]'`.
+Start it from an editor as `python examples/acp_agent.py [FOLDER...]`; it needs `pip install '.[acp]'`.
 There is no model in it: the text of a prompt is taken for the name of a skill, whose instructions are the answer.
 """
 
@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import acp
-from acp.schema import AgentCapabilities, AvailableCommand
+try:
+    import acp
+    from acp.schema import AgentCapabilities, AvailableCommand
+except ModuleNotFoundError:
+    sys.exit("acp_agent.py: the SDK of ACP is missing; pip install '.[acp]', or agent-client-protocol")
 
 from mcp_skills_server import AcpSkills, Runtime
 

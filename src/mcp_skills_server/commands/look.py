@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
+    PROBLEMS counts what a look at SKILL.md alone shows; `validate` reads every file.
+
     \b
     Examples:
       mcp-skills-server list ~/skills
@@ -44,7 +46,10 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
         about = " ".join(str(told["description"]).split())
         state = str(told["problems"]) + ("" if told["served"] else " (not served)")
         rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
-    _table(rows)
+    if skills:
+        _table(rows)
+    else:
+        click.echo("mcp-skills-server: no skill: no folder there has a SKILL.md", err=True)
     for problem in snapshot.problems:
         click.echo(str(problem), err=True)
 
@@ -126,7 +131,8 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
 def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
     """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
 
-    A PATH is a skill, its SKILL.md, or a folder of skills. Exit code 1 when there are errors.
+    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site; each is
+    looked at alone. `list` shows which skill of several ROOTs hides which. Exit code 1 when there are errors.
 
     \b
     Examples:
@@ -154,8 +160,13 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
     else:
         for problem in problems:
             click.echo(_annotation(problem) if form == "github" else str(problem))
-        click.echo(f"{count} skills, {errors} errors, {len(problems) - errors} warnings", err=form == "github")
+        told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
+        click.echo(", ".join(told), err=form == "github")
     return 0 if ok else 1
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _summary(skill: Skill) -> dict[str, Any]:

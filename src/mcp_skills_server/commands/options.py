@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -17,13 +17,21 @@ if TYPE_CHECKING:
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.session import Runtime
 
+_ONLY_SCRIPTS: Final = {
+    "--interpreter": "interpreters",
+    "--script-folder": "script_folders",
+    "--script-secret": "script_secrets",
+    "--allow-code": "allow_code",
+}
+"""Options that are nothing without --allow-scripts, with the parameter of each."""
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def limits(command: _F) -> _F:
     """The options that bound a skill."""
     for name, default, words in (
-        ("depth", 6, "Levels of folders between a root and a skill."),
+        ("depth", 6, "How many levels below a root a skill may lie."),
         ("bytes", 16 << 20, "Bytes of one skill, all files together."),
         ("files", 512, "Files of one skill."),
         ("skill-md", 1 << 20, "Bytes of a SKILL.md."),
@@ -130,7 +138,7 @@ def scripts(command: _F) -> _F:
         click.option(
             "--allow-scripts/--no-allow-scripts",
             default=False,
-            help="Let the model run scripts from the scripts/ directory of skills it has loaded.",
+            help="Let clients run what skills bring: scripts of loaded skills, and actions by the Skills Protocol.",
         ),
     ):
         command = option(command)
@@ -162,15 +170,9 @@ def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
     """What the Skills Protocol may run.
 
     Raises:
-        UsageError: code is allowed and scripts are not, or there is no such variable, or it is none to hand on.
+        UsageError: there is no such variable, or it is none to hand on.
     """
     from mcp_skills_server.rpc.methods import ExecutionSettings
-
-    if not options["allow_scripts"]:
-        for name, given in (("--allow-code", options["allow_code"]), ("--script-secret", options["script_secrets"])):
-            if given:
-                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-        return ExecutionSettings()
     from mcp_skills_server.runtime.arguments import checked_env
 
     missing = [name for name in options["script_secrets"] if name not in os.environ]
@@ -193,6 +195,9 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
 
     settings = RuntimeSettings(max_loaded=options["max_loaded"], catalogue_tokens=options["catalog_tokens"])
     if not options["allow_scripts"]:
+        for name, key in _ONLY_SCRIPTS.items():
+            if options.get(key):
+                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts import ScriptSettings
 
@@ -225,6 +230,9 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     """
     registry, supply = open_roots(given, options)
     if supply is not None:
+        from mcp_skills_server.commands.running import log_to_stderr
+
+        log_to_stderr("warning")
         supply.fetch()
     return registry
 

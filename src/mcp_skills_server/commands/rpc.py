@@ -35,10 +35,9 @@ def rpc(roots: tuple[str, ...], **options: Any) -> None:
     from mcp_skills_server.rpc.server import Rpc
     from mcp_skills_server.rpc.stdio import serve
 
-    settings = execution_settings(options)
     registry, start = open_followed(roots, options)
     runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_tokens": 0})
-    methods = Methods(runtime, settings)
+    methods = Methods(runtime, execution_settings(options))
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

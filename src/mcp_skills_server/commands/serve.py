@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     "--allowed-host",
     multiple=True,
     metavar="NAME",
-    help="HTTP: a name that the Host header may have, beside those of this machine. May be repeated; * for any.",
+    help="HTTP: a name that the Host header may have. May be repeated; * for any. The names of this machine "
+    "may pass without it where --host is one of them.",
 )
 @click.option(
     "--allowed-origin",
@@ -133,9 +134,9 @@ if TYPE_CHECKING:
 def serve(roots: tuple[str, ...], **options: Any) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills at any depth, or a skill itself. Of two skills with the same path the one of
-    the earlier ROOT is served. Every option has an environment variable: MCP_SKILLS_PAGE_SIZE for --page-size, and
-    MCP_SKILLS_ROOTS for the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, or the address of a site. Of two skills
+    with the same path the one of the earlier ROOT is served. Every option has an environment variable:
+    MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
 
     \b
     Examples:
@@ -160,6 +161,8 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         prompts=options["prompts"],
         prompt_choice=options["prompt_choice"],
     )
+    if options["publish_only"] and not options["publish"]:
+        raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(registry, options)
     watcher = make_watcher(registry, options)
     if supply is not None:

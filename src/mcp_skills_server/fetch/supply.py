@@ -50,6 +50,10 @@ def default_cache() -> Path:
     return Path(base).expanduser() / "mcp-skills-server"
 
 
+class _NotFetched(Exception):  # noqa: N818
+    """A site cannot be had now; the message says why."""
+
+
 class Supply:
     """The sites and archives among the roots.
 
@@ -91,8 +95,15 @@ class Supply:
 
         async def all_sites() -> None:
             for site, folder in self._sites.items():
-                if await self._refresh(site, folder, revalidate=True) is None and not _has_skills(folder):
-                    raise UsageError(f"{site}: nothing could be fetched, and there is no copy of it")
+                try:
+                    await self._refresh(site, folder, revalidate=True)
+                except UsageError:
+                    if not _has_skills(folder):
+                        raise
+                except _NotFetched as trouble:
+                    if not _has_skills(folder):
+                        raise UsageError(f"{site}: {trouble}; there is no copy of it") from None
+                    self._tell(site, (f"{trouble}; serving the last copy",))
 
         if self._sites:
             anyio.run(all_sites)
@@ -136,32 +147,43 @@ class Supply:
         # Not all at the same moment, when many servers were started together.
         while await self._goes_on(wait * random.uniform(1, 1.1)):  # noqa: S311
             wait = retry
-            report = await self._refresh(site, folder)
-            if report is None:
-                retry = min(retry * 2, _LAST_RETRY_S)
+            try:
+                report = await self._refresh(site, folder)
+            except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
+                logger.debug("%s: %s", site, error)
+            except _NotFetched as trouble:
+                last = "serving the last copy" if _has_skills(folder) else "there is no copy of it yet"
+                self._tell(site, (f"{trouble}; {last}",))
             else:
                 wait, retry = report.next_check_s, _FIRST_RETRY_S
+                continue
+            retry = min(retry * 2, _LAST_RETRY_S)
 
     async def _goes_on(self, seconds: float) -> bool:
         return not await to_thread.run_sync(self._stop.wait, seconds, abandon_on_cancel=True)
 
-    async def _refresh(self, site: str, folder: Path, *, revalidate: bool = False) -> Report | None:
+    async def _refresh(self, site: str, folder: Path, *, revalidate: bool = False) -> Report:
+        """Bring the copy of a site up to date.
+
+        Raises:
+            _NotFetched: it cannot be had now.
+            UsageError: the folder cannot be written, or somebody else writes there.
+        """
         try:
             report = await refresh(site, folder, replace(self._settings, revalidate=revalidate))
         except (IndexRefused, Unacceptable, Unreachable) as error:
-            self._tell(site, (f"{error}; serving the last copy",))
-        except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
-            logger.debug("%s: %s", site, error)
-        except Exception:  # a bug must not end the others' service
+            raise _NotFetched(str(error)) from None
+        except UsageError:
+            raise
+        except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", site)
-        else:
-            self._tell(site, (*report.warnings, *map(str, report.refused)))
-            changed = [*report.added, *report.updated, *report.pruned]
-            if changed:
-                more = f" and {len(changed) - _NAMES_TOLD} more" if len(changed) > _NAMES_TOLD else ""
-                logger.info("%s: fetched %s%s", site, ", ".join(changed[:_NAMES_TOLD]), more)
-            return report
-        return None
+            raise _NotFetched("it could not be fetched") from error
+        self._tell(site, (*report.warnings, *map(str, report.refused)))
+        changed = [*report.added, *report.updated, *report.pruned]
+        if changed:
+            more = f" and {len(changed) - _NAMES_TOLD} more" if len(changed) > _NAMES_TOLD else ""
+            logger.info("%s: fetched %s%s", site, ", ".join(changed[:_NAMES_TOLD]), more)
+        return report
 
     def _tell(self, site: str, words: tuple[str, ...]) -> None:
         """Log what is wrong, once for as long as it stays the same."""

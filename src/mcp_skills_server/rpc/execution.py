@@ -56,6 +56,9 @@ _EXTENSIONS: Final = {
     "powershell": ".ps1",
 }
 """Languages whose name is not their extension."""
+_NODE: Final = "Node.js v"
+_LONGEST_MS: Final = 10**12
+"""More than is ever allowed, and still a number of floating point."""
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
 
 
@@ -143,7 +146,7 @@ class Executor:
         """
         extension = _EXTENSIONS.get(wish.language, f".{wish.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
-            known = " ".join(each[1:] for each in self._scripts.extensions)
+            known = ", ".join(_languages(self._scripts.extensions))
             said = f"the language {printable(wish.language[:100])!r} is not run here; there are {known}"
             return failed("unsupported_runtime", said)
         if wish.entrypoint is not None and not (extension == ".py" and wish.entrypoint.isidentifier()):
@@ -195,13 +198,13 @@ class Executor:
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
-    return None if timeout_ms is None else timeout_ms / 1000
+    return None if timeout_ms is None else min(timeout_ms, _LONGEST_MS) / 1000
 
 
 def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, remark: str) -> Run:
     logs = (outcome.stdout if task.called else "") + outcome.stderr + remark
     told, wrong = _returned(result) if task.called else (_printed(outcome), None)
-    last = _last_line(outcome.stderr)
+    last = _reason(outcome.stderr)
     if outcome.timed_out:
         wrong = ("timeout", "the run was ended after its time limit")
     elif outcome.exit_code == NOT_STARTED and result is None:
@@ -316,6 +319,14 @@ def _printed(outcome: Outcome) -> Json:
         return outcome.stdout
 
 
-def _last_line(text: str) -> str:
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return lines[-1][:_LOGS] if lines else ""
+def _languages(extensions: Iterable[str]) -> list[str]:
+    """What may be asked for, of these extensions: names, and extensions that have none."""
+    names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
+    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
+
+
+def _reason(stderr: str) -> str:
+    """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's farewell."""
+    lines = [line.rstrip() for line in stderr.splitlines() if line.strip() and not line.startswith(_NODE)]
+    plain = [line for line in lines if not line[0].isspace()]
+    return next(reversed(plain or lines), "").strip()[:_LOGS]

@@ -381,7 +381,8 @@ class Scripts:
             remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
         skill = wish.skills.get(wish.within)
         whose = "a call" if skill is None else skill.path
-        logger.info("ran %s of %s: exit code %s, %d ms", wish.path, whose, ended.exit_code, ended.duration_ms)
+        how = "ended by the server" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        logger.info("ran %s of %s: %s, %d ms", wish.path, whose, how, ended.duration_ms)
         return Outcome(
             wish.path,
             ended.exit_code,
@@ -422,7 +423,7 @@ class Scripts:
         if timeout_s is None:
             return min(self._settings.timeout_s, most)
         if not 0 < timeout_s <= most:
-            raise RequestError(f"timeout_s must be more than 0 and at most {most:g} seconds, not {timeout_s:g}")
+            raise RequestError(f"The time limit must be more than 0 and at most {most:g} seconds")
         return timeout_s
 
 

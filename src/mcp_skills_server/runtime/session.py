@@ -456,11 +456,13 @@ def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -
         if wanted == uri(skill.path, path):
             return path
     inside = [path for path in paths if path.startswith(plain.rstrip("/") + "/")]
-    near = inside or get_close_matches(plain, paths, _SUGGESTED) or list(paths)
+    close = [] if inside else get_close_matches(plain, paths, _SUGGESTED)
+    near = inside or close or list(paths)
     shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
+    lead = "nearest" if close else "there is"
     kind = f"file below {below}" if below else "file"
     said = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
-    raise RequestError(f"{wanted[:200]!r} {said}; " + (f"there is: {shown}" if near else f"it has no {kind}"))
+    raise RequestError(f"{wanted[:200]!r} {said}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
 
 
 @cache

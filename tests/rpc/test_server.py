@@ -67,6 +67,23 @@ def test_a_batch_is_answered_call_by_call(desk: Desk) -> None:
     assert all(each["result"]["skills"] for each in answers[:4])
 
 
+def test_a_batch_lets_others_go_on(desk: Desk) -> None:
+    ended: list[str] = []
+
+    async def ask(name: str, message: Any) -> None:
+        await desk.send(message)
+        ended.append(name)
+
+    async def both() -> None:
+        await desk.send(LIST)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "batch", [LIST] * MAX_BATCH)
+            tasks.start_soon(ask, "other", LIST)
+
+    anyio.run(both)
+    assert ended == ["other", "batch"]
+
+
 def test_a_batch_has_a_bound(desk: Desk) -> None:
     assert len(send(desk, [LIST] * MAX_BATCH)) == MAX_BATCH
     assert code(send(desk, [LIST] * (MAX_BATCH + 1))) == -32600

@@ -291,6 +291,13 @@ async def test_adding_keeps_the_order_and_each_skill_once(session: Session) -> N
     assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
 
 
+async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
+    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
+    assert "too long (maxItems: 64)" in words and len(words) < 600
+    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(64)]})
+    assert words.count("Unknown skill") == 3
+
+
 @pytest.mark.requirement("X-30")
 @pytest.mark.parametrize("mode", ["replace", "add"])
 async def test_with_one_unknown_name_nothing_is_loaded(session: Session, mode: str) -> None:

@@ -1,7 +1,11 @@
-"""A client that trickles: real sockets that send a part of a request and nothing more."""
+"""Clients that trickle, or do not read: real sockets that send a part of a request, or take a part of an answer."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -49,3 +53,57 @@ def test_streams_outlast_it(tmp_path: Path) -> None:
             server.said("closed a connection", count)
         write_skill(tmp_path / "a")
         assert stream.until("notifications/skills/list_changed")
+
+
+def big(folder: Path) -> Path:
+    write_skill(
+        folder / "big", body="x" * 900_000, **{f"references__part{number}_md": "y" * 900_000 for number in range(9)}
+    )
+    return folder
+
+
+def unread(server: Server, said: bytes, window: int = 4096) -> socket.socket:
+    """A connection that asks for more than it reads."""
+    bare = server.connect(receive_buffer=window)
+    bare.sendall(said)
+    return bare
+
+
+def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
+    with http_serving(big(tmp_path), "--request-timeout", "0.2", "--max-connections", "4") as server:
+        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
+        path = published["url"]
+        batch = json.dumps(
+            [
+                {"jsonrpc": "2.0", "id": number, "method": "read_skill_file", "params": {"name": "big", "path": name}}
+                for number in range(9)
+                for name in [f"references/part{number}.md"]
+            ]
+        ).encode()
+        head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        asked = [
+            f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+            head + b"Content-Length: %d\r\n\r\n" % len(batch) + batch,
+            head + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(batch) + batch,
+        ]
+        with ExitStack() as stack:
+            for said in asked:
+                stack.enter_context(unread(server, said))
+            server.said("cut off a client that did not read its answer", times=3)
+            assert server.send("GET", "/healthz").status == 200
+
+
+def test_who_reads_slowly_gets_it_all(tmp_path: Path) -> None:
+    with http_serving(big(tmp_path), "--request-timeout", "0.2") as server:
+        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
+        said = f"GET {published['url']} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        raw = b""
+        with unread(server, said, window=1 << 17) as bare:
+            for _ in range(8):
+                raw += bare.recv(1 << 17)
+                rest(server, WHOLE[:10])  # another connection that is given up is the clock
+            while piece := bare.recv(1 << 20):
+                raw += piece
+        body = raw.partition(b"\r\n\r\n")[2]
+        assert "sha256:" + hashlib.sha256(body).hexdigest() == published["digest"]
+        assert "cut off" not in server.stderr

@@ -34,6 +34,8 @@ _TOKEN: Final = 4
 _TOOL_SHARE: Final = 4
 """The tool's description has room for this part of what the instructions have."""
 _CLIPPED: Final = 120
+_MOST_AT_ONCE: Final = 64
+"""Names in one call."""
 _MOST_NAMES: Final = 100
 _MOST_FILES: Final = 200
 _MOST_PROBLEMS: Final = 10
@@ -235,6 +237,7 @@ def _load_tool(offers: Sequence[Offer], tokens: int, bound: Mapping[str, Json]) 
                 "type": "array",
                 "items": names,
                 "minItems": 1,
+                "maxItems": _MOST_AT_ONCE,
                 "description": "Names of the skills to load.",
             },
             "mode": {
@@ -256,7 +259,12 @@ def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         "Unload skills",
         "Unload skills whose task is done: the named ones, or all. Their instructions count no more.",
         {
-            "names": {"type": "array", "items": {"type": "string"}, "description": "Names of the skills to unload."},
+            "names": {
+                "type": "array",
+                "items": {"type": "string"},
+                "maxItems": _MOST_AT_ONCE,
+                "description": "Names of the skills to unload.",
+            },
             "all": {"type": "boolean", "description": "Unload every skill."},
             **bound,
         },

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from anyio import to_thread
@@ -18,6 +17,7 @@ from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, versions
+from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 Result: TypeAlias = "dict[str, Json]"
 
 _LOAD_PATIENCE_S: Final = 60.0
-_NEAREST: Final = 3
 _VERSIONS_SHOWN: Final = 20
 _NO_SCRIPTS: Final = (
     "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work by the skill's "
@@ -150,7 +149,7 @@ class Methods:
             raw = await self._bytes(entry, wish.path)
             if raw is None:
                 said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
-                near = get_close_matches(wish.path[:200], _paths(entry), _NEAREST)
+                near = nearest(wish.path, _paths(entry))
                 raise CallError(printable(f"{said}; nearest: {', '.join(near)}" if near else said), about)
             text = media.as_text(raw, media.media_type(wish.path))
             if text is None:
@@ -231,7 +230,7 @@ class Methods:
         there = catalogue.versions(name)
         if not there:
             # Among thousands of names it takes a while.
-            near = await to_thread.run_sync(get_close_matches, name[:200], list(catalogue.names()), _NEAREST)
+            near = await to_thread.run_sync(nearest, name, catalogue.names())
             hint = f"nearest: {', '.join(near)}" if near else f"{dialect.LIST} shows what there is"
             raise CallError(f"Unknown skill {printable(name[:100])!r}; {hint}", _about(name, version))
         found = there[-1] if version is None else next((e for e in there if e.manifest.version.text == version), None)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, cast
 
+import anyio.lowlevel
+
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST, MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
@@ -17,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 8 << 20
 """Bytes of a message."""
-MAX_ANSWERS: Final = 32 << 20
+MAX_ANSWERS: Final = 8 << 20
 """Bytes of answers in one batch; what comes after is refused."""
 
 
@@ -50,6 +52,7 @@ class Rpc:
         answers: list[bytes] = []
         size = 0
         for each in batch:
+            await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
             told = await self._one(each) if size <= MAX_ANSWERS else _over(each)
             if told is not None:
                 answers.append(told)

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -23,6 +22,7 @@ from mcp_skills_server.dialects import runtime, sep2076
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, uris
+from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.uris import SCHEME, uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Told now and then, while a script runs, for how many seconds it has."""
 
+_MOST_SAID: Final = 400
+"""Characters of what is wrong with an argument."""
 _SUGGESTED: Final = 3
 _SHOWN_PATHS: Final = 40
 
@@ -353,8 +355,10 @@ class Session:
                 found.append(self._runtime.find(snapshot, name))
             except RequestError as error:
                 wrong.append(str(error))
+            if len(wrong) == _SUGGESTED:  # enough to tell, and each is a search
+                break
         if wrong:
-            raise RequestError("Nothing was loaded. " + ". ".join(wrong[:_SUGGESTED]))
+            raise RequestError("Nothing was loaded. " + ". ".join(wrong))
         return found
 
     def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any]) -> Skill:
@@ -456,7 +460,7 @@ def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -
         if wanted == uri(skill.path, path):
             return path
     inside = [path for path in paths if path.startswith(plain.rstrip("/") + "/")]
-    close = [] if inside else get_close_matches(plain, paths, _SUGGESTED)
+    close = [] if inside else nearest(plain, paths, _SUGGESTED)
     near = inside or close or list(paths)
     shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
     lead = "nearest" if close else "there is"
@@ -485,4 +489,7 @@ def _wrong(tool: str, given: Mapping[str, Any]) -> str | None:
     if error is None:
         return None
     place = printable(".".join(map(str, error.absolute_path)))[:100]
-    return f"{f'Argument {place}: ' if place else ''}{error.message[:400]}. {tool} takes: {taken}"
+    said: str = error.message
+    if len(said) > _MOST_SAID:  # what was given comes first in it, what is wrong with that comes last
+        said = f"... {said[-_MOST_SAID // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SAID // 2]})"
+    return f"{f'Argument {place}: ' if place else ''}{said}. {tool} takes: {taken}"

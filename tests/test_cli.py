@@ -41,6 +41,12 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
         (["show", "fixtures/skills", "nothing"], "nothing"),
         (["validate", "no/such/folder"], "no such folder"),
         (["validate"], "PATH"),
+        (["serve", "fixtures/skills", "--interpreter", ".py=python3"], "--allow-scripts"),
+        (["serve", "fixtures/skills", "--script-folder", "."], "--allow-scripts"),
+        (["serve", "fixtures/skills", "--script-secret", "PATH"], "--allow-scripts"),
+        (["serve", "fixtures/skills", "--allow-code"], "--allow-scripts"),
+        (["serve", "fixtures/skills", "--transport", "http", "--publish-only", "--no-publish"], "leave nothing"),
+        (["list", "https://127.0.0.1:1"], "there is no copy of it"),
         (["install"], "HOST"),
         (["install", "cursor", "no/such/folder"], "no such folder"),
         (["install", "emacs", "fixtures/skills"], "emacs"),
@@ -214,3 +220,15 @@ def test_an_empty_value_for_tokens_does_not_open_the_server(variable: str) -> No
     for option in ("--tokens", "--token-file"):
         done = run("serve", FIXTURES, "--transport", "http", "--port", "0", option, "")
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_without_skills_is_told_so(tmp_path: Path) -> None:
+    for command in ("list", "validate"):
+        done = run(command, tmp_path)
+        assert done.returncode == 0
+        assert done.stderr.startswith("mcp-skills-server: no skill") and len(done.stderr.splitlines()) == 1
+
+
+def test_counts_are_told_in_words(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    assert run("validate", tmp_path).stdout == "1 skill, 0 errors, 0 warnings\n"

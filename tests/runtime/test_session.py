@@ -417,7 +417,7 @@ async def test_paths_of_the_disk_are_told_to_nobody_else(tmp_path: Path, session
 async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> None:
     session = Runtime(loaded(plant(tmp_path, skills("x/report", "y/report")))).session()
     words = await refused(session, "skills_load", {"names": ["report"]})
-    assert "Several skills are named 'report'; ask for one of: x/report, y/report" in words
+    assert words.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
     assert active(await ask(session, "skills_load", names=["y/report"])) == ["y/report"]
     assert listed(await ask(session, "skills_list")) == ["x/report", "y/report"]
     shown = await session.instructions()

@@ -143,6 +143,8 @@ class Runtime:
         try:
             return sep2076.find(snapshot, wanted, Standing.LENIENT)
         except RequestError as error:
+            if snapshot.named(wanted, Standing.LENIENT):
+                raise  # it names them all
             near = [_name(skill, snapshot) for skill in self.search.find(wanted, _SUGGESTED, runtime.is_offered)]
             hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
             raise RequestError(f"{error}; {hint}") from None

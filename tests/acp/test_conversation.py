@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,12 @@ def test_a_batch_counts_as_its_messages() -> None:
     assert told(talk.hear(answer)) == [("s", ["one"])]
 
 
+def test_the_name_of_the_server_is_none_of_thousands_that_are_taken() -> None:
+    servers = [{"name": "skills"}, *({"name": f"skills-{number}"} for number in range(2, 12_000)), {"name": [1]}, 5]
+    changed = json.loads(make().ask(request(1, "session/new", mcpServers=servers)))["params"]["mcpServers"]
+    assert changed[:-1] == servers and changed[-1]["name"] == "skills-12000"
+
+
 def test_a_server_is_added_to_setups_alone_and_only_where_it_can_be_of_use() -> None:
     setup = request(1, "session/new", mcpServers=[])
     added = json.loads(make().ask(setup))["params"]["mcpServers"]
@@ -198,6 +205,85 @@ def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest
     assert [name for name, _ in told(heard)] == ["6", "7", "8"]
     talk.hear(b"".join(commands(str(number)) for number in range(99)))
     assert [name for name, _ in told(talk.tell(TWO))] == ["6", "7", "8"]
+
+
+def kept(talk: Conversation) -> int:
+    """Bytes of the agent's own updates that are kept in mind."""
+    return sum(len(text or "") for text in talk._theirs._texts.values())
+
+
+LONG = [{"name": "c", "description": "C" * 2000}]
+
+
+def test_nothing_is_kept_of_a_session_that_nobody_asked_for() -> None:
+    talk = opened()
+    before = kept(talk)
+    for number in range(50):
+        assert talk.hear(commands(f"none-{number}", availableCommands=LONG)) == b""
+    assert kept(talk) == before
+    talk.ask(request(2, "session/load", sessionId="t"))
+    talk.hear(commands("none", availableCommands=LONG) + commands("t", availableCommands=LONG))
+    assert 2000 < kept(talk) - before < 3000
+    assert talk.hear(line(id=2, error={"code": 1, "message": "no"})) == b"" and kept(talk) == before
+
+
+def test_what_is_told_before_the_answer_that_names_its_session_is_kept_until_then() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/new", mcpServers=[]))
+    talk.hear(commands("t", availableCommands=LONG) + commands("none", availableCommands=LONG))
+    after = talk.hear(line(id=2, result={"sessionId": "t"}))
+    assert told(after) == [("t", ["one"])] and json.loads(after)["params"]["update"]["availableCommands"] == LONG
+    assert 2000 < kept(talk) < 3000
+    talk.ask(request(3, "session/close", sessionId="t"))
+    talk.hear(line(id=3, result={}))
+    assert kept(talk) == 0
+
+
+def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_MOST_BYTES", 5000)
+    talk = opened()
+    for identifier, name in enumerate("abcd", 10):
+        talk.ask(request(identifier, "session/load", sessionId=name))
+        talk.hear(line(id=identifier, result={}))
+        talk.hear(commands(name, availableCommands=LONG))
+        assert kept(talk) <= 5000
+    # Of those of longest ago nothing is told, since that would take the agent's commands away.
+    assert [name for name, _ in told(talk.tell(TWO))] == ["s", "c", "d"]
+    assert told(talk.hear(commands("a"))) == [("a", ["one", "two"])]
+    assert talk.hear(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
+
+
+def test_a_session_with_a_huge_name_is_passed_over() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/new", mcpServers=[]))
+    assert talk.hear(commands("t" * 5000)) == talk.hear(line(id=2, result={"sessionId": "t" * 5000})) == b""
+    assert [name for name, _ in told(talk.tell(TWO))] == ["s"]
+
+
+def nested(depth: int) -> bytes:
+    """An update of `s` that is nested so deep."""
+    return commands(availableCommands=["here"]).replace(b'"here"', b"[" * depth + b"]" * depth)
+
+
+def test_what_is_nested_too_deep_costs_its_session_alone() -> None:
+    talk = opened()
+    talk.ask(request(2, "session/load", sessionId="t"))
+    talk.hear(line(id=2, result={}))
+    limit = sys.getrecursionlimit()
+    for depth in range(limit - 249, limit + 20):
+        talk.hear(nested(depth))
+        heard = talk.tell(TWO if depth % 2 else ONE)
+        assert b'"sessionId":"t"' in heard
+    assert b'"sessionId":"s"' not in heard
+    assert told(talk.hear(commands())) == [("s", ["one", "two"])]
+
+
+def test_a_setup_that_is_nested_too_deep_costs_itself_alone() -> None:
+    limit = sys.getrecursionlimit()
+    usual = request(1, "session/new", mcpServers=[])
+    for depth in range(limit - 250, limit + 20):
+        deep = request(2, "session/new", mcpServers=[], x="here").replace(b'"here"', b"[" * depth + b"]" * depth)
+        assert b"/bin/skills" in make().ask(deep + usual).splitlines()[1]
 
 
 @given(st.lists(st.binary() | st.text().map(str.encode), max_size=4))

@@ -215,6 +215,59 @@ def test_an_editor_that_goes_while_the_agent_reads_nothing_leaves_no_process() -
         gone(pid)
 
 
+FLOOD = """
+import os, sys
+os.write(1, b"x" * 999 + b"\\n")
+for _ in range(int(sys.argv[1])):
+    os.write(1, b"x" * 999 + b"\\n")
+open(sys.argv[2], "w").close()
+"""
+
+
+def flood(lines: int, done: Path) -> list[str]:
+    """An agent that says this many lines of 1000 bytes, makes the file `done`, and ends."""
+    return [*python(FLOOD), str(lines - 1), str(done)]
+
+
+def until_there(path: Path) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not path.exists():
+        assert time.monotonic() < deadline, f"no {path.name}"
+        select.select([], [], [], 0.01)
+
+
+@pytest.mark.parametrize("lines", [100, 10**9])  # what two pipes hold, so that the agent ends; more
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, "closed"])
+@pytest.mark.parametrize("roots", [0, 1])
+def test_an_editor_that_reads_nothing_cannot_hold_up_the_end(
+    tmp_path: Path, lines: int, end: signal.Signals | str, roots: int
+) -> None:
+    done = tmp_path / "done"
+    write_skill(tmp_path / "skills" / "one")
+    with proxied(flood(lines, done), *[tmp_path / "skills"] * roots, "--grace", "0.1") as process:
+        stdin, stdout, _ = pipes(process)
+        assert select.select([stdout], [], [], DEADLINE)[0]
+        if lines == 100:
+            until_there(done)
+        if isinstance(end, str):
+            stdin.close()
+        else:
+            process.send_signal(end)
+        process.wait(DEADLINE)
+
+
+def test_an_editor_that_reads_slowly_gets_everything(tmp_path: Path) -> None:
+    with proxied(flood(300, tmp_path / "done"), "--grace", "5") as process:
+        stdin, stdout, _ = pipes(process)
+        select.select([], [], [], 1)  # longer than anything lingers, and it is there yet
+        heard = os.read(stdout.fileno(), 20_000)
+        stdin.close()
+        while piece := os.read(stdout.fileno(), 20_000):
+            heard += piece
+            select.select([], [], [], 0.1)
+        assert len(heard) == 300_000 and process.wait(DEADLINE) == 0
+
+
 # Ends
 
 

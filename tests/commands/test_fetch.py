@@ -86,6 +86,29 @@ def test_what_the_index_itself_says_decides_the_code(site: Publisher, tmp_path: 
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 
 
+def test_what_does_not_fit_is_one_line_each_and_1(site: Publisher, tmp_path: Path) -> None:
+    site.pack("large", {"SKILL.md": (skill_md("large"), False), "a.bin": (bytes(5000), False)})
+    done = run(site.url, "--allow-private", "--output", tmp_path, "--max-unpacked-bytes", "5000")
+    assert done.returncode == 1 and done.stdout == ""
+    first, last = done.stderr.splitlines()
+    assert first.startswith("mcp-skills-server: refused: large: all skills of the site together have more than 5000 ")
+    assert "2 added, 1 refused" in last
+    assert run(site.url, "--allow-private", "--output", tmp_path).returncode == 0
+
+
+def test_a_secret_in_the_address_is_in_no_line(site: Publisher, tmp_path: Path) -> None:
+    given = f"{site.url}{INDEX}?key=very-secret"
+    done = run(given, "--allow-private", "--output", tmp_path)
+    assert done.returncode == 0 and f"{site.url}{INDEX}: 2 added" in done.stderr
+    site.routes[INDEX] = answer(b"{")
+    broken = run(given, "--allow-private", "--output", tmp_path)
+    wrong = run("https://user:very-secret@example.com", "--output", tmp_path)
+    origin = run(given, "--output", tmp_path, "--fetch-origin", "https://user:very-secret@example.com")
+    assert [each.returncode for each in (broken, wrong, origin)] == [1, 2, 2]
+    for each in (done, broken, wrong, origin):
+        assert "very-secret" not in each.stdout + each.stderr
+
+
 def test_a_broken_entry_is_listed_as_refused(site: Publisher) -> None:
     site.add("billing", digest="none")
     site.add("later", type="bundle")

@@ -35,6 +35,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch import keep
 from mcp_skills_server.fetch.download import Bounds, Trust
 from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.fetch.keep import Withheld
 from mcp_skills_server.fetch.refresh import Limits, Report, Settings, look, refresh
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
@@ -490,6 +491,104 @@ def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None
     assert report.added == ("small",) and "at most 10000 are unpacked" in report.refused[0].reason
     with pytest.raises(IndexRefused, match="has 2 entries, at most 1"):
         fetch(site, place, limits=Limits(skills=1), revalidate=True)
+
+
+def big(site: Publisher, name: str, size: int = 100_000) -> None:
+    site.pack(name, {"SKILL.md": (skill_md(name), False), "big.bin": (bytes(size), False)})
+
+
+def on_disk(place: Path) -> int:
+    return sum(path.stat().st_size for name in skills(place) for path in (place / name).rglob("*") if path.is_file())
+
+
+def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: Publisher, place: Path) -> None:
+    limits = Limits(unpacked_bytes=350_000)
+    for number in range(9):
+        big(site, f"big-{number}")
+    site.add("small")
+    report = fetch(site, place, limits=limits)
+    assert "small" in report.added and len(report.added) == 4 and len(report.refused) == 6
+    assert not {each.name for each in report.refused} & {*report.added}
+    said = "all skills of the site together have more than 350000 bytes, unpacked"
+    assert all(each.reason.startswith(said) and each.fault == "publisher" for each in report.refused)
+    # Again and again it would grow, if what is there did not count.
+    for _ in range(2):
+        assert fetch(site, place, limits=limits).added == ()
+        assert len(skills(place)) == 4 and on_disk(place) <= 350_000
+    assert len(fetch(site, place).added) == 6
+
+
+def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, place: Path) -> None:
+    limits = Limits(unpacked_bytes=350_000)
+    for name in "abc":
+        big(site, name)
+    assert len(fetch(site, place, limits=limits).added) == 3
+    big(site, "a", 140_000)
+    assert fetch(site, place, limits=limits).updated == ("a",)
+    big(site, "b", 120_000)
+    report = fetch(site, place, limits=limits)
+    assert [each.name for each in report.refused] == ["b"] and (place / "b" / "big.bin").stat().st_size == 100_000
+    big(site, "a", 10_000)
+    assert "a" in fetch(site, place, limits=limits).updated
+    assert fetch(site, place, limits=limits).ok and (place / "b" / "big.bin").stat().st_size == 120_000
+
+
+def test_an_old_site_has_that_limit_too(site: Publisher, place: Path) -> None:
+    site.routes[INDEX] = answer(b"", 404)
+    listed = [{"name": name, "description": f"Does {name}.", "files": ["SKILL.md", "a.bin"]} for name in "abc"]
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(json.dumps({"skills": listed}).encode())
+    for name in "abc":
+        site.routes[f"{DIRECTORY_0_1}{name}/SKILL.md"] = answer(skill_md(name))
+        site.routes[f"{DIRECTORY_0_1}{name}/a.bin"] = answer(bytes(50_000))
+    report = fetch(site, place, limits=Limits(unpacked_bytes=110_000))
+    assert len(report.added) == 2 and len(report.refused) == 1 and on_disk(place) <= 110_000
+
+
+def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "ab":
+        big(site, name)
+    write, failed = keep._write_tree, list[Path]()
+
+    def once(staged: Path, files: Files) -> None:
+        if not failed:
+            failed.append(staged)
+            raise OSError(28, "No space left on device")
+        write(staged, files)
+
+    monkeypatch.setattr(keep, "_write_tree", once)
+    report = fetch(site, place, limits=Limits(unpacked_bytes=150_000), connections=1)
+    assert report.added == ("b",) and "No space left" in report.refused[0].reason
+
+
+SECRET = "?key=very-secret"
+
+
+def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: Publisher, place: Path) -> None:
+    site.add("a")
+    url = f"{site.url}{INDEX}{SECRET}"
+    assert fetch(url, place).added == ("a",)
+    assert site.asked[0].path == f"{INDEX}{SECRET}"
+    files = [path for path in place.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
+    assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in files))
+    with keep.opened(place) as store:
+        state, record = store.look("a")
+    with pytest.raises(Withheld) as withheld:
+        keep.check(state, record, "another", force=False)
+    with pytest.raises(UsageError, match="a user name or a password") as wrong:
+        fetch("https://user:very-secret@example.com/", place)
+    for caught in (withheld, wrong):
+        assert "very-secret" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs modes as POSIX has them")
+def test_records_of_before_are_closed_to_others(site: Publisher, place: Path) -> None:
+    site.add("a")
+    fetch(site, place)
+    folder = place / ".mcp-skills" / "skills"
+    folder.chmod(0o755)
+    (folder / "a.json").chmod(0o644)
+    assert fetch(site, place).unchanged == ("a",)
+    assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:

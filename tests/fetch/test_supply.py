@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fetch.publishers import INDEX, Publisher, answer
 from mcp_skills_server.commands.options import RootType
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
@@ -102,6 +103,37 @@ def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> No
 def test_a_site_on_a_private_address_is_refused_unless_allowed(site: Server, tmp_path: Path) -> None:
     told = command("list", address(site), "--cache-dir", str(tmp_path / "cache"))
     assert told.returncode == 2 and "--allow" in told.stderr
+
+
+def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.add("alpha")
+        shown = f"{publisher.url}{INDEX}"
+        given = f"{shown}?key=very-secret"
+        with serving(given, *options(tmp_path)) as wire:
+            there = until_there(wire, "alpha")
+            assert there["alpha"]["_meta"] == {ORIGIN: shown}
+            told = [wire.request("resources/list"), wire.request("tools/list")]
+            for name, arguments in (("skills_list", {}), ("skills_load", {"names": ["alpha"]})):
+                told.append(wire.request("tools/call", {"name": name, "arguments": arguments}))
+            assert shown in str(told) and "very-secret" not in str(told)
+            wire.kill()
+        assert {asked.path.partition("?")[2] for asked in publisher.asked if INDEX in asked.path} == {"key=very-secret"}
+        done = command("list", given, *options(tmp_path), "--format", "json")
+        publisher.routes[INDEX] = answer(b"", 503)
+        failed = command("serve", given, *options(tmp_path))
+        never = command("list", given, "--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "other"))
+    assert done.returncode == 0 and "alpha" in done.stdout and "there is no copy of it" in never.stderr
+    assert "does not answer now" in failed.stderr + never.stderr
+    for each in (done, failed, never):
+        assert "very-secret" not in each.stdout + each.stderr
+    assert not [path for path in tmp_path.rglob("*") if "very-secret" in path.name]
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it(tmp_path: Path) -> None:
+    done = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
+    assert done.returncode == 2 and "a user name or a password" in done.stderr
+    assert "very-secret" not in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_what_the_site_changes_and_drops_is_followed(site: Server, published: Path, tmp_path: Path) -> None:

@@ -252,6 +252,23 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "zip-many-directories": (zipped(*(Zipped(f"{n}/", mode=0o40755) for n in range(4005))), "more than 4004 members"),
     "tar-many-headers": (tar_gz(*([pax(comment="x")] * 4005), level=0), "more than 4004 members"),
     "tar-large-header": (tar_gz(pax(comment="x" * 70_000), GOOD), "a header of"),
+    "tar-large-headers-together": (
+        tar_gz(*([pax(comment="x" * 60_000)] * 18), GOOD, level=0),
+        "headers of more than 1048576 bytes",
+    ),
+    "tar-large-headers-for-all": (
+        tar_gz(*([pax(b"g", comment="x" * 60_000)] * 18), GOOD, level=0),
+        "headers of more than 1048576 bytes",
+    ),
+    "tar-large-long-names": (
+        tar_gz(*([block("././@LongLink", b"x" * 60_000, b"L", magic=b"ustar  \0")] * 18), GOOD, level=0),
+        "headers of more than 1048576 bytes",
+    ),
+    "tar-deep-directories": (
+        tar_gz(*(block(f"{'d/' * 20}e", kind=b"5", prefix=b"%d" % n) for n in range(200))),
+        "more than 4004 directories",
+    ),
+    "zip-deep-files": (zipped(*(Zipped(f"{n}/{'d/' * 20}f") for n in range(200))), "more than 4004 directories"),
     # Damage
     "gzip-alone": (b"\x1f\x8b", "truncated"),
     "gzip-of-text": (gzip.compress(b"Read on.\n"), "truncated"),

@@ -366,6 +366,13 @@ def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, made: str
     assert len(unpack(raw, UnpackLimits(files=4, bytes=whole, file=153_600))) == 4
 
 
+def test_headers_have_room_as_the_files_have():
+    files = [part for n in range(40) for part in (pax(comment="x" * 30_000), block(f"{n}", b"!"))]
+    with pytest.raises(ArchiveRefused, match="headers of more than 1048576 bytes"):
+        unpack(tar_gz(*files, level=0))
+    assert len(unpack(tar_gz(*files, level=0), UnpackLimits(files=2000))) == 40
+
+
 def test_what_compresses_well_is_no_bomb_while_it_is_small():
     assert len(unpack(tar_gz(block("a", bytes(1_000_000))))["a"][0]) == 1_000_000
     assert len(unpack(zipped(Zipped("a", bytes(1_000_000), method=8)))["a"][0]) == 1_000_000

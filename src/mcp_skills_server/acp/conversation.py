@@ -19,6 +19,11 @@ from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello
 
 _MOST: Final = 1000
 """Sessions, and requests without an answer, that are kept in mind; beyond that the oldest is forgotten."""
+_MOST_BYTES: Final = 16 << 20
+"""Of what the agent itself told, over all sessions."""
+_LONGEST_ID: Final = 1024
+"""Characters of a session's id; a session of a longer one is not looked at."""
+_KINDS: Final = (acp.COMMANDS_UPDATE, acp.SKILLS_UPDATE, acp.EXTENSION_METHOD)
 
 
 class Conversation:
@@ -38,7 +43,7 @@ class Conversation:
         self._takes = Takes()
         self._asked: OrderedDict[acp.Key, Hello | Setup | Ending] = OrderedDict()
         self._open: OrderedDict[str, None] = OrderedDict()
-        self._theirs: OrderedDict[str, dict[str, Mapping[str, Any]]] = OrderedDict()
+        self._theirs = _Theirs()
         self._skills: tuple[AvailableSkill, ...] | None = None
 
     def ask(self, lines: bytes) -> bytes:
@@ -83,12 +88,13 @@ class Conversation:
                 self._greeted(request, answer)
             elif isinstance(request, Setup):
                 session_id = acp.opened(request, answer)
-                if session_id is not None:
+                if session_id is not None and len(session_id) <= _LONGEST_ID:
                     _put(self._open, session_id, None)
                     yield session_id
+                self._theirs.keep(self._expected())
             elif isinstance(request, Ending) and request.session_id is not None and answer.result is not None:
                 self._open.pop(request.session_id, None)
-                self._theirs.pop(request.session_id, None)
+                self._theirs.keep(self._expected())
 
     def _greeted(self, hello: Hello, answer: Answer) -> None:
         if answer.result is not None:
@@ -98,11 +104,17 @@ class Conversation:
 
     def _updated(self, message: object) -> Iterable[tuple[str, str]]:
         """(session, kind) of the agent's own updates that took ours away from the client."""
+        expected = self._expected()
         for session_id, kind, update in acp.updated(message):
-            # Kept before the session is open, too: a session that is loaded tells its past before the answer.
-            _put(self._theirs, session_id, {**self._theirs.get(session_id, {}), kind: update})
-            if session_id in self._open and kind in acp.kinds(self._takes):
-                yield session_id, kind
+            if kind in acp.kinds(self._takes) and len(session_id) <= _LONGEST_ID and expected(session_id):
+                self._theirs.put(session_id, kind, update)
+                if session_id in self._open:
+                    yield session_id, kind
+
+    def _expected(self) -> Callable[[str], bool]:
+        """Tells whether a session is open or may be soon: one that is loaded tells its past before the answer."""
+        asked = {each.session_id for each in self._asked.values() if isinstance(each, Setup)}
+        return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
     def tell(self, skills: tuple[AvailableSkill, ...]) -> bytes:
         """What to tell the client now that these are the skills: nothing where they were before."""
@@ -119,11 +131,60 @@ class Conversation:
             return b""
         lines: list[bytes] = []
         for session_id, extension in due.items():
-            theirs = self._theirs.get(session_id, {})
-            told = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
-            with suppress(ValueError):  # what the agent itself told there cannot be told again
+            # Where what the agent itself told cannot be told again, that session alone hears nothing of ours.
+            with suppress(ValueError, RecursionError):
+                theirs = self._theirs.of(session_id)
+                told = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
                 lines += [acp.message(method, params) for method, params in told]
         return b"".join(lines)
+
+
+class _Theirs:
+    """What the agent itself told last, by session and kind, as text: parsed it could take twenty times the memory."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()  # None: it cannot be told again
+        self._bytes = 0
+
+    def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
+        """An update. When all of them are too large, those of longest ago are no more known than that they were."""
+        try:
+            text: str | None = json.dumps(update, separators=(",", ":"), allow_nan=False)
+        except (ValueError, RecursionError):
+            text = None
+        self._drop((session_id, kind))
+        self._texts[session_id, kind] = text
+        self._bytes += len(text or "")
+        for key in list(self._texts):
+            if self._bytes <= _MOST_BYTES:
+                break
+            self._bytes -= len(self._texts[key] or "")
+            self._texts[key] = None
+        if len(self._texts) > len(_KINDS) * _MOST:
+            self._drop(next(iter(self._texts)))
+
+    def of(self, session_id: str) -> dict[str, Mapping[str, Any]]:
+        """All of a session by kind.
+
+        Raises:
+            ValueError, RecursionError: some of it cannot be told again.
+        """
+        out: dict[str, Mapping[str, Any]] = {}
+        for kind in _KINDS:
+            if (session_id, kind) in self._texts:
+                text = self._texts[session_id, kind]
+                if text is None:
+                    raise ValueError(f"the last {kind} is not known any more")
+                out[kind] = json.loads(text)
+        return out
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget all sessions but these."""
+        for key in [key for key in self._texts if not wanted(key[0])]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._bytes -= len(self._texts.pop(key, None) or "")
 
 
 def _read(line: bytes) -> tuple[str, object]:

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _CHUNK: Final = 1 << 16
 _LONGEST_SETUP: Final = 256 << 10
 """Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
+_PIECE: Final = 4096
+"""Bytes that are written to the editor at once: that it reads shows after each."""
 _LINGER_S: Final = 0.5
 """How long output is awaited when the agent has ended but its pipe is still held open."""
 _OPENING_S: Final = 5.0
@@ -64,7 +66,8 @@ def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
     Args:
         command: the agent's program and its arguments.
         supply: of the skills; None for a pipe.
-        grace: seconds without a word that an agent has to end after the editor has gone.
+        grace: seconds without a word that an agent has to end after the editor has gone. As long without reading, and
+            the editor gets no more of what the agent said.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
@@ -103,6 +106,7 @@ class _Proxy:
         self._closed = False
         self._news: tuple[AvailableSkill, ...] | None = None
         self._active = time.monotonic()
+        self._gone: float | None = None
         self._listening = False
         self._drained = Event()
         self._opened = Event()
@@ -116,11 +120,18 @@ class _Proxy:
         code = self._agent.wait()
         self._agent.sweep()
         ended = time.monotonic()
-        # Whoever still holds the pipe open has a moment; an editor that reads slowly has all the time it wants.
         while not self._drained.wait(_LOOK_S):
-            if self._listening and time.monotonic() - max(ended, self._active) > _LINGER_S:
+            now = time.monotonic()
+            lingered = now - max(ended, self._active) > _LINGER_S
+            # Whoever still holds the pipe open has a moment. An editor that reads slowly has all the time it wants;
+            # one that reads nothing, too, until it goes or a signal wants the end.
+            if lingered and (self._listening or self._is_over(now)):
                 break
         return code
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the conversation is to end, and nobody has read or said anything for the grace."""
+        return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
         """Hand it on; after one that means the end, see that the end comes."""
@@ -169,7 +180,6 @@ class _Proxy:
             while chunk := self._listen():
                 with self._writing:
                     self._pass(chunk, blocks)
-                self._active = time.monotonic()
         except OSError:
             pass  # the editor reads no more
         with self._writing:
@@ -186,14 +196,19 @@ class _Proxy:
         finally:
             self._listening = False
 
+    def _tell_editor(self, raw: bytes) -> None:
+        for start in range(0, len(raw), _PIECE):
+            _write(self._to_editor, raw[start : start + _PIECE])
+            self._active = time.monotonic()
+
     def _pass(self, chunk: bytes, blocks: Blocks) -> None:
         conversation = self._conversation
         if conversation is None:
-            _write(self._to_editor, chunk)
+            self._tell_editor(chunk)
             return
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            _write(self._to_editor, chunk[:cut])
+            self._tell_editor(chunk[:cut])
             self._in_line = False
         for block, whole in blocks.feed(chunk):
             if whole:
@@ -202,7 +217,7 @@ class _Proxy:
             self._tell_news(conversation)
         if cut < len(chunk):
             self._in_line = True
-            _write(self._to_editor, chunk[cut:])
+            self._tell_editor(chunk[cut:])
 
     def _inject(self, make: Callable[[_T], bytes], of: _T) -> None:
         try:
@@ -210,7 +225,7 @@ class _Proxy:
         except Exception as error:
             self._fault("skills are not told", error)
         else:
-            _write(self._to_editor, told)
+            self._tell_editor(told)
 
     def _tell_news(self, conversation: Conversation) -> None:
         if self._news is not None and not self._in_line and not self._closed:
@@ -259,7 +274,7 @@ class _Proxy:
 
     def _see_to_the_end(self) -> None:
         self._ending.wait()
-        began = time.monotonic()
+        began = self._gone = time.monotonic()
         while True:
             since = began if self._ending.at_once else max(began, self._active)
             left = since + self._grace - time.monotonic()

@@ -54,7 +54,7 @@ class Copy:
 
     Attributes:
         path: the directory.
-        origin: the site or the archive that they come from, as the operator wrote it.
+        origin: the site or the archive that they come from; clients and models read it, so it holds no secret.
     """
 
     path: str

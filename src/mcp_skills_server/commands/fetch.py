@@ -78,14 +78,23 @@ _NOT_OURS = frozenset(
     help="All downloads together.",
 )
 @click.option(
+    "--max-unpacked-bytes",
+    type=click.IntRange(min=1),
+    default=2 << 30,
+    show_default=True,
+    metavar="BYTES",
+    help="All skills of the site together, unpacked.",
+)
+@click.option(
     "--max-skills", type=click.IntRange(min=1), default=20_000, show_default=True, help="Entries of the index."
 )
 @click.option("--connections", type=click.IntRange(1, 64), default=6, show_default=True, help="Downloads at once.")
 def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **options: Any) -> int:
     """Fetch the skills that a site publishes at /.well-known/agent-skills into a folder.
 
-    URL is a site, or its index.json. Every skill is proved against the index before it appears in DIR, whole; what is
-    current is not downloaded again. Exit code 1 when a skill could not be fetched or proved; the others are there.
+    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is proved
+    against it before it appears in DIR, whole; what is current is not downloaded again. Exit code 1 when a skill could
+    not be fetched or proved; the others are there.
 
     \b
     Examples:
@@ -125,15 +134,16 @@ def _settings(update: bool, options: dict[str, Any]) -> Settings:
             tuple(_headers(options["headers"], options["token_env"])),
         ),
         bounds=Bounds(options["read_timeout"], options["download_timeout"], total_bytes=options["max_total_bytes"]),
-        limits=Limits(options["max_skills"], options["max_bytes"], options["timeout"]),
+        limits=Limits(options["max_skills"], options["max_bytes"], options["timeout"], options["max_unpacked_bytes"]),
         connections=options["connections"],
     )
 
 
 def _origin(text: str) -> str:
     from mcp_skills_server.dialects import wellknown
+    from mcp_skills_server.fetch.faults import check
 
-    wellknown.candidates(text)  # proves that it is a URL
+    check(text)
     return wellknown.origin(text)
 
 
@@ -177,12 +187,12 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
 def _told(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefused
-    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
+    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable, shown
 
     try:
         return command(*arguments)
     except IndexRefused as error:
-        _say(f"{printable(str(arguments[0]).partition('?')[0])}: {error}")
+        _say(f"{shown(str(arguments[0]))}: {error}")
         return 1
     except (Unacceptable, Unreachable) as error:
         _say(str(error))
@@ -233,6 +243,8 @@ def _fetch(url: str, folder: str, settings: Settings) -> int:
 
 
 def _summary(report: Report) -> str:
+    from mcp_skills_server.fetch.faults import shown
+
     counts = (
         (len(report.added), "added"),
         (len(report.updated), "updated"),
@@ -242,7 +254,7 @@ def _summary(report: Report) -> str:
         (len(report.refused), "refused"),
     )
     told = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
-    return f"{printable(report.url.partition('?')[0])}: {told} ({report.bytes:,} bytes downloaded)"
+    return f"{shown(report.url)}: {told} ({report.bytes:,} bytes downloaded)"
 
 
 @contextmanager

@@ -489,12 +489,17 @@ def with_server(text: str, make: Callable[[str], Mapping[str, Any]]) -> str:
         if params is None:
             continue
         servers = _list(params, "mcpServers")
-        added = make(next(name for name in _names() if name not in [_dict(other).get("name") for other in servers]))
+        taken = {name for other in servers if isinstance(name := _dict(other).get("name"), str)}
+        added = make(next(name for name in _names() if name not in taken))
         params["mcpServers"] = [*servers, added]
         cuts.append(places.adding(places.member(start, "params")[0], json.dumps(added)))
-    for start, end, new in reversed(cuts):
-        text = text[:start] + new + text[end:]
-    return text if not cuts or json.loads(text) == wanted else places.text
+    parts: list[str] = []
+    place = 0
+    for start, end, new in cuts:
+        parts += [text[place:start], new]
+        place = end
+    changed = "".join((*parts, text[place:]))
+    return changed if not cuts or json.loads(changed) == wanted else text
 
 
 def _setup_params(message: object) -> Params | None:

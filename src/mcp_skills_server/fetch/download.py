@@ -24,7 +24,7 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch import addresses, caching
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable, shown
 from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
@@ -338,12 +338,6 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """Wait."""
         await anyio.sleep(seconds)
-
-
-def shown(url: str) -> str:
-    """A URL for people: without its query, which may hold a secret, and not longer than a line."""
-    plain = printable(url.partition("?")[0])
-    return plain if len(plain) <= 120 else f"{plain[:117]}..."
 
 
 def _not_public(host: str, address: str) -> Unacceptable:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.fetch.faults import shown
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model import printable
 
@@ -138,6 +139,14 @@ class Store:
         """All records, by name; also of skills that somebody deleted."""
         return records(self._directory)
 
+    def size(self, record: Record) -> int:
+        """Bytes of the files of a skill that are there, as far as the record names them."""
+        total = 0
+        for path in {*record.files, *(record.former or ())}:
+            with suppress(OSError):
+                total += os.lstat(self._directory / record.name / path).st_size
+        return total
+
     def put(self, record: Record, files: Files, *, force: bool = False) -> bool:
         """Put these proved files into the skill's place, whole; False when the very same are there already.
 
@@ -226,7 +235,7 @@ class Store:
 
     def _write_record(self, record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
         told = {"version": 1, **asdict(record), "files": files, "former": former}
-        self._write(self._records / f"{record.name}.json", json.dumps(told, indent=1).encode(), 0o644)
+        self._write(self._records / f"{record.name}.json", json.dumps(told, indent=1).encode(), 0o600)
 
     def _write(self, path: Path, raw: bytes, mode: int) -> None:
         made = self._stage / f"{_WRITING}{path.name}"
@@ -256,6 +265,9 @@ def opened(directory: str | os.PathLike[str]) -> Generator[Store]:
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
                 raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
+        for each in (store._records, store._sources):  # pyright: ignore[reportPrivateUsage]
+            with suppress(OSError):  # some file systems have no modes
+                os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
         lock = os.open(own / "lock", os.O_RDWR | os.O_CREAT | _BINARY | _NOFOLLOW, 0o644)
     except OSError as error:
         raise UsageError(f"{shown} cannot be written: {error.strerror or error}; choose another --output") from None
@@ -285,7 +297,7 @@ def check(state: State, record: Record | None, source: str, *, force: bool) -> N
     if record is None:
         raise Withheld("something that was not fetched has its name there, and stays; move it away")
     if record.source != source:
-        raise Withheld(f"the one there was fetched from {record.source.partition('?')[0]}, and stays; delete it first")
+        raise Withheld(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
     if state is State.EDITED and not force:
         raise Withheld("it was edited there, and stays; --force replaces it")
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
+from threading import Lock
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import anyio
@@ -20,8 +21,8 @@ from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Entry, Index, IndexLimits, IndexRefused, ProofFailed
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch import caching, keep
-from mcp_skills_server.fetch.download import Answer, Bounds, Downloader, Trust, shown
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.fetch.download import Answer, Bounds, Downloader, Trust
+from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable, check, shown
 from mcp_skills_server.fetch.keep import Record, Source, State, Store, Withheld
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
@@ -50,11 +51,13 @@ class Limits:
         skills: entries of the index.
         skill_bytes: bytes of one skill, unpacked.
         total_s: seconds for all of it. What is not there then is not fetched.
+        unpacked_bytes: bytes of all skills that the folder has of the index, unpacked. What is there already counts.
     """
 
     skills: int = 20_000
     skill_bytes: int = 50 << 20
     total_s: float = 600.0
+    unpacked_bytes: int = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,7 @@ async def look(url: str, settings: Settings | None = None) -> tuple[str, Index]:
         UsageError: it is no URL.
         IndexRefused, Unacceptable, Unreachable: there is no index that can be used.
     """
+    check(url)
     settings = settings or Settings()
     async with _downloader(url, settings) as downloader:
         found = await _find(url, settings, downloader, None)
@@ -168,6 +172,7 @@ async def refresh(
         UsageError: it is no URL, or the folder cannot be used.
         IndexRefused, Unacceptable, Unreachable: there is no index that can be used; the folder stays as it is.
     """
+    check(url)
     settings = settings or Settings()
     source = wellknown.candidates(url)[0]
     with keep.opened(directory) as store:
@@ -281,6 +286,7 @@ class _Refresh:
         self._unpack = UnpackLimits(
             bytes=settings.limits.skill_bytes, file=min(UnpackLimits().file, settings.limits.skill_bytes)
         )
+        self._space = _Space(settings.limits.unpacked_bytes)
         self._became: dict[str, str] = {}
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
@@ -342,6 +348,9 @@ class _Refresh:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
         archive.check_paths([f"{entry.name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
         state, record = self._store.look(entry.name)
+        # Also what is to be replaced: it stays where the new one is refused.
+        if state is not State.ABSENT and record is not None and record.source == self._source.source:
+            self._space.hold(entry.name, self._store.size(record))
         same = record is not None and record.source == self._source.source and record.digest == entry.digest != ""
         if same and state is State.KEPT:
             return "unchanged"
@@ -352,6 +361,7 @@ class _Refresh:
 
     async def _bring(self, entry: Entry) -> bool:
         """Have the skill of an entry in the folder, proved (WK-27, WK-48); False when the very same was there."""
+        self._space.check(entry.name, 1)
         if entry.kind is None:
             files = await self._files(entry)
             return await _blocking(self._keep, entry, files, limiter=self._room)
@@ -398,7 +408,8 @@ class _Refresh:
             self._warnings.append(f"{entry.name}: {said}")
         url = entry.url or entry.files[SKILL_MD]
         record = Record(entry.name, self._source.source, url, entry.digest, keep.now(), {})
-        return self._store.put(record, files, force=self._settings.force)
+        with self._space.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
+            return self._store.put(record, files, force=self._settings.force)
 
     def report(self, downloaded: int) -> Report:
         """All of it told, and skills that are gone removed where that is asked for."""
@@ -456,6 +467,58 @@ class _Refresh:
         if self._refused or left <= 0:
             return _UNSAID_S
         return max(left, _SOONEST_S)
+
+
+class _Space:
+    """How many bytes the skills of an index have in the folder, so that all of them together stay below a limit.
+
+    An archive is two hundred times as large as what was downloaded, and limits for each still add up.
+
+    Args:
+        most: bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def hold(self, name: str, size: int) -> None:
+        """A skill has so many bytes."""
+        with self._lock:
+            self._hold(name, size)
+
+    def check(self, name: str, size: int) -> None:
+        """Prove that a skill may have so many bytes in the place of those that it has.
+
+        Raises:
+            Unacceptable: together with the others they are too many.
+        """
+        if self._bytes - self._sizes.get(name, 0) + size > self._most:
+            said = f"all skills of the site together have more than {self._most} bytes, unpacked"
+            raise Unacceptable(f"{said}; 'fetch --max-unpacked-bytes' allows more")
+
+    @contextmanager
+    def taken(self, name: str, size: int) -> Generator[None]:
+        """The same, and then it has them; what it had before if the `with` fails.
+
+        Raises:
+            Unacceptable: as for `check`.
+        """
+        with self._lock:
+            before = self._sizes.get(name, 0)
+            self.check(name, size)
+            self._hold(name, size)
+        try:
+            yield
+        except BaseException:
+            self.hold(name, before)
+            raise
+
+    def _hold(self, name: str, size: int) -> None:
+        self._bytes += size - self._sizes.get(name, 0)
+        self._sizes[name] = size
 
 
 _LISTS: Final = ("added", "updated", "unchanged", "edited")

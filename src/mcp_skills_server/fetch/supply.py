@@ -25,7 +25,7 @@ from mcp_skills_server.catalog.registry import Copy
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import IndexRefused
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
+from mcp_skills_server.fetch.faults import Unacceptable, Unreachable, bare, check, shown
 from mcp_skills_server.fetch.refresh import Report, Settings, refresh
 from mcp_skills_server.fetch.unpacked import Unpacked
 from mcp_skills_server.format import archive
@@ -78,8 +78,9 @@ class Supply:
             UsageError: an archive is refused, an address is none, or the cache cannot be written.
         """
         if wellknown.is_site(given):
+            check(given)
             self._sites[given] = self._folder(given)
-            return Copy(str(self._sites[given]), given)
+            return Copy(str(self._sites[given]), bare(given))
         if archive.is_archive(given) and os.path.isfile(given):
             unpacked = Unpacked(given)
             self._archives.append(unpacked)
@@ -102,7 +103,7 @@ class Supply:
                         raise
                 except _NotFetched as trouble:
                     if not _has_skills(folder):
-                        raise UsageError(f"{site}: {trouble}; there is no copy of it") from None
+                        raise UsageError(f"{shown(site)}: {trouble}; there is no copy of it") from None
                     self._tell(site, (f"{trouble}; serving the last copy",))
 
         if self._sites:
@@ -120,7 +121,7 @@ class Supply:
             unpacked.close()
 
     def _folder(self, site: str) -> Path:
-        plain = re.sub(r"[^a-z0-9.-]+", "-", site.lower().partition("://")[2])[:60].strip("-.")
+        plain = re.sub(r"[^a-z0-9.-]+", "-", bare(site).lower().partition("://")[2])[:60].strip("-.")
         folder = self._cache / "sites" / f"{plain}-{hashlib.sha256(site.encode()).hexdigest()[:12]}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +151,7 @@ class Supply:
             try:
                 report = await self._refresh(site, folder)
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
-                logger.debug("%s: %s", site, error)
+                logger.debug("%s: %s", shown(site), error)
             except _NotFetched as trouble:
                 last = "serving the last copy" if _has_skills(folder) else "there is no copy of it yet"
                 self._tell(site, (f"{trouble}; {last}",))
@@ -176,13 +177,13 @@ class Supply:
         except UsageError:
             raise
         except Exception as error:  # a bug must not end the others' service
-            logger.exception("%s: could not be fetched", site)
+            logger.exception("%s: could not be fetched", shown(site))
             raise _NotFetched("it could not be fetched") from error
         self._tell(site, (*report.warnings, *map(str, report.refused)))
         changed = [*report.added, *report.updated, *report.pruned]
         if changed:
             more = f" and {len(changed) - _NAMES_TOLD} more" if len(changed) > _NAMES_TOLD else ""
-            logger.info("%s: fetched %s%s", site, ", ".join(changed[:_NAMES_TOLD]), more)
+            logger.info("%s: fetched %s%s", shown(site), ", ".join(changed[:_NAMES_TOLD]), more)
         return report
 
     def _tell(self, site: str, words: tuple[str, ...]) -> None:
@@ -190,7 +191,7 @@ class Supply:
         if self._told.get(site, ()) != words:
             self._told[site] = words
             for each in words:
-                logger.warning("%s: %s", site, each)
+                logger.warning("%s: %s", shown(site), each)
 
 
 def _has_skills(folder: Path) -> bool:

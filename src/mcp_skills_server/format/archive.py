@@ -48,7 +48,8 @@ class UnpackLimits:
     """What an archive may unpack to (WK-30). The defaults are those of the most used consumer (WKO-9).
 
     Attributes:
-        files: files; four times as many members of any kind.
+        files: files; four times as many members of any kind, and as many directories; 1 KiB of tar's own headers for
+            each, and 1 MiB at least.
         bytes: bytes of all files.
         file: bytes of one file.
         ratio: unpacked bytes for each byte of the archive; the first MiB is free, since it does no harm.
@@ -179,12 +180,25 @@ class _Tree:
         self._directories: set[str] = set()
         self._members = 0
         self._bytes = 0
+        self._header_bytes = 0
 
     def count(self) -> None:
         """One more member of any kind."""
         self._members += 1
-        if self._limits and self._members > 4 * self._limits.files + 4:
-            raise ArchiveRefused(f"the archive holds more than {4 * self._limits.files + 4} members")
+        self._check_number(self._members, "members")
+
+    def count_header(self, size: int) -> None:
+        """One more header that only says something of another member, asked for before it is unpacked."""
+        if size > _MAX_HEADER:
+            raise ArchiveRefused(f"the archive holds a header of {size} bytes")
+        self._header_bytes += size
+        most = max(_FREE_HEADERS, _HEADER_BYTES * self._limits.files) if self._limits else None
+        if most is not None and self._header_bytes > most:
+            raise ArchiveRefused(f"the archive holds headers of more than {most} bytes")
+
+    def _check_number(self, number: int, what: str) -> None:
+        if self._limits and number > 4 * self._limits.files + 4:
+            raise ArchiveRefused(f"the archive holds more than {4 * self._limits.files + 4} {what}")
 
     def place(self, name: str) -> tuple[str, bool]:
         """(path, whether a directory) that a member's name stands for; "" for the root of the archive."""
@@ -198,12 +212,16 @@ class _Tree:
 
     def add_directory(self, path: str) -> None:
         """A directory and those above it."""
+        if path in self._directories:  # and so are those above it
+            return
         parts = path.split("/")
         for length in range(1, len(parts) + 1):
             above = "/".join(parts[:length])
             if above in self._files:
                 raise ArchiveRefused(f"{_shown(above)} is both a file and a directory")
             self._directories.add(above)
+        # Also those that no member stands for: each member could bring as many as it has levels.
+        self._check_number(len(self._directories), "directories")
 
     def admit(self, path: str, size: int) -> None:
         """Room for a file of `size` bytes, asked for before they are unpacked."""
@@ -249,6 +267,9 @@ def _check_ratio(size: int, most: int, limits: UnpackLimits) -> None:
 _BLOCK: Final = 512
 _ZEROS: Final = bytes(_BLOCK)
 _MAX_HEADER: Final = 1 << 16
+_FREE_HEADERS: Final = 1 << 20
+_HEADER_BYTES: Final = 1 << 10
+"""Of all headers together for each file. They are read record by record, and nothing else bounds what that takes."""
 _MAX_PADDING: Final = 1 << 20
 _PIECE: Final = 1 << 16
 _MAX_OCTAL: Final = 8**11
@@ -300,7 +321,7 @@ class _Inflated:
         self._most = most
         self._limits = limits
         self._given = 0
-        self._left = b""
+        self._left = memoryview(b"")  # so that to take a little of a piece is not to copy the rest of it
         self._inflate = zlib.decompressobj(31)
 
     def _piece(self) -> bytes:
@@ -324,10 +345,10 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, all of them."""
-        parts: list[bytes] = []
+        parts: list[memoryview] = []
         missing = size
         while missing:
-            piece = self._left or self._piece()
+            piece = self._left or memoryview(self._piece())
             if not piece:
                 raise ArchiveRefused("the archive is truncated: its tar never ends")
             parts.append(piece[:missing])
@@ -338,8 +359,8 @@ class _Inflated:
     def finish(self) -> None:
         """Prove that only padding follows, and nothing behind the stream."""
         padding = 0
-        while piece := self._left or self._piece():
-            self._left = b""
+        while piece := bytes(self._left) or self._piece():
+            self._left = memoryview(b"")
             padding += len(piece)
             if piece.strip(b"\0") or padding > _MAX_PADDING:
                 raise ArchiveRefused("data follows the end of the tar")
@@ -355,8 +376,7 @@ def _read_tar(stream: _Inflated, tree: _Tree) -> None:
         kind, own_name, own_size, mode = _parse_head(head)
         shown = _shown(name or own_name)
         if kind in {b"x", b"g", b"L"}:
-            if own_size > _MAX_HEADER:
-                raise ArchiveRefused(f"the archive holds a header of {own_size} bytes")
+            tree.count_header(own_size)
             raw = stream.read(own_size + -own_size % _BLOCK)[:own_size]
             if kind == b"L":
                 name = _decoded(raw.rstrip(b"\0"))

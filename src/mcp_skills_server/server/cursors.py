@@ -41,7 +41,7 @@ def decode(cursor: object) -> tuple[str, str]:
         kind, key = json.loads(urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)))
         if not isinstance(kind, str) or not isinstance(key, str) or encode(kind, key) != cursor:
             raise ValueError
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError, RecursionError, binascii.Error):
         shown = repr(cursor)
         raise RequestError(f"Invalid cursor: {shown[:100]}; use the nextCursor of an earlier page") from None
     return kind, key

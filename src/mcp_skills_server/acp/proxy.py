@@ -39,7 +39,7 @@ _CHUNK: Final = 1 << 16
 _LONGEST_SETUP: Final = 256 << 10
 """Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
 _PIECE: Final = 4096
-"""Bytes that are written to the editor at once: that it reads shows after each."""
+"""Bytes that are written at once to an editor that has closed its side: that it still reads shows after each."""
 _LINGER_S: Final = 0.5
 """How long output is awaited when the agent has ended but its pipe is still held open."""
 _OPENING_S: Final = 5.0
@@ -197,8 +197,9 @@ class _Proxy:
             self._listening = False
 
     def _tell_editor(self, raw: bytes) -> None:
-        for start in range(0, len(raw), _PIECE):
-            _write(self._to_editor, raw[start : start + _PIECE])
+        size = len(raw) if self._gone is None else _PIECE
+        for start in range(0, len(raw), size or 1):
+            _write(self._to_editor, raw[start : start + size])
             self._active = time.monotonic()
 
     def _pass(self, chunk: bytes, blocks: Blocks) -> None:

@@ -268,6 +268,7 @@ def test_an_action_and_code_run_where_they_are_allowed() -> None:
 def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
+    folder.chmod(0o777)
     loop = f"while [ ! -e {folder}/stop ]; do sleep 0.05; done; echo 1"
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=loop)
     with lines(tmp_path / "root", "--allow-scripts", "--script-folder", folder) as started:
@@ -284,6 +285,7 @@ def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path) -
 def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
+    folder.chmod(0o777)  # of a root server's scripts too, which are not root
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
     environment = {"TMPDIR": str(temporary)}
@@ -295,6 +297,27 @@ def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
             assert time.monotonic() < until
             time.sleep(0.02)
         started.process.send_signal(signal.SIGTERM)
+        assert started.end() == 0
+    assert not [*temporary.iterdir()]
+
+
+@pytest.mark.skipif(not sandboxed() or sys.platform == "win32", reason="scripts do not run, or no poll, here")
+def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "shared", tmp_path / "tmp"
+    folder.mkdir()
+    folder.chmod(0o777)
+    temporary.mkdir()
+    write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
+    options = ["--allow-scripts", "--script-folder", str(folder)]
+    with lines(tmp_path / "root", *options, environment={"TMPDIR": str(temporary)}) as started:
+        params = {"name": "thing", "timeout_ms": 600_000}
+        started.send({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": params})
+        until = time.monotonic() + DEADLINE
+        while not (folder / "begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        started.stdin.close()
+        started.stdout.close()
         assert started.end() == 0
     assert not [*temporary.iterdir()]
 

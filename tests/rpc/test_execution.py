@@ -20,7 +20,7 @@ from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime import processes, sandbox, scripts
-from mcp_skills_server.runtime.scripts import ScriptSettings
+from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
 from runtime import zoo
 
@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", rea
 PYTHON = 'language = "python"\nentrypoint = "code/main.py"\nexport = "main"'
 SHELL = 'entrypoint = "code/main.sh"'
 LINUX = os.path.isdir("/proc/self")
+ALL_POWERFUL = Scripts.all_powerful
 DEADLINE = 20.0
 FIELDS = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
 
@@ -50,11 +51,11 @@ def box(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where work directories are made; and no user that is refused, so that root can test what others do."""
+    """Where work directories are made; and nobody is refused, so that root can test what others do."""
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setattr(sandbox, "is_root", lambda: False)
+    monkeypatch.setattr(Scripts, "all_powerful", False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(scripts, "PATIENCE_S", 0.2)
     return place
@@ -189,6 +190,13 @@ async def test_a_function_that_fails_is_a_result(box: Any, tmp_path: Path, code:
     [
         ("echo oops >&2; exit 3", "execution_failed", "oops"),
         ("exit 3", "execution_failed", "thing ended with exit code 3"),
+        (
+            "printf 'a.js:1\\n\\nError: bad day\\n    at x (a.js:1)\\n\\nNode.js v22.1.0\\n' >&2; exit 1",
+            "execution_failed",
+            "Error: bad day",
+        ),
+        ("printf 'Node.js v22.1.0\\n  only this  \\n' >&2; exit 1", "execution_failed", "only this"),
+        ("printf 'Node.js v22.1.0\\n' >&2; exit 1", "execution_failed", "thing ended with exit code 1"),
         ("head -c 10000 /dev/zero | tr '\\0' x", "output_too_long", "output_blobs"),
     ],
 )
@@ -293,6 +301,7 @@ async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_
 async def test_root_without_a_sandbox_runs_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(Scripts, "all_powerful", ALL_POWERFUL)
     monkeypatch.setattr(sandbox, "is_root", lambda: True)
     served = desk("off", ACTIONS, settings=ExecutionSettings(code=True))
     assert "the Skills Protocol runs nothing" in caplog.text
@@ -407,6 +416,35 @@ async def test_runs_take_turns_and_who_waits_too_long_is_told(box: Any, tmp_path
         tasks.start_soon(one)
         tasks.start_soon(one)
     assert told[0][0] == "not_run" and "1 scripts are running already" in told[0][1]
+
+
+async def test_what_waits_for_its_turn_takes_no_room_on_the_disk(
+    box: Any, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = 'until [ -e "$SKILL_WORKSPACE/stop" ]; do sleep 0.05; done'
+    served = desk(box, shell(tmp_path / "root", code).parent, concurrent=1)
+    blob = (await served.call("create_blob", content="x" * 500_000))["blob_id"]
+    filled: list[Any] = []
+    fill = execution._fill  # pyright: ignore[reportPrivateUsage]
+
+    def count(*given: Any) -> None:
+        filled.append(given)
+        fill(*given)
+
+    monkeypatch.setattr(execution, "_fill", count)
+    told: list[Any] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def one() -> None:
+            told.append(await run(served, name="thing", input_blobs=[blob]))
+            for each in left(temporary):
+                (each / "stop").touch()
+
+        for _ in range(5):
+            tasks.start_soon(one)
+    assert [each["status"] for each in told] == ["failed"] * 4 + ["completed"]
+    assert {each["error"]["type"] for each in told[:4]} == {"not_run"} and len(filled) == 1
+    assert not left(temporary)
 
 
 async def test_a_run_whose_caller_is_gone_leaves_nothing(box: Any, tmp_path: Path, temporary: Path) -> None:

@@ -129,10 +129,123 @@ async def test_no_privilege_is_left(registry: Registry) -> None:
     assert told == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
 
 
+# A root server
+
+
+@pytest.fixture
+def dropped(boxed: None) -> None:
+    """For tests that need a sandbox in which root's scripts are nobody to the kernel too."""
+    found = sandbox.choose("required", network=False, folders=())
+    if found is None or found.user is None:
+        pytest.skip("not root, or setpriv is not installed")
+
+
+@pytest.fixture(params=["dropped", "renamed"])
+def way(request: pytest.FixtureRequest, boxed: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to begin; as root, the second one is what is left without setpriv."""
+    if request.param == "renamed":
+        monkeypatch.setattr(sandbox, "_droppers", lambda: [None])
+    return request.param
+
+
+def with_script(tmp_path: Path, text: str) -> Registry:
+    top = zoo.build(tmp_path / "skills")
+    (top / "zoo" / "scripts" / "own.sh").write_text(text)
+    return zoo.opened(top)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("setting", ["kernel/core_pattern", "kernel/hostname", "vm/overcommit_memory"])
+async def test_no_setting_of_the_kernel_can_be_written(tmp_path: Path, setting: str) -> None:
+    there = f"/proc/sys/{setting}"
+    text = f'was=$(cat {there}); if echo "$was" > {there}; then echo wrote; else echo refused; fi\n'
+    outcome = await ran(with_script(tmp_path, text), "own.sh")
+    assert outcome.stdout == "refused\n", outcome.stderr
+
+
+@pytest.mark.usefixtures("way")
+async def test_a_new_proc_is_no_way_around_that(tmp_path: Path) -> None:
+    inner = "mkdir p; mount -t proc proc p && cat p/sys/kernel/core_pattern > p/sys/kernel/core_pattern && echo wrote"
+    text = f"unshare -Urmpf sh -c '{inner}'; mount -o remount,rw /proc && echo wrote\necho end\n"
+    assert (await ran(with_script(tmp_path, text), "own.sh")).stdout == "end\n"
+
+
+@pytest.mark.usefixtures("dropped")
+@pytest.mark.requirement("SP-30")
+async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
+    registry = with_script(tmp_path, "touch made $TMPDIR/made /dev/shm/made && echo made\n")
+    runner = Scripts(registry, ScriptSettings(sandbox="required"))
+    space = runner.workspace()
+    skill = registry.snapshot.skills["zoo"]
+    outcome = await runner.run(skill, "scripts/own.sh", space, workdir="a/b")
+    assert outcome.stdout == "made\n", outcome.stderr
+    assert {os.lstat(f"{space.path}/{each}").st_uid for each in ("a", "a/b", "a/b/made")} == {65534}
+    assert {os.lstat(f"{space.path}/{each}").st_gid for each in ("", "a", "a/b", "a/b/made")} == {65534}
+    runner.close()
+
+
+@pytest.mark.usefixtures("dropped")
+async def test_what_a_script_leaves_in_a_folder_is_never_roots(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    registry = with_script(
+        tmp_path, f"cp /bin/sh {folder}/sh && chmod 6755 {folder}/sh && grep ' {folder} ' /proc/mounts\n"
+    )
+    outcome = await ran(registry, "own.sh", folders=(str(folder),))
+    assert "nosuid" in outcome.stdout, outcome.stderr
+    assert ((folder / "sh").stat().st_uid, (folder / "sh").stat().st_gid) == (65534, 65534)
+
+
+@pytest.mark.usefixtures("dropped")
+def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, mode in (("open", 0o777), ("locked", 0o755)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+    with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
+        sandbox.choose("auto", network=False, folders=[str(tmp_path / "open"), str(tmp_path / "locked")])
+    first, second = caplog.messages
+    assert first == "scripts run in a sandbox of bubblewrap, without network, as user 65534"
+    assert "65534" in second and f"{tmp_path}/locked" in second
+
+
+@pytest.mark.usefixtures("boxed")
+@pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
+def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sandbox, "_droppers", lambda: ["/no/such/setpriv", None])
+    found = sandbox.choose("required", network=False, folders=())
+    assert found is not None and found.user is None
+    (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "but as root" in said.getMessage() and "/no/such/setpriv" in said.getMessage()
+    for mode in ("auto", "required"):
+        with pytest.raises(UsageError, match=r"scripts would be root in .*setpriv.*; mend that, or run") as caught:
+            sandbox.choose(mode, network=False, folders=[str(tmp_path)])
+        assert "\n" not in str(caught.value)
+
+
+# What of /etc is there
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("place", ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/pki/nssdb", "/etc/shadow"])
+async def test_private_keys_are_not_there(registry: Registry, place: str) -> None:
+    assert (await ran(registry, "look.py", place)).stdout == "False 65534\n"
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.skipif(not os.path.isdir("/etc/ssl/certs"), reason="this system has no /etc/ssl/certs")
+async def test_certificates_are_there(tmp_path: Path) -> None:
+    outcome = await ran(with_script(tmp_path, "ls /etc/ssl/certs\n"), "own.sh")
+    assert set(outcome.stdout.split()) >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
+
+
 @pytest.mark.usefixtures("boxed")
 async def test_the_operators_folders_can_be_read_and_written(registry: Registry, tmp_path: Path) -> None:
     folder = tmp_path / "shared folder"
     folder.mkdir()
+    folder.chmod(0o777)
     (folder / "note").write_text("from outside\n")
     outcome = await ran(registry, "share.sh", str(folder), folders=(str(folder),))
     assert outcome.stdout == "from outside\n", outcome.stderr

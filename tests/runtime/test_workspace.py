@@ -43,6 +43,64 @@ def test_a_work_directory_that_was_replaced_by_a_link_is_made_again(tmp_path: Pa
     assert not os.path.islink(space.path) and list(other.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="by descriptors")
+def test_no_directory_is_made_through_a_link_that_was_swapped_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = Workspace(str(tmp_path / "session"), lambda _: None)
+    away = tmp_path / "away"
+    away.mkdir()
+    (tmp_path / "session" / "a").mkdir()
+    resolve = os.path.realpath
+
+    def late(path: str) -> str:
+        found = resolve(path)
+        os.rmdir(tmp_path / "session" / "a")
+        os.symlink(away, tmp_path / "session" / "a")
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", late)
+    with pytest.raises(RequestError, match="cannot be a directory"):
+        space.prepare("a/b")
+    assert list(away.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
+def test_what_is_made_and_put_in_is_the_owners(tmp_path: Path) -> None:
+    space = Workspace(str(tmp_path / "session"), lambda _: None, 65534)
+    (tmp_path / "mine").touch()
+
+    def put(work: str) -> None:
+        Path(work, "in").mkdir()
+        Path(work, "in", "file").touch()
+        Path(work, "in", "link").symlink_to(tmp_path / "mine")
+
+    space.fill(put)
+    space.prepare("a/b")
+    found = [tmp_path / "session", *(tmp_path / "session").rglob("*")]
+    assert len(found) == 6 and {os.lstat(each).st_uid for each in found} == {65534}
+    assert os.stat(tmp_path / "mine").st_uid == 0
+    os.rmdir(tmp_path / "session" / "a" / "b")
+    discard(space.path)
+    space.prepare(".")
+    assert os.stat(space.path).st_uid == 65534
+
+
+def test_a_closed_directory_stays_until_the_last_script_has_left(tmp_path: Path) -> None:
+    gone: list[Workspace] = []
+    space = Workspace(str(tmp_path / "session"), gone.append)
+    (tmp_path / "session" / "full").write_bytes(b"x" * 10_000)
+    space.enter()
+    space.enter()
+    assert not space.leave(0) and os.listdir(space.path) == ["full"]
+    assert space.leave(0) and os.listdir(space.path) == []
+    space.enter()
+    space.close()
+    space.close()
+    assert gone == [space] and os.path.isdir(space.path)
+    assert not space.leave(0) and not os.path.exists(space.path)
+
+
 def test_what_is_removed_is_never_reached_through_a_link(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

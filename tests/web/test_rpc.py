@@ -216,6 +216,7 @@ def test_blobs_and_runs_need_no_session() -> None:
 def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(tmp_path: Path) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
+    folder.chmod(0o777)  # a root server's scripts are nobody
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}}).encode()

@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from typing import Any, Final, cast
 
@@ -117,7 +118,7 @@ class Executor:
             said = f"{manifest.name} needs {names}, which whoever runs the server has not given"
             return failed("secret_missing", said)
 
-        def start(workspace: Workspace) -> Awaitable[Outcome]:
+        def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
             return self._scripts.run(
                 skill,
                 entry,
@@ -127,6 +128,7 @@ class Executor:
                 timeout_s=_seconds(wish.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,
+                fill=fill,
             )
 
         named = (wish.args.get(name) for name in manifest.blob_inputs)
@@ -156,7 +158,7 @@ class Executor:
             raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
         name = f"main{extension}"
 
-        def start(workspace: Workspace) -> Awaitable[Outcome]:
+        def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
             return self._scripts.run_written(
                 name,
                 workspace,
@@ -164,6 +166,7 @@ class Executor:
                 args=() if wish.entrypoint is None else (wish.entrypoint,),
                 timeout_s=_seconds(wish.timeout_ms),
                 launcher=None if wish.entrypoint is None else _LAUNCHER,
+                fill=fill,
             )
 
         code = {name: wish.code.encode("utf-8", "replace")}
@@ -171,8 +174,10 @@ class Executor:
             _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code), start
         )
 
-    async def _perform(self, task: _Task, start: Callable[[Workspace], Awaitable[Outcome]]) -> Run:
-        """Fill a work directory, run in it, and take out what is left."""
+    async def _perform(
+        self, task: _Task, start: Callable[[Workspace, Callable[[str], None]], Awaitable[Outcome]]
+    ) -> Run:
+        """Run in a work directory that is filled when its turn comes, and take out what is left."""
         wanted = dict.fromkeys(task.blobs)
         if len(wanted) > MAX_INPUT_BLOBS:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
@@ -185,8 +190,7 @@ class Executor:
             files[_LAUNCHER] = (resources.files("mcp_skills_server.rpc") / "launcher.py").read_bytes()
         workspace = self._scripts.workspace()
         try:
-            await to_thread.run_sync(_fill, workspace.path, files)
-            outcome = await start(workspace)
+            outcome = await start(workspace, partial(_fill, files))
             result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.most_bytes)
         except RequestError as error:
             return failed("not_run", str(error))
@@ -224,7 +228,7 @@ def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str,
 # The work directory
 
 
-def _fill(work: str, files: Mapping[str, bytes]) -> None:
+def _fill(files: Mapping[str, bytes], work: str) -> None:
     """Put in what the run is given. Nobody else has written here yet."""
     for directory in (BLOBS_IN, BLOBS_OUT):
         os.mkdir(os.path.join(work, directory), 0o700)

@@ -1,12 +1,15 @@
 """The Skills Protocol over stdin and stdout: one message a line, one answer a line.
 
 Answers come when they are ready, so a long run holds up nobody; they are told apart by their ids. When stdin ends,
-what was asked before is answered first. A line that is too long is answered as such and skipped.
+what was asked before is answered first, unless nobody is left to read the answers: then what runs is ended at once. A
+line that is too long is answered as such and skipped.
 """
 
 from __future__ import annotations
 
+import select
 import signal
+import sys
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -18,9 +21,13 @@ from mcp_skills_server.server.stdio import Pipes
 _AT_ONCE: Final = 32
 """Messages that are being answered; a line behind them waits to be read."""
 
+_LOOK_S: Final = 0.5
+"""Between two looks whether stdout still has a reader."""
+
 
 async def serve(rpc: Rpc) -> None:
     """Answer lines until stdin ends, nobody reads stdout any more, or SIGTERM or SIGINT comes."""
+    lines = _Lines(rpc.max_message)
     async with anyio.create_task_group() as tasks:
 
         async def end_on_signal() -> None:
@@ -29,8 +36,16 @@ async def serve(rpc: Rpc) -> None:
                     tasks.cancel_scope.cancel()
                     return
 
+        async def end_with_the_client() -> None:
+            while True:
+                await anyio.sleep(_LOOK_S)
+                if lines.unread():
+                    tasks.cancel_scope.cancel()
+                    return
+
         tasks.start_soon(end_on_signal)
-        await _serve(rpc, _Lines(rpc.max_message))
+        tasks.start_soon(end_with_the_client)
+        await _serve(rpc, lines)
         tasks.cancel_scope.cancel()
 
 
@@ -94,6 +109,14 @@ class _Lines(Pipes):
             BrokenPipeError: nobody reads them.
         """
         await self._send(raw)
+
+    def unread(self) -> bool:
+        """Whether nobody can read stdout any more; False where the system does not tell before something is written."""
+        if sys.platform == "win32":
+            return False
+        poller = select.poll()
+        poller.register(self._out, 0)  # asked for nothing, it still tells of a reader that has gone
+        return any(told & (select.POLLERR | select.POLLHUP) for _, told in poller.poll(0))
 
 
 def _nothing() -> None:

@@ -20,13 +20,15 @@ def main(words: Sequence[str]) -> int:
     """Set the limits, then become the program; returns only if that fails.
 
     Args:
-        words: `NAME=NUMBER` for each limit (a name is one of `resource.RLIMIT_NAME`), `--`, the program, its arguments.
+        words: `NAME=NUMBER` for each limit (a name is one of `resource.RLIMIT_NAME`), and `USER=NUMBER` if the program
+            will be another user, whose processes count; `--`, the program, its arguments.
     """
     split = words.index("--")
     argv = [*words[split + 1 :]]
-    for word in words[:split]:
-        name, _, number = word.partition("=")
-        _limit(name, int(number))
+    limits = {name: int(number) for name, _, number in (word.partition("=") for word in words[:split])}
+    user = limits.pop("USER", None)
+    for name, most in limits.items():
+        _limit(name, most, user)
     _offer_to_the_oom_killer()
     # This interpreter ignores them, and what is ignored stays so in the script: `yes | head` would not end.
     for name in ("SIGPIPE", "SIGXFSZ"):
@@ -38,11 +40,11 @@ def main(words: Sequence[str]) -> int:
     return NOT_STARTED
 
 
-def _limit(name: str, most: int) -> None:
+def _limit(name: str, most: int, user: int | None) -> None:
     import resource  # not on Windows, where nothing is launched
 
     if name == "NPROC":
-        running = _running()
+        running = _running(os.getuid() if user is None else user)
         if running is None:
             return
         most += running
@@ -56,9 +58,8 @@ def _limit(name: str, most: int) -> None:
         return  # a system that does not know this limit
 
 
-def _running() -> int | None:
-    """Tasks that the user has now, for the kernel counts them all; None where that cannot be told or limits nothing."""
-    user = os.getuid()
+def _running(user: int) -> int | None:
+    """Tasks that this user has now, for the kernel counts all; None where that cannot be told or limits nothing."""
     if user == 0 or not os.path.isdir("/proc/self/task"):
         return None
     count = 0

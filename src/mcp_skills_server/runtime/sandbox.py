@@ -3,6 +3,9 @@
 A positive list: the system's programs and libraries and a few files of /etc, read-only; the skill, read-only; the work
 directory; the folders that the operator named. No network unless it is allowed, no capabilities, no other process, no
 home directory, an unprivileged user even when the server runs as root. It is never assumed to work: it is tried.
+
+A root server's bubblewrap sets all up as root, and what it starts then becomes `nobody` for good. (A user namespace
+only renames root: to the kernel its files, and the settings in /proc/sys, would be root's own.)
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.runtime.processes import ask
+from mcp_skills_server.runtime.workspace import make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +30,12 @@ SKILLS: Final = "/skills"
 WORKSPACE: Final = "/workspace"
 TEMPORARY: Final = "/tmp"  # noqa: S108 - its name inside; outside it is a private directory
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-_NOBODY: Final = "65534"
+_NOBODY: Final = 65534
+_NEEDED_TO_DROP: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
+"""What bubblewrap must keep so that its program can become another user; the last to enter that user's directory."""
+_PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
-_ETC: Final = (
+_ETC: Final = (  # all of it public: no directory that also holds private keys, such as /etc/ssl as a whole
     "alternatives",
     "ca-certificates",
     "crypto-policies",
@@ -42,11 +49,16 @@ _ETC: Final = (
     "mime.types",
     "nsswitch.conf",
     "passwd",
-    "pki",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
     "protocols",
     "resolv.conf",
     "services",
-    "ssl",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
 )
 
 
@@ -79,43 +91,77 @@ class Bubblewrap:
         program: where bubblewrap is.
         network: whether scripts may use the network.
         folders: absolute folders that they may read and write.
+        dropper: where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as who we
+            are, in a user namespace.
     """
 
-    def __init__(self, program: str, *, network: bool, folders: Sequence[str]) -> None:
+    def __init__(self, program: str, *, network: bool, folders: Sequence[str], dropper: str | None = None) -> None:
         self._program = program
+        self._dropper = dropper
         self._network = network
         self._folders = folders
 
+    @property
+    def user(self) -> int | None:
+        """The user, and group, who must own what scripts are to write; None if it is us."""
+        return None if self._dropper is None else _NOBODY
+
     def box(self, view: View) -> Callable[[int], list[str]]:
         """What makes the words that go before a command, given the descriptor on which bubblewrap is to report."""
-        return lambda status: [*self._words(view), "--json-status-fd", str(status), "--"]
+        return lambda status: [*self._words(view), "--json-status-fd", str(status), "--", *self._drop()]
 
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
+        try:
+            code, said = self._try(f": > {WORKSPACE}/trial")
+        except OSError as error:
+            return error.strerror or str(error)
+        return (said.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
+
+    def locked(self) -> list[str]:
+        """Those of its folders that a script cannot write to, as far as that can be told."""
+        try:
+            return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
+        except OSError:
+            return []
+
+    def _try(self, shell: str, *args: str) -> tuple[int, str]:
+        """The exit code and stderr of a line of shell that is run in it, as scripts are."""
         with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
-            view = View(top, top, top, top)
-            try:
-                done = ask([*self._words(view), "--", "/bin/sh", "-c", ":"], env={"PATH": PATH})
-            except OSError as error:
-                return error.strerror or str(error)
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
-        return said[-1] if done.returncode else None
+            skills, work, temporary, shared = (os.path.join(os.path.realpath(top), each) for each in _PLACES)
+            os.mkdir(skills)
+            for place in (work, temporary, shared):
+                make_directory(place, self.user)
+            words = [*self._words(View(skills, work, temporary, shared)), "--", *self._drop()]
+            done = ask([*words, "/bin/sh", "-c", shell, "sh", *args], env={"PATH": PATH})
+            return done.returncode, done.stderr
+
+    def _drop(self) -> list[str]:
+        """What goes right before the program: it becomes `nobody`, and can never be anything else."""
+        if self._dropper is None:
+            return []
+        user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+        return [self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
 
     def _words(self, view: View) -> list[str]:
-        words = [self._program, "--unshare-all", *(["--share-net"] if self._network else [])]
-        words += ["--unshare-user", "--uid", _NOBODY, "--gid", _NOBODY, "--cap-drop", "ALL"]
+        words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+        words += [*([] if self._network else ["--unshare-net"]), "--cap-drop", "ALL"]
+        if self._dropper is None:
+            words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
+        else:
+            words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
         words += ["--die-with-parent", "--new-session"]
-        for place in _SYSTEM:
+        for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC))):
             # Where /bin is a link to /usr/bin, it is so inside.
-            words += ["--symlink", os.readlink(place), place] if os.path.islink(place) else _read_only(place)
-        for name in _ETC:
-            words += _read_only(f"/etc/{name}")
-        words += ["--proc", "/proc", "--dev", "/dev", "--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+            linked = place in _SYSTEM and os.path.islink(place)
+            words += ["--symlink", os.readlink(place), place] if linked else _read_only(place)
+        words += ["--proc", "/proc", "--remount-ro", "/proc"]
+        words += ["--dev", "/dev", "--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
         words += ["--bind", view.temporary, TEMPORARY]
         for place in _outermost(filter(_is_bindable, view.needs)):
             words += _read_only(place)
         for folder in self._folders:
-            words += ["--bind", folder, folder]
+            words += [*_way(folder), "--bind", folder, folder]
         words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
         return [*words, "--remount-ro", "/", "--chdir", view.workdir]
 
@@ -133,15 +179,42 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
     if program is None:
         why = "bubblewrap (bwrap) is not installed"
     else:
-        sandbox = Bubblewrap(os.path.abspath(program), network=network, folders=shared)
-        trouble = sandbox.trouble()
-        if trouble is None:
-            logger.info("scripts run in a sandbox of bubblewrap, %s network", "with" if network else "without")
-            return sandbox
-        why = f"bubblewrap does not work here ({trouble})"
+        why = ""
+        for dropper in _droppers():
+            sandbox = Bubblewrap(os.path.abspath(program), network=network, folders=shared, dropper=dropper)
+            trouble = sandbox.trouble()
+            if trouble is None:
+                _tell(sandbox, why, network=network, folders=shared)
+                return sandbox
+            why = f"bubblewrap does not work here ({trouble})"
     if mode == "required":
         raise UsageError(f"a sandbox is required for scripts, but {why}; mend that, or give --sandbox auto")
     return _none(why)
+
+
+def _droppers() -> list[str | None]:
+    """The ways to begin, the best one first: see `Bubblewrap`."""
+    if not is_root():
+        return [None]
+    place = next((each for each in PATH.split(":") if os.access(f"{each}/setpriv", os.X_OK)), PATH.split(":")[0])
+    return [f"{place}/setpriv", None]
+
+
+def _tell(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
+    """Log which it is. `why` is what kept a root server from the better way."""
+    within = f"scripts run in a sandbox of bubblewrap, {'with' if network else 'without'} network"
+    if sandbox.user is None and is_root():
+        why = f"they cannot become another user there: {why}"
+        if folders:
+            raise UsageError(
+                f"scripts would be root in {folders[0]}, for {why}; mend that, or run the server as another user"
+            )
+        logger.warning("%s, but as root, for %s", within, why)
+        return
+    logger.info("%s%s", within, "" if sandbox.user is None else f", as user {sandbox.user}")
+    for folder in sandbox.locked():
+        whom = "the server's user" if sandbox.user is None else f"user {sandbox.user}"
+        logger.warning("scripts run as %s, which cannot write to %s; make it that user's if they should", whom, folder)
 
 
 def _none(why: str) -> None:
@@ -169,7 +242,15 @@ def _folder(folder: str) -> str:
 
 
 def _read_only(place: str) -> list[str]:
-    return ["--ro-bind-try", place, place]
+    return [*_way(place), "--ro-bind-try", place, place]
+
+
+def _way(place: str) -> list[str]:
+    """Makes the directories that a place lies in. Where bubblewrap makes them by itself for root, only root gets in."""
+    above: list[str] = []
+    while (place := os.path.dirname(place)) not in ("/", ""):
+        above = ["--dir", place, *above]
+    return above
 
 
 def _outermost(places: Iterable[str]) -> list[str]:

@@ -31,7 +31,7 @@ from mcp_skills_server.runtime.arguments import checked_args, checked_env, check
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, execute
 from mcp_skills_server.runtime.sandbox import Mode, View
-from mcp_skills_server.runtime.workspace import Workspace, discard, empty, exceeds, lay_out
+from mcp_skills_server.runtime.workspace import Workspace, discard, exceeds, lay_out, make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ class _Wish:
         workdir: where to start, below the work directory.
         timeout_s: the time limit.
         launcher: a file in the work directory that the interpreter runs, and that is given the script's path.
+        fill: puts into the work directory what the run is given.
     """
 
     skills: Mapping[str, Skill]
@@ -135,6 +136,7 @@ class _Wish:
     workdir: str
     timeout_s: float
     launcher: str | None
+    fill: Callable[[str], None] | None
 
 
 class Scripts:
@@ -153,13 +155,15 @@ class Scripts:
         self._settings = settings
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
+        self._owner = None if self._sandbox is None else self._sandbox.user
         self._places = anyio.Semaphore(settings.concurrent)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 
     def workspace(self) -> Workspace:
         """A new private work directory, for one session."""
-        made = Workspace(os.path.join(self._directory(), f"session-{secrets.token_hex(8)}"), self._workspaces.discard)
+        path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
+        made = Workspace(path, self._workspaces.discard, self._owner)
         self._workspaces.add(made)
         return made
 
@@ -194,6 +198,7 @@ class Scripts:
         progress: Callable[[float], Awaitable[None]] | None = None,
         directory: str | None = None,
         launcher: str | None = None,
+        fill: Callable[[str], None] | None = None,
     ) -> Outcome:
         """Run a file of a skill and wait for its end (RT-18...20, X-29). Cancelled, it leaves nothing behind.
 
@@ -208,6 +213,8 @@ class Scripts:
             progress: awaited now and then with the seconds that it has run.
             directory: the name of the skill's directory; None for the skill's own.
             launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
+            fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
+                for its turn takes no room on the disk. Only for a work directory in which nothing else runs.
 
         Raises:
             RequestError: the call must be mended, or be tried again later; the message says how.
@@ -225,6 +232,7 @@ class Scripts:
             checked_text(workdir, "workdir"),
             self._checked_timeout(timeout_s),
             launcher,
+            fill,
         )
         return await self._run(wish, workspace, progress)
 
@@ -237,6 +245,7 @@ class Scripts:
         args: Sequence[str] = (),
         timeout_s: float | None = None,
         launcher: str | None = None,
+        fill: Callable[[str], None] | None = None,
     ) -> Outcome:
         """Run a file that lies in the work directory, with some skills at hand.
 
@@ -247,6 +256,7 @@ class Scripts:
             args: as for `run`, and so the rest.
             timeout_s: likewise.
             launcher: likewise.
+            fill: likewise; it may be what writes the file.
 
         Raises:
             RequestError: as for `run`; or a name is none for a directory.
@@ -256,7 +266,7 @@ class Scripts:
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
         timeout_s = self._checked_timeout(timeout_s)
-        wish = _Wish(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher)
+        wish = _Wish(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
         return await self._run(wish, workspace, None)
 
     async def _run(
@@ -266,6 +276,8 @@ class Scripts:
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
             place, emptied = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(workspace.enter)
             try:
                 ended = await self._execute(wish, workspace, place, progress)
             except StaleFile:
@@ -312,12 +324,15 @@ class Scripts:
         """Everything that touches the disk before the start."""
         interpreter = self._interpreter(wish)
         workdir = workspace.prepare(wish.workdir)
+        if wish.fill is not None:
+            workspace.fill(wish.fill)
         os.mkdir(place, 0o700)
         temporary, shared = _private(place)
-        os.mkdir(temporary, 0o700)
-        os.mkdir(shared, 0o700)
+        make_directory(temporary, self._owner)
+        make_directory(shared, self._owner)
         skills = os.path.join(place, "skills")
-        os.mkdir(skills, 0o700)
+        os.mkdir(skills)
+        os.chmod(skills, 0o755)  # noqa: S103 - it lies in a private directory, and another user may have to read it
         for name, skill in wish.skills.items():
             lay_out(self._registry, skill, wish.path if name == wish.within else None, os.path.join(skills, name))
         box, seen, work, path = None, skills, workspace.path, os.environ.get("PATH", "")
@@ -352,6 +367,7 @@ class Scripts:
         # Processor time counts every thread, so that eight threads may use eight seconds in one; it is for what
         # escapes the time limit. Address space would stop runtimes that reserve much and use little (V8, Go).
         return {
+            **({} if self._owner is None else {"USER": self._owner}),
             "CPU": math.ceil(timeout_s + _CPU_SPARE_S) * (os.cpu_count() or 1),
             "DATA": self._settings.memory_bytes,
             "FSIZE": self._settings.file_bytes,
@@ -363,13 +379,7 @@ class Scripts:
     def _tidy(self, place: str, workspace: Workspace) -> bool:
         """Remove what was made for one run. Returns whether the work directory had to be emptied."""
         discard(place)
-        if not workspace.open or not exceeds([workspace.path], self._settings.workspace_bytes):
-            return False
-        try:
-            empty(workspace.path)
-        except OSError as error:
-            logger.warning("%s cannot be emptied (%s)", workspace.path, error.strerror)
-        return True
+        return workspace.leave(self._settings.workspace_bytes)
 
     def _outcome(self, wish: _Wish, ended: Ended, *, emptied: bool) -> Outcome:
         remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"
@@ -423,7 +433,7 @@ class Scripts:
         if timeout_s is None:
             return min(self._settings.timeout_s, most)
         if not 0 < timeout_s <= most:
-            raise RequestError(f"The time limit must be more than 0 and at most {most:g} seconds")
+            raise RequestError(f"The time limit (timeout_s) must be more than 0 and at most {most:g} seconds")
         return timeout_s
 
 

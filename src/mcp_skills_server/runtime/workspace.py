@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
@@ -25,21 +26,62 @@ _ENTRY_BYTES: Final = 1 << 10
 """What a file counts for even when it is empty."""
 _PASSES: Final = 5
 _MAX_WORKDIR_BYTES: Final = 512
+_DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Workspace:
     """A session's private work directory. What one script leaves in it, the next one finds.
+
+    It is emptied and removed only while no script runs in it: what walks a tree by name could be led out of it by a
+    script that changes the tree meanwhile.
 
     Attributes:
         path: the directory, absolute and resolved.
         open: whether it was not closed yet.
     """
 
-    def __init__(self, path: str, closed: Callable[[Workspace], None]) -> None:
+    def __init__(self, path: str, closed: Callable[[Workspace], None], owner: int | None = None) -> None:
         self.path = path
         self.open = True
         self._closed = closed
-        os.mkdir(path, 0o700)
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._runs = 0
+        make_directory(path, owner)
+
+    def enter(self) -> None:
+        """A script is going to run here; `leave` must follow. Waits while it is being emptied."""
+        with self._lock:
+            self._runs += 1
+
+    def leave(self, most: int) -> bool:
+        """A script has ended. After the last one it is emptied if it takes more than `most` bytes, removed if closed.
+
+        Returns:
+            Whether it had to be emptied.
+        """
+        with self._lock:
+            self._runs -= 1
+            if self._runs:
+                return False
+            if not self.open:
+                discard(self.path)
+                return False
+            if not exceeds([self.path], most):
+                return False
+            try:
+                empty(self.path)
+            except OSError as error:
+                logger.warning("%s cannot be emptied (%s)", self.path, error.strerror)
+            return True
+
+    def fill(self, put: Callable[[str], None]) -> None:
+        """Let our own code put something in, while nobody else writes here; then it is whose the scripts are."""
+        put(self.path)
+        if self._owner is not None:
+            for top, directories, files in os.walk(self.path):
+                for name in (*directories, *files):
+                    os.chown(os.path.join(top, name), self._owner, self._owner, follow_symlinks=False)
 
     def prepare(self, workdir: str) -> str:
         """Make sure that it is there, and return the absolute path of a directory in it.
@@ -64,7 +106,7 @@ class Workspace:
         if path != self.path and not path.startswith(self.path + os.sep):
             raise RequestError(f"workdir {printable(workdir)!r} leads out of the work directory; choose another")
         try:
-            os.makedirs(path, 0o700, exist_ok=True)
+            _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:
             said = f"workdir {printable(workdir[:200])!r} cannot be a directory ({error.strerror}); choose another"
             raise RequestError(said) from None
@@ -77,14 +119,55 @@ class Workspace:
         if os.path.isdir(self.path):
             os.chmod(self.path, 0o700)
         else:
-            os.mkdir(self.path, 0o700)
+            make_directory(self.path, self._owner)
 
     def close(self) -> None:
-        """Remove it. Safe to call twice."""
-        if self.open:
-            self.open = False
-            discard(self.path)
-            self._closed(self)
+        """Remove it, or let the last script that runs in it do so at its end. Safe to call twice."""
+        with self._lock:
+            if self.open:
+                self.open = False
+                self._closed(self)
+                if not self._runs:
+                    discard(self.path)
+
+
+def make_directory(path: str, owner: int | None) -> None:
+    """Make a private directory.
+
+    Args:
+        path: the directory, which is not there yet.
+        owner: the number of the user and group whose it is to be; None for us.
+
+    Raises:
+        OSError: it cannot be made, or not be given away.
+    """
+    os.mkdir(path, 0o700)
+    if owner is not None:
+        os.chown(path, owner, owner)
+
+
+def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
+    """Make these directories, each in the one before, where they are missing. No link is followed.
+
+    A script that runs meanwhile may swap any of them; by descriptors it can only swap in what it has.
+    """
+    if os.name == "nt":
+        os.makedirs(os.path.join(top, *parts), exist_ok=True)
+        return
+    here = os.open(top, _DIRECTORY)
+    try:
+        for part in parts:
+            made = False
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=here)
+                made = True
+            inner = os.open(part, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = inner
+            if made and owner is not None:
+                os.fchown(here, owner, owner)
+    finally:
+        os.close(here)
 
 
 def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType, limits, scripts, sites
-from mcp_skills_server.commands.running import leave, log_level, log_to_stderr, open_followed, watching
+from mcp_skills_server.commands.running import leave, open_followed, watching
 from mcp_skills_server.commands.serve import serve
 
 _AGENT: Final = "mcp_skills_server.agent"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
@@ -230,8 +231,6 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     """
     registry, supply = open_roots(given, options)
     if supply is not None:
-        from mcp_skills_server.commands.running import log_to_stderr
-
         log_to_stderr("warning")
         supply.fetch()
     return registry

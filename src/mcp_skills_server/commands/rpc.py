@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import execution, execution_settings, limits, make_runtime, roots, scripts
-from mcp_skills_server.commands.running import end_on_signals, leave, log_level, log_to_stderr, open_followed, watching
+from mcp_skills_server.commands.running import end_on_signals, leave, open_followed, watching
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})

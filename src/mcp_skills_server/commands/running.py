@@ -1,8 +1,7 @@
-"""What commands share that go on until their client leaves: what they follow, what they tell, how they end."""
+"""What commands share that go on until their client leaves: what they follow, and how they end."""
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
@@ -39,22 +38,6 @@ def watching(command: _F) -> _F:
     ):
         command = option(command)
     return command
-
-
-def log_level(default: str) -> Callable[[_F], _F]:
-    """The option for what is told on stderr."""
-    levels = click.Choice(["debug", "info", "warning", "error"])
-    return click.option("--log-level", type=levels, default=default, help="What is told on stderr.")
-
-
-def log_to_stderr(level: str) -> None:
-    """Tell on stderr what is of this level or above; of other packages warnings, or all if it is `debug`."""
-    logging.basicConfig(
-        stream=sys.stderr, format="mcp-skills-server: %(levelname)s: %(message)s", level=logging.WARNING
-    )
-    logging.getLogger("mcp_skills_server").setLevel(level.upper())
-    if level == "debug":
-        logging.getLogger().setLevel(logging.DEBUG)
 
 
 def make_watcher(registry: Registry, options: dict[str, Any]) -> Watcher | None:

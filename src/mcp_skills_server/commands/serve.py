@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import (
     execution,
     execution_settings,
@@ -18,7 +19,7 @@ from mcp_skills_server.commands.options import (
     roots,
     scripts,
 )
-from mcp_skills_server.commands.running import end_on_signals, leave, log_level, log_to_stderr, make_watcher, watching
+from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher, watching
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:

@@ -274,7 +274,11 @@ def test_what_is_nested_too_deep_costs_its_session_alone() -> None:
         talk.hear(nested(depth))
         heard = talk.tell(TWO if depth % 2 else ONE)
         assert b'"sessionId":"t"' in heard
-    assert b'"sessionId":"s"' not in heard
+    # How deep is too deep is for the version of Python; what no JSON can hold is refused by all of them.
+    talk.hear(nested(1).replace(b"[]", b"NaN"))
+    heard = talk.tell(())
+    assert b'"sessionId":"t"' in heard and b'"sessionId":"s"' not in heard
+    talk.tell(TWO)
     assert told(talk.hear(commands())) == [("s", ["one", "two"])]
 
 

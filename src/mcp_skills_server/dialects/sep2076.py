@@ -13,6 +13,7 @@ from typing import Any, Final
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.media import media_type
+from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
@@ -68,7 +69,7 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
     _put(out, "title", title(skill))
     _put(out, "description", skill.description)
     _put(out, "version", version(fields))
-    _put(out, "tags", tags(fields))
+    _put(out, "tags", tags_of(fields))
     _put(out, "icons", _icons(skill))
     _put(out, "arguments", [_argument(each) for each in arguments(fields)])
     _put(out, "dependencies", dependencies(skill, snapshot, served, least)[0])
@@ -203,16 +204,6 @@ def version(fields: Mapping[str, Json]) -> str | None:
         if isinstance(value, str) and value:
             return value
     return None
-
-
-def tags(fields: Mapping[str, Json]) -> list[Json]:
-    """`tags` from the top level, else from `metadata`: a list, or one text with commas or blanks between."""
-    value = fields["tags"] if "tags" in fields else _metadata(fields, "tags")
-    if isinstance(value, str):
-        found = value.split(",") if "," in value else value.split()
-    else:
-        found = _texts(value)
-    return [tag.strip() for tag in found if tag.strip()]
 
 
 def _icons(skill: Skill) -> list[Json]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from mcp_skills_server.format import versions
 from mcp_skills_server.format.codes import problem
+from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.versions import NO_VERSION, Version
 from mcp_skills_server.model import Json, Problem
 
@@ -153,7 +154,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         "kind": INSTRUCTION,
         "namespace": namespace or _first(name),
     }
-    tags = _tags(frontmatter)
+    tags = tags_of(frontmatter)
     return {**out, "tags": tags} if tags else out
 
 
@@ -172,14 +173,6 @@ def _said(frontmatter: Mapping[str, Json], field: str) -> str | None:
         if isinstance(value, str) and value.strip():
             return value.strip()
     return None
-
-
-def _tags(frontmatter: Mapping[str, Json]) -> list[Json]:
-    metadata = frontmatter.get("metadata")
-    value = frontmatter.get("tags") or (metadata.get("tags") if isinstance(metadata, dict) else None)
-    if isinstance(value, str):
-        return [each for each in re.split(r"[\s,]+", value) if each]
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 def _text(value: Json) -> str | None:
@@ -317,7 +310,7 @@ def _compare(told: Mapping[str, Json], frontmatter: Mapping[str, Json], path: st
     """What SKILL.md says otherwise. A name with blanks or capitals there is a title, not another name."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
     other["version"], other["namespace"] = _said(frontmatter, "version"), _said(frontmatter, "namespace")
-    other["tags"] = list(_tags(frontmatter)) or None
+    other["tags"] = tags_of(frontmatter) or None
     differ = [field for field, value in other.items() if value is not None and told.get(field, value) != value]
     title, name = frontmatter.get("name"), told.get("name")
     if isinstance(title, str) and isinstance(name, str) and _AGENT_SKILLS_NAME.fullmatch(title):

@@ -23,6 +23,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, uris
 from mcp_skills_server.format.nearest import nearest
+from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import SCHEME, uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
 
@@ -119,7 +120,7 @@ class Runtime:
                 self.location(skill),
                 title=sep2076.title(skill),
                 version=sep2076.version(skill.frontmatter),
-                tags=sep2076.tags(skill.frontmatter),
+                tags=tags_of(skill.frontmatter),
             )
             for skill in skills
         ]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -192,7 +193,8 @@ def test_a_skill_with_a_file_name_that_0_1_0_does_not_allow_is_left_out_there(ba
 
 @pytest.mark.requirement("WK1-10", "WK1-14")
 def test_old_files_have_encoded_paths():
-    assert wellknown.path_0_1("a", "b/c d%.md") == "/.well-known/skills/a/b/c%20d%25.md"
+    (entry,) = decode(wellknown.encode(wellknown.index_0_1([(skill("a", ["b/c d%.md"]), DIGEST)])), OLD_URL).entries
+    assert entry.files["b/c d%.md"] == "https://example.com/.well-known/skills/a/b/c%20d%25.md"
 
 
 def test_an_encoded_index_is_utf8_in_the_order_given_and_ends_in_a_line_break():
@@ -229,7 +231,7 @@ def test_what_is_published_is_understood(skills: list[Skill], base: str):
     for entry, each in zip(old.entries, choice.skills, strict=True) if not old.unusable else ():
         assert entry.name == each.name and entry.description == each.description
         assert dict(entry.files) == {
-            path: "https://example.com" + wellknown.path_0_1(each.name, path) for path in entry.files
+            path: f"https://example.com{wellknown.DIRECTORY_0_1}{each.name}/{quote(path)}" for path in entry.files
         }
         assert entry.files.keys() == each.files.keys()
 

@@ -141,7 +141,7 @@ def _settings(update: bool, options: dict[str, Any]) -> Settings:
 
 def _origin(text: str) -> str:
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.fetch.faults import check
+    from mcp_skills_server.fetch.urls import check
 
     check(text)
     return wellknown.origin(text)
@@ -187,7 +187,8 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
 def _told(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefused
-    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable, shown
+    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
+    from mcp_skills_server.fetch.urls import shown
 
     try:
         return command(*arguments)
@@ -243,7 +244,7 @@ def _fetch(url: str, folder: str, settings: Settings) -> int:
 
 
 def _summary(report: Report) -> str:
-    from mcp_skills_server.fetch.faults import shown
+    from mcp_skills_server.fetch.urls import shown
 
     counts = (
         (len(report.added), "added"),

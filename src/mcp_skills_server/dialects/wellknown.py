@@ -158,11 +158,6 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
     return {"skills": skills}
 
 
-def path_0_1(name: str, file_path: str) -> str:
-    """Where a file of a skill is served in 0.1.0, percent-encoded (WK1-10, WK1-14)."""
-    return f"{DIRECTORY_0_1}{name}/{quote(file_path)}"
-
-
 def encode(index: Mapping[str, Json]) -> bytes:
     """An index as the bytes of its file: live and static publishers send the same."""
     return json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"

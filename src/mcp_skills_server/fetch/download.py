@@ -24,7 +24,8 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch import addresses, caching
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable, shown
+from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:

@@ -7,11 +7,7 @@ all of those are the publisher's. Messages are one line for people and never hol
 
 from __future__ import annotations
 
-import re
-
-from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.errors import SkillsServerError, UsageError
-from mcp_skills_server.model import printable
+from mcp_skills_server.errors import SkillsServerError
 
 
 class Unacceptable(SkillsServerError, ValueError):  # noqa: N818
@@ -32,29 +28,3 @@ class Unreachable(SkillsServerError, OSError):  # noqa: N818
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
-
-
-def bare(url: str) -> str:
-    """A URL without what may be a secret: user name and password, query, fragment."""
-    plain = re.split(r"[?#]", url, maxsplit=1)[0]
-    scheme, slashes, rest = plain.partition("//")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
-
-
-def shown(url: str) -> str:
-    """The same for people, not longer than a line."""
-    plain = printable(bare(url))
-    return plain if len(plain) <= 120 else f"{plain[:117]}..."
-
-
-def check(url: str) -> None:
-    """Prove that an address of the operator's can be fetched from.
-
-    Raises:
-        UsageError: it is no http or https URL; the message shows no secret of it.
-    """
-    try:
-        wellknown.absolute(url, url)
-    except ValueError as error:
-        raise UsageError(f"'{shown(url)}': {error}; give the URL of a site or of its index.json") from None

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
-from mcp_skills_server.fetch.faults import shown
+from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model import printable
 

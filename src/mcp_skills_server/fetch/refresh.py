@@ -22,8 +22,9 @@ from mcp_skills_server.dialects.wellknown import Entry, Index, IndexLimits, Inde
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch import caching, keep
 from mcp_skills_server.fetch.download import Answer, Bounds, Downloader, Trust
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable, check, shown
+from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
 from mcp_skills_server.fetch.keep import Record, Source, State, Store, Withheld
+from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
 from mcp_skills_server.model import SKILL_MD

@@ -25,9 +25,10 @@ from mcp_skills_server.catalog.registry import Copy
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import IndexRefused
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch.faults import Unacceptable, Unreachable, bare, check, shown
+from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
 from mcp_skills_server.fetch.refresh import Report, Settings, refresh
 from mcp_skills_server.fetch.unpacked import Unpacked
+from mcp_skills_server.fetch.urls import bare, check, shown
 from mcp_skills_server.format import archive
 
 logger = logging.getLogger(__name__)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
-from time import perf_counter
 
 from bench.measure import ALL, Bench
-from bench.report import Row, table
+from bench.report import Row, Run
 
 
 def main() -> int:
@@ -29,8 +25,7 @@ def main() -> int:
         parser.error("--sizes takes numbers with commas between them, as in 10,1000")
     if min(sizes) < 1:
         parser.error("--sizes takes numbers above 0")
-    started = perf_counter()
-    load = os.getloadavg()[0]
+    run = Run()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         for size in sizes:
@@ -40,12 +35,7 @@ def main() -> int:
                 _say(f"{size:,} skills: {name}")
                 rows.extend(ALL[name](bench))
             bench.close()
-    about = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start"
-    print(f"{about}, {perf_counter() - started:.0f} s in all; medians unless p99 or max is said\n")
-    print(table(rows))
-    if options.json:
-        told = {"python": platform.python_version(), "cores": os.cpu_count(), "load": load}
-        options.json.write_text(json.dumps({**told, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
+    run.tell(rows, "medians unless p99 or max is said", options.json)
     return 0
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -26,7 +24,7 @@ from typing import IO, Final
 
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate
-from bench.report import Row, table
+from bench.report import Row, Run
 
 _MS: Final = 1e3
 _MB: Final = 1e6
@@ -181,15 +179,10 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="messages of each kind")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args()
-    started, load = perf_counter(), os.getloadavg()[0]
+    run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         rows = list(measure(options.size, options.count, Path(scratch).resolve()))
-    about = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start"
-    print(f"{about}, {perf_counter() - started:.0f} s in all; medians unless p99 is said, one way\n")
-    print(table(rows))
-    if options.json:
-        told = {"python": platform.python_version(), "cores": os.cpu_count(), "load": load}
-        options.json.write_text(json.dumps({**told, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
+    run.tell(rows, "medians unless p99 is said, one way", options.json)
     return 0
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import platform
 import re
 import socket
 import subprocess
@@ -26,7 +24,7 @@ from typing import Any, Final
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, skill_name
 from bench.http import Load, Server, ours
-from bench.report import Row, table
+from bench.report import Row, Run
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.static import Site
@@ -221,7 +219,7 @@ def main() -> int:
     if options.serve_constants:
         _serve_constants(options.serve_constants)
         return 0
-    busy = os.getloadavg()[0]
+    run = Run()
     rows: list[Row] = []
     count, rounds, large = (400, 3, 1000) if options.quick else (3000, 7, 10_000)
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as name:
@@ -230,11 +228,7 @@ def main() -> int:
             rows.extend(requests(load, scratch, 100, count, rounds))
         for part in (live, memory, tree):
             rows.extend(part(scratch, large))
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {busy:.1f} at the start; medians\n")
-    print(table(rows))
-    if options.json:
-        told = {"python": platform.python_version(), "cores": os.cpu_count(), "load": busy}
-        options.json.write_text(json.dumps({**told, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
+    run.tell(rows, into=options.json)
     return 0
 
 

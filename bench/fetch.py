@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, skill_name
-from bench.report import Row, table
+from bench.report import Row, Run
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, SCHEMA
 from mcp_skills_server.format import archive
 
@@ -179,11 +178,10 @@ def main() -> int:
         listed, output = options.download
         asyncio.run(_download(listed.read_text(encoding="utf-8"), output))
         return 0
-    load = os.getloadavg()[0]
+    run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         rows = list(measure(options.size, options.rounds, Path(scratch)))
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start; medians\n")
-    print(table(rows))
+    run.tell(rows)
     return 0
 
 

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, questions
-from bench.report import Row, table
+from bench.report import Row, Run
 
 _WHO: Final = {"name": "bench", "version": "0"}
 _META: Final = {
@@ -442,7 +441,7 @@ def main() -> int:
     if options.load:
         asyncio.run(_load())
         return 0
-    started, load_average = perf_counter(), os.getloadavg()[0]
+    run = Run()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch, Load() as load:
         bench = Http(load, options.size, options.quick, Path(scratch), Path(scratch, "skills").resolve())
@@ -450,12 +449,7 @@ def main() -> int:
         for measure in (requests, sessions):
             print(f"bench: {measure.__name__} over HTTP", file=sys.stderr, flush=True)
             rows.extend(measure(bench))
-    about = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load_average:.1f} at the start"
-    print(f"{about}, {perf_counter() - started:.0f} s in all; medians unless p99 is said\n")
-    print(table(rows))
-    if options.json:
-        told = {"python": platform.python_version(), "cores": os.cpu_count(), "load": load_average}
-        options.json.write_text(json.dumps({**told, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
+    run.tell(rows, "medians unless p99 is said", options.json)
     return 0
 
 

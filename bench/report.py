@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+import platform
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 HEADINGS: Final = ("what", "size", "n", "ours", "floor", "ratio", "goal", "")
@@ -79,18 +84,33 @@ class Row:
         }
 
 
-def table(rows: Sequence[Row]) -> str:
-    """All rows as one table that is also Markdown."""
-    cells = [HEADINGS, *(row.cells() for row in rows)]
-    widths = [max(3, *(len(line[column]) for line in cells)) for column in range(len(HEADINGS))]
-    lines = [_line(line, widths) for line in cells]
-    ruler = [f"{'-' * (width - 1)}{':' if 0 < column < 6 else '-'}" for column, width in enumerate(widths)]
-    return "\n".join([lines[0], f"| {' | '.join(ruler)} |", *lines[1:]])
+class Run:
+    """One run of a bench: when it began, and how busy the machine was then."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._load = os.getloadavg()[0]
+
+    def tell(self, rows: Sequence[Row], remark: str = "medians", into: Path | None = None) -> None:
+        """Print the machine, the remark and the table; write the figures to a file if there is one."""
+        machine = f"Python {platform.python_version()}, {os.cpu_count()} cores, load {self._load:.1f} at the start"
+        print(f"{machine}, {perf_counter() - self._began:.0f} s in all; {remark}\n")
+        print(table([HEADINGS, *(row.cells() for row in rows)], right=range(1, 6)))
+        if into is not None:
+            about = {"python": platform.python_version(), "cores": os.cpu_count(), "load": self._load}
+            into.write_text(json.dumps({**about, "rows": [row.as_json() for row in rows]}, indent=2) + "\n")
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def table(lines: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    """Headings and lines as a table that is also Markdown; the columns `right` have their figures at the right."""
+    widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(lines[0]))]
+    ruler = [f"{'-' * (width - 1)}{':' if column in right else '-'}" for column, width in enumerate(widths)]
+    return "\n".join(_line(line, widths, right) for line in (lines[0], ruler, *lines[1:]))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:
     padded = [
-        cell.rjust(width) if 0 < column < 6 else cell.ljust(width)
+        cell.rjust(width) if column in right else cell.ljust(width)
         for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return f"| {' | '.join(padded)} |"

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from time import perf_counter
 from typing import Any, Final
 
 from bench.catalogue import plausible
-from bench.report import Row, table
+from bench.report import Row, Run, table
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.search import Search
@@ -143,17 +141,6 @@ def _line(catalogue: str, kind: str, told: Sequence[Score]) -> tuple[str, ...]:
     return catalogue, kind, str(len(told)), f"{recall:.3f}", f"{mean(score.reciprocal_rank for score in told):.3f}"
 
 
-def _aligned(lines: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    ruler = tuple(f"{'-' * (width - 1)}{':' if column > 1 else '-'}" for column, width in enumerate(widths))
-    out: list[str] = []
-    for line in (lines[0], ruler, *lines[1:]):
-        cells = zip(line, widths, strict=True)
-        padded = (cell.rjust(w) if column > 1 else cell.ljust(w) for column, (cell, w) in enumerate(cells))
-        out.append(f"| {' | '.join(padded)} |")
-    return "\n".join(out)
-
-
 def main() -> int:
     """Measure, print two tables and, when asked, the questions that failed."""
     parser = argparse.ArgumentParser(prog="python -m bench.search", description="Speed and quality of the search.")
@@ -161,14 +148,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--failed", action="store_true", help="also show each question whose first answer is wrong")
     options = parser.parse_args()
-    load = os.getloadavg()[0]
+    run = Run()
     rows = list(speed(options.size, options.quick))
     fixtures = Registry([FIXTURES])
     fixtures.load()
     told = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
-    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start\n")
-    print(table(rows))
-    print(f"\n{_aligned(quality(told))}")
+    run.tell(rows)
+    print(f"\n{table(quality(told), right=range(2, 5))}")
     if options.failed:
         for score in told:
             if score.reciprocal_rank < 1:

@@ -35,6 +35,8 @@ Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
 
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
+_NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
+"""Dot folders that hold a program's own state, never a person's skills."""
 _IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 
 
@@ -46,6 +48,14 @@ _LASTS: Final = frozenset("~pox_")
 def is_ignored(name: str) -> bool:
     """Whether a file or directory of this name is never served, listed, hashed, packed or watched."""
     return name[0] == "." or name in _IGNORED or name.endswith(_IGNORED_ENDS) or name.startswith(("~$", "#"))
+
+
+def is_entered(name: str, *, hidden: bool) -> bool:
+    """Whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
+
+    Inside a skill nothing changes: what `is_ignored` names is never part of it.
+    """
+    return not is_ignored(name) or (hidden and name[0] == "." and name not in _NEVER_ENTERED)
 
 
 @dataclass(slots=True)

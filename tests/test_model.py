@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.model import SKILL_MD, Changes, Problem, Reading, Skill, SkillFile, Snapshot, Standing
+from mcp_skills_server.model import (
+    LONGEST_PATH,
+    SKILL_MD,
+    Changes,
+    Problem,
+    Reading,
+    Skill,
+    SkillFile,
+    Snapshot,
+    Standing,
+)
 
 
 def skill(
@@ -324,3 +334,62 @@ def test_children_tell_an_empty_directory_and_refuse_what_is_none():
     assert here.children(("acme",), Standing.VALID) == {"a": None}
     for nothing in (("acme", "a", SKILL_MD), ("acme", "a", "gone"), ("acme", "b"), ("acm",), ("a",)):
         assert here.children(nothing, Standing.VALID) is None
+
+
+# What a look-up costs
+
+
+class _Counting(dict[str, Skill]):
+    """Skills by path that count the characters of every path that is looked up."""
+
+    looked_at = 0
+
+    def get(self, key: str, default: Any = None) -> Any:  # type: ignore[override]
+        self.looked_at += len(key)
+        return super().get(key, default)
+
+
+def _cost(segments: tuple[str, ...]) -> int:
+    skills = _Counting({each.path: each for each in (skill("a"), skill("a/a/a", Standing.VALID, "a/a"), skill("b/c"))})
+    here = Snapshot(skills)
+    here.paths(Standing.VALID)
+    here.find(segments, Standing.VALID)
+    here.children(segments, Standing.VALID)
+    return skills.looked_at
+
+
+@pytest.mark.parametrize("name", ["a", "no", "\u00e9" * 7])
+def test_a_path_of_many_segments_costs_as_many_looks_as_a_skill_path_has_segments(name: str):
+    long = LONGEST_PATH // (len(name) + 1)
+    assert _cost((name,) * long) <= 2 * 3 * 3 * (len(name) + 1)
+    assert _cost((name,) * (long // 4)) == _cost((name,) * long)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "no"]), min_size=1, max_size=400))
+def test_a_look_up_costs_no_more_than_its_input(segments: list[str]):
+    assert _cost(tuple(segments)) <= 2 * 3 * len("/".join(segments))
+
+
+def test_a_path_longer_than_any_on_a_disk_is_unknown_without_a_look():
+    assert _cost(("a",) * (LONGEST_PATH // 2 + 1)) == 0
+    assert _cost(("a", "x" * LONGEST_PATH)) == 0
+
+
+def test_a_directory_of_many_files_asks_once_which_skills_hold_it():
+    skills = _Counting({"a/b/c": skill("a/b/c", Standing.VALID, *(f"dir/{each}" for each in range(500)))})
+    found = Snapshot(skills).children(("a", "b", "c", "dir"), Standing.VALID)
+    assert found is not None and len(found) == 500
+    assert skills.looked_at == len("a") + len("a/b") + len("a/b/c")
+
+
+@given(_CATALOGUES, st.lists(st.sampled_from(["a", "b", "c", "a-b", "a.b", SKILL_MD]), min_size=1, max_size=4))
+def test_children_of_a_prefix_are_those_that_every_path_gives(skills: dict[str, Skill], segments: list[str]):
+    prefix = "/".join(segments) + "/"
+    held = any(skills[path].standing >= Standing.VALID and prefix.startswith(path + "/") for path in skills)
+    below = {
+        p[len(prefix) :].split("/")[0]
+        for p, each in skills.items()
+        if p.startswith(prefix) and each.standing >= Standing.VALID
+    }
+    if not held:
+        assert set(Snapshot(skills).children(tuple(segments), Standing.VALID) or ()) == below

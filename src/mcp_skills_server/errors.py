@@ -6,6 +6,28 @@ stderr and exit code 2, a StaleFile makes the catalogue look again. Whatever els
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from itertools import islice
+from typing import Final
+
+MOST_ECHOED: Final = 200
+"""Characters that an error repeats of what it is about: a message must not grow with what was asked for."""
+_MOST_LISTED: Final = 20
+_LONGEST_URI: Final = 16_384
+"""Characters up to which a client finds the URI that it asked for in the error as it was."""
+
+
+def clipped(text: str) -> str:
+    """The text as an error repeats it: whole up to 200 characters, then its beginning."""
+    return text if len(text) <= MOST_ECHOED else text[: MOST_ECHOED - 3] + "..."
+
+
+def listed(names: Collection[str]) -> str:
+    """The first twenty of these as an error names them, and how many more there are; "none" of none."""
+    shown = ", ".join(map(clipped, islice(names, _MOST_LISTED)))
+    left = len(names) - _MOST_LISTED
+    return f"{shown} and {left} more" if left > 0 else shown or "none"
+
 
 class SkillsServerError(Exception):
     """Base of all deliberate errors."""
@@ -22,8 +44,8 @@ class NotServed(RequestError):  # noqa: N818
     """
 
     def __init__(self, uri: str) -> None:
-        super().__init__(f"Resource not found: {uri}")
-        self.uri = uri
+        super().__init__(f"Resource not found: {clipped(uri)}")
+        self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
 
 
 class UsageError(SkillsServerError, ValueError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning"]
@@ -21,6 +21,11 @@ Severity: TypeAlias = Literal["error", "warning"]
 SKILL_MD = "SKILL.md"
 ORIGIN = "mcp-skills-server/origin"
 """Under which key a protocol's `_meta` tells where a skill comes from; the extension's prefix is not ours (S40-31)."""
+LONGEST_PATH: Final = 4096
+"""Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no path that a program
+names exceeds. What is longer is unknown without a look."""
+DEEPEST_PATH: Final = LONGEST_PATH // 2
+"""Segments of such a path: each takes a character and a slash at least."""
 
 
 class Standing(IntEnum):
@@ -233,7 +238,7 @@ class Snapshot:
         snapshot = Snapshot(skills, problems)
         if same_face:
             # An edit seldom adds or renames a skill, and sorting ten thousand paths costs more than the edit.
-            for memo in ("_paths", "_names"):
+            for memo in ("_paths", "_names", "_deepest"):
                 if memo in self.__dict__:
                     snapshot.__dict__[memo] = self.__dict__[memo]
         return snapshot
@@ -276,34 +281,59 @@ class Snapshot:
 
         Lookups only: the segments never become a path on disk.
         """
-        for cut in range(len(segments) - 1, 0, -1):
-            skill = self.skills.get("/".join(segments[:cut]))
-            if skill is not None and skill.standing >= least:
-                file_path = "/".join(segments[cut:])
-                if file_path in skill.files:
-                    return skill, file_path
-        return None
+        path = "/".join(segments)
+        return self._file(path, self._holders(path, least))
 
     def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
         """The direct children of a directory by name: (skill, file path) of a file, None for a directory.
 
         None when it is no directory of a served skill nor a prefix of one's path.
         """
-        for cut in range(1, len(segments) + 1):
-            outer = self.skills.get("/".join(segments[:cut]))
-            if outer is not None and outer.standing >= least:
-                return self._inside(outer, "/".join(segments[cut:]), least)
-        prefix = "/".join(segments) + "/"
+        directory = "/".join(segments)
+        holders = self._holders(directory, least)
+        if holders:
+            return self._inside(directory, holders)
+        prefix = directory + "/"
         paths = self._paths[least]
         found: dict[str, tuple[Skill, str] | None] = {}
-        for position in range(bisect_left(paths, prefix), len(paths)):
-            if not paths[position].startswith(prefix):
-                break
-            found[paths[position][len(prefix) :].split("/", 1)[0]] = None
+        position = bisect_left(paths, prefix)
+        while position < len(paths) and paths[position].startswith(prefix):
+            name, slash, _ = paths[position][len(prefix) :].partition("/")
+            found[name] = None
+            # What lies below this child comes in one piece, and none of it is a child: "0" is the character behind "/".
+            position = bisect_left(paths, f"{prefix}{name}0", position) if slash else position + 1
         return found or None
 
-    def _inside(self, outer: Skill, directory: str, least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
-        prefix = f"{directory}/" if directory else ""
+    @cached_property
+    def _deepest(self) -> int:
+        """Segments of the skill path that has the most."""
+        return max((path.count("/") + 1 for path in self.skills), default=0)
+
+    def _holders(self, path: str, least: Standing) -> list[Skill]:
+        """The skills at or above this path, the outermost first. No more looks than a skill path has segments."""
+        found: list[Skill] = []
+        end = -1
+        for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
+            end = path.find("/", end + 1)
+            skill = self.skills.get(path if end < 0 else path[:end])
+            if skill is not None and skill.standing >= least:
+                found.append(skill)
+            if end < 0:
+                break
+        return found
+
+    @staticmethod
+    def _file(path: str, holders: list[Skill]) -> tuple[Skill, str] | None:
+        for skill in reversed(holders):
+            file_path = path[len(skill.path) + 1 :]
+            if file_path in skill.files:
+                return skill, file_path
+        return None
+
+    def _inside(self, directory: str, holders: list[Skill]) -> dict[str, tuple[Skill, str] | None] | None:
+        outer = holders[0]
+        within = directory[len(outer.path) + 1 :]
+        prefix = f"{within}/" if within else ""
         found: dict[str, tuple[Skill, str] | None] = {}
         for path in outer.empty:
             if path.startswith(prefix):
@@ -311,9 +341,8 @@ class Snapshot:
         for path in outer.files:
             if path.startswith(prefix):
                 name, slash, _ = path[len(prefix) :].partition("/")
-                nested = None if slash else self.find((*outer.path.split("/"), *path.split("/")), least)
-                found[name] = nested
-        return dict(sorted(found.items())) if found or directory in outer.empty or not directory else None
+                found[name] = None if slash else self._file(f"{directory}/{name}", holders)
+        return dict(sorted(found.items())) if found or within in outer.empty or not within else None
 
     @property
     def all_problems(self) -> list[Problem]:

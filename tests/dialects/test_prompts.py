@@ -199,7 +199,7 @@ def test_words_follow_after_the_tag() -> None:
     ],
 )
 def test_words_are_put_in_once_and_verbatim(body: str, filled: str) -> None:
-    assert prompts.put_in(body, r"\1 $ARGUMENTS") == filled
+    assert prompts.put_in(body, r"\1 $ARGUMENTS", "a") == filled
 
 
 def files(count: int) -> tuple[Skill, list[dict[str, Json]]]:

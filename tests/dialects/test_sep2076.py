@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.dialects.sep2076 import Served
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.placeholders import MOST_ADDED
 from mcp_skills_server.format.uris import segments
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
+from mcp_skills_server.model import LONGEST_PATH, SKILL_MD, Json, Skill, Standing
+from steps import growth
 
 from .build import skill, snapshot
 
@@ -511,3 +515,70 @@ def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
     told = entry(one, least=Standing.LENIENT)
     assert set(told) <= ENTRY_KEYS
     assert all(isinstance(told.get(key, ""), str) for key in ("name", "title", "description", "version"))
+
+
+# What a client's words cost
+
+
+def _filled(text: str, given_values: dict[str, str], *names: str) -> str:
+    return sep2076.fill_in(text, [{"name": name} for name in names], given_values, "letters")
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_arguments_make_a_body_longer_by_so_much_and_no_more(over: int):
+    places = 64
+    value = "v" * (MOST_ADDED // places + len("{{topic}}") + over)
+    if over:
+        with pytest.raises(RequestError, match=r"'letters' longer by more than 1,048,576 characters"):
+            _filled("{{topic}}" * places, {"topic": value}, "topic")
+    else:
+        assert len(_filled("{{topic}}" * places, {"topic": value}, "topic")) == MOST_ADDED + len("{{topic}}") * places
+
+
+def test_three_hundred_places_for_a_long_argument_are_refused_before_they_are_filled():
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError, match="longer by more than"):
+            _filled("{{topic}} " * 300, {"topic": "x" * 900_000}, "topic")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_body_longer_than_the_bound_is_filled_in_as_well():
+    body = "x" * 2 * MOST_ADDED + "{{topic}}"
+    assert _filled(body, {"topic": "tea"}, "topic").endswith("xtea")
+
+
+@pytest.mark.parametrize("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
+def test_filling_in_takes_steps_as_long_as_the_body_whatever_is_declared(shape: str):
+    def call(times: int) -> Callable[[], object]:
+        names = ["a", *(f"n{each}" for each in range(times))]
+        return lambda: _filled(shape * times, {"a": "b"}, *names)
+
+    assert growth(call, 500) <= 5
+
+
+@given(st.text("{}ab", max_size=40), st.dictionaries(st.sampled_from(["a", "b", "ab"]), st.text("{}ab", max_size=3)))
+def test_filling_in_is_what_replacing_one_after_the_other_place_would_be(body: str, values: dict[str, str]):
+    expected, rest = "", body
+    while rest:
+        name = next((each for each in values if rest.startswith("{{" + each + "}}")), None)
+        expected += rest[0] if name is None else values[name]
+        rest = rest[1:] if name is None else rest[len(name) + 4 :]
+    assert _filled(body, values, *values) == expected
+
+
+def test_skills_that_share_a_name_are_told_in_part():
+    many = [skill(f"{each:04}/same") for each in range(1000)]
+    with pytest.raises(RequestError, match="and 980 more") as caught:
+        sep2076.find(snapshot(*many), "same", VALID)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_name_longer_than_any_path_is_none():
+    long = skill("a", name="x" * (LONGEST_PATH + 1))
+    there = snapshot(long)
+    assert sep2076.name_of(long, there, VALID) == "a"
+    assert sep2076.known(there, long.name, VALID) is None
+    assert sep2076.known(there, "a", VALID) is long

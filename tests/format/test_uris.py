@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.uris import segments, uri
+from mcp_skills_server.format.uris import LONGEST, SCHEME, segments, uri
+from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
+from steps import growth
 
 
 @pytest.mark.requirement("S40-6", "S40-8")
@@ -166,3 +169,25 @@ def test_no_way_of_writing_it_climbs_out(text: str):
 def test_a_doubly_escaped_name_is_decoded_once(name: str):
     once = "".join(f"%{byte:02X}" for byte in name.encode())
     assert segments("skill://a/" + quote(once, safe="")) == ("a", once)
+
+
+@pytest.mark.parametrize("character", ["a", "%41", "\u20ac", "%E2%82%AC", "/a", "%2e"])
+def test_a_uri_over_the_longest_is_unknown(character: str):
+    text = SCHEME + "a/" + character * (LONGEST // len(character) + 1)
+    assert segments(text) is None
+
+
+def test_the_longest_path_has_a_uri_that_is_read():
+    longest = "\u20ac" * (LONGEST_PATH // 3 - 1)  # three bytes each
+    assert segments(uri("a", longest)) == ("a", longest)
+    assert segments(SCHEME + "a" + "/a" * (DEEPEST_PATH - 1)) == ("a",) * DEEPEST_PATH
+    assert segments(SCHEME + "a" + "/a" * DEEPEST_PATH) is None
+
+
+@pytest.mark.parametrize("shape", ["/a", "a", "%41", "%", "%e2%82%ac", "/%41", "/..", "\u20ac"])
+def test_reading_a_uri_takes_steps_as_long_as_it_is(shape: str):
+    def call(times: int) -> Callable[[], object]:
+        text = SCHEME + "a/" + shape.lstrip("/") + shape * times
+        return lambda: segments(text)
+
+    assert growth(call, DEEPEST_PATH // 4 - 2) <= 5

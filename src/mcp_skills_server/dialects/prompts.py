@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from mcp_skills_server.format.markup import element
+from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
@@ -77,9 +78,13 @@ def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> di
     return out
 
 
-def put_in(body: str, words: str) -> str:
-    """The body with the user's words where it says `$ARGUMENTS`, in one pass."""
-    return _ALL_ARGUMENTS.sub(lambda _: words, body)
+def put_in(body: str, words: str, name: str) -> str:
+    """The body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one pass.
+
+    Raises:
+        RequestError: the result would be too long (`placeholders.replaced`).
+    """
+    return replaced(body, _ALL_ARGUMENTS, lambda _: words, name)
 
 
 def instructions(skill: Skill, name: str, body: str, words: str) -> str:

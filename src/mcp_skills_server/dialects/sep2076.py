@@ -10,12 +10,13 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, clipped, listed
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.media import media_type
+from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import uri
-from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import LONGEST_PATH, ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
 CAPABILITY: Final = {"skills": {"listChanged": True}}
@@ -38,10 +39,26 @@ class Served:
 
 
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
-    """What the skill is called here: its name while no other has it, as name or as path, else its skill path."""
+    """What the skill is called here: its name while no other has it, as name or as path, else its skill path.
+
+    A name that is longer than any that can be asked for is none.
+    """
+    if len(skill.name) > LONGEST_PATH:
+        return skill.path
     holder = snapshot.skills.get(skill.name)
     taken = holder is not None and holder is not skill and holder.standing >= least
     return skill.path if taken or len(snapshot.named(skill.name, least)) > 1 else skill.name
+
+
+def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
+    """The skill of this name or skill path, None where there is none or several share the name."""
+    if len(name) > LONGEST_PATH:
+        return None
+    skill = snapshot.skills.get(name)
+    if skill is not None and skill.standing >= least:
+        return skill
+    named = snapshot.named(name, least)
+    return snapshot.skills[named[0]] if len(named) == 1 else None
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
@@ -50,15 +67,12 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
     Raises:
         RequestError: there is none, or several share the name.
     """
-    named = snapshot.named(name, least)
-    skill = snapshot.skills.get(name)
-    by_path = skill is not None and skill.standing >= least
-    if len(named) > 1 and not by_path:
-        raise RequestError(f"Several skills are named {_shown(name)}; ask for one of: {', '.join(named)}")
-    if by_path and skill is not None:
+    skill = known(snapshot, name, least)
+    if skill is not None:
         return skill
+    named = snapshot.named(name, least) if len(name) <= LONGEST_PATH else ()
     if named:
-        return snapshot.skills[named[0]]
+        raise RequestError(f"Several skills are named {_shown(name)}; ask for one of: {listed(named)}")
     raise RequestError(f"Unknown skill: {_shown(name)}")
 
 
@@ -115,11 +129,16 @@ def arguments(fields: Mapping[str, Json]) -> list[dict[str, Json]]:
     return _named(fields.get("arguments"), "name")
 
 
+_PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
+"""One pattern for all names: an alternative for each would be tried at each place, names times places."""
+
+
 def fill_in(instructions: str, declared: Sequence[Mapping[str, Json]], given: Mapping[str, Any], skill: str) -> str:
-    """Replace `{{name}}` of every declared argument, in one pass, and nothing else.
+    """Replace `{{name}}` of every declared argument, in one pass, and nothing else. A name with a brace has no place.
 
     Raises:
-        RequestError: an argument is unknown or not text, or a required one is missing (S76-8).
+        RequestError: an argument is unknown or not text, or a required one is missing (S76-8), or the result would be
+            longer than the instructions by more than `placeholders.MOST_ADDED`.
     """
     values: dict[str, str] = {}
     for argument in declared:
@@ -134,12 +153,13 @@ def fill_in(instructions: str, declared: Sequence[Mapping[str, Json]], given: Ma
             values[name] = _text(argument.get("default")) or ""
     unknown = [name for name in given if name not in values]
     if unknown:
-        known = ", ".join(values) or "none"
-        raise RequestError(f"Skill {_shown(skill)} has no argument {_shown(unknown[0])}; it declares: {known}")
-    if not values:
-        return instructions
-    placeholder = re.compile("|".join(re.escape("{{" + name + "}}") for name in values))
-    return placeholder.sub(lambda found: values[found[0][2:-2]], instructions)
+        told = listed(values)
+        raise RequestError(f"Skill {_shown(skill)} has no argument {_shown(unknown[0])}; it declares: {told}")
+    return (
+        replaced(instructions, _PLACEHOLDER, lambda found: values.get(found[1], found[0]), skill)
+        if values
+        else instructions
+    )
 
 
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
@@ -258,4 +278,4 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
 
 
 def _shown(name: str) -> str:
-    return repr(name if len(name) <= 200 else name[:197] + "...")
+    return repr(clipped(name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.errors import RequestError
+from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
@@ -30,7 +30,7 @@ def find(snapshot: Snapshot, target: str) -> Skill:
     """
     found = uris.find(snapshot, target, Standing.VALID)
     if found is None or found[1] != SKILL_MD:
-        raise RequestError(f"Unknown skill URI: {target[:400]}")
+        raise RequestError(f"Unknown skill URI: {clipped(target)}")
     return found[0]
 
 

@@ -10,10 +10,12 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH, Skill, Snapshot, Standing
 
 SCHEME: Final = "skill://"
 TEMPLATE: Final = "skill://{+path}"
+LONGEST: Final = len(SCHEME) + 3 * LONGEST_PATH
+"""Characters of a URI: each byte of the longest path takes three once it is escaped."""
 # RFC 3986: a reg-name is unreserved and sub-delims; a path segment also takes ':' and '@'.
 _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
@@ -37,9 +39,11 @@ def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] 
 def segments(text: str) -> tuple[str, ...] | None:
     """The decoded segments of a `skill://` URI, or None when it cannot name anything that is served.
 
-    None for another scheme, a query or fragment, an empty segment, an escape that is not UTF-8, and for a segment
-    that decodes to a slash, a NUL, `.` or `..`.
+    None for one that is longer or deeper than any of ours, another scheme, a query or fragment, an empty segment, an
+    escape that is not UTF-8, and for a segment that decodes to a slash, a NUL, `.` or `..`.
     """
+    if len(text) > LONGEST or text.count("/") > DEEPEST_PATH + 1:
+        return None
     if text[: len(SCHEME)].lower() != SCHEME or "?" in text or "#" in text or "\\" in text:
         return None
     out: list[str] = []

@@ -84,6 +84,7 @@ class Runtime:
 
             self.scripts = Scripts(registry, scripts)
         self._offers: tuple[Snapshot, list[Offer]] | None = None
+        self._located: tuple[Snapshot, dict[str, Skill]] | None = None
 
     def session(self) -> Session:
         """A new session, for an orchestrator that binds it to a conversation (RT-23)."""
@@ -173,9 +174,16 @@ class Runtime:
             found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
             return found[0] if found and found[1] == SKILL_MD else None
         if self.settings.absolute_paths and wanted.endswith(f"/{SKILL_MD}"):
-            usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            return next((skill for skill in usable if self.location(skill) == wanted), None)
+            return self._places(snapshot).get(wanted)
         return None
+
+    def _places(self, snapshot: Snapshot) -> dict[str, Skill]:
+        """The skills by location, made once for a snapshot: a call may ask for many."""
+        kept = self._located
+        if kept is None or kept[0] is not snapshot:
+            usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+            kept = self._located = (snapshot, {self.location(skill): skill for skill in usable})
+        return kept[1]
 
 
 class Session:
@@ -459,10 +467,11 @@ def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -
     plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
     if plain in paths:
         return plain
-    for path in paths:
-        if wanted == uri(skill.path, path):
-            return path
-    inside = [path for path in paths if path.startswith(plain.rstrip("/") + "/")]
+    located = "/".join(uris.segments(wanted) or ())
+    if located.startswith(f"{skill.path}/") and located[len(skill.path) + 1 :] in paths:
+        return located[len(skill.path) + 1 :]
+    below_it = plain.rstrip("/") + "/"
+    inside = [path for path in paths if path.startswith(below_it)]
     close = [] if inside else nearest(plain, paths, _SUGGESTED)
     near = inside or close or list(paths)
     shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")

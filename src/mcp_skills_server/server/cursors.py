@@ -14,7 +14,9 @@ from typing import Any, Final, overload
 
 from mcp_skills_server.errors import RequestError
 
-_LONGEST: Final = 16_384
+_LONGEST: Final = 65_536
+"""Characters of the longest cursor that is made here, and some more: that of a directory, whose key is its path (4,096
+characters, six each in JSON) and a name in it, a third longer in base64."""
 
 
 @overload

@@ -18,9 +18,9 @@ from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
-from mcp_skills_server.errors import NotServed, RequestError, StaleFile
+from mcp_skills_server.errors import NotServed, RequestError, StaleFile, clipped
 from mcp_skills_server.format import uris
-from mcp_skills_server.format.uris import SCHEME, TEMPLATE, segments, uri
+from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.server import cursors
 
@@ -31,6 +31,7 @@ Params: TypeAlias = Mapping[str, Any]
 Result: TypeAlias = dict[str, Any]
 _DEPENDENCIES: Final = "dependencies"
 _UNION: Final = "union"
+_DIRECTORY: Final = "directory"
 
 
 async def _nothing_else() -> sep2076.Served:
@@ -182,8 +183,9 @@ async def read_directory(registry: Registry, settings: Settings, _: Caller, para
     snapshot = registry.snapshot
     children = snapshot.children(parts, settings.least) if parts else None
     if parts is None or children is None:
-        raise RequestError(f"Not a directory: {target[:400]}")
-    after = cursors.key_of(params, f"directory {target}")
+        raise RequestError(f"Not a directory: {clipped(target)}")
+    kind = f"directory {'/'.join(parts)}"
+    after = cursors.key_of(params, kind)
     names = [name for name in sorted(children) if after is None or name > after]
     page = names[: settings.page_size]
     more = page[-1] if len(names) > len(page) else None
@@ -192,7 +194,7 @@ async def read_directory(registry: Registry, settings: Settings, _: Caller, para
         found = children[name]
         title = sep2076.title(found[0]) if found else None
         out.append(resources.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
-    return resources.listing(out, cursors.encode(f"directory {target}", more), settings.ttl_ms)
+    return resources.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
 
 async def complete(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
@@ -207,10 +209,14 @@ async def complete(registry: Registry, settings: Settings, _: Caller, params: Pa
 
 def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
     """Paths that begin so, and those of skills whose name does."""
+    if len(begun) > LONGEST:
+        return
     for path in snapshot.paths(least):
         skill = snapshot.skills[path]
         named = skill.name.startswith(begun)
-        directory = uri(path).removeprefix(SCHEME)
+        directory: str | None = skill.memo.get(_DIRECTORY)
+        if directory is None:
+            directory = skill.memo[_DIRECTORY] = uri(path).removeprefix(SCHEME)
         if named or directory.startswith(begun[: len(directory)]):
             for file_path in skill.files:
                 each = uri(path, file_path).removeprefix(SCHEME)
@@ -317,7 +323,7 @@ async def _answer_or_refuse(
         return await answer(registry, ask)
     except StaleFile as stale:
         logger.warning("cannot be read: %s", stale)
-        raise RequestError(f"Unknown skill: {target[:400]!r}; a file of it cannot be read") from None
+        raise RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read") from None
 
 
 def arguments(params: Params) -> Mapping[str, Any]:

@@ -16,8 +16,8 @@ from typing import Any, Final
 from mcp_skills_server.catalog.answer import answer, body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.errors import RequestError, StaleFile
-from mcp_skills_server.model import Changes, Json, Skill, Snapshot
+from mcp_skills_server.errors import RequestError, StaleFile, clipped, listed
+from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.server import cursors
 from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, arguments
 
@@ -57,7 +57,7 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
         words = ""
         if _is_free(skill):
             words = sep2076.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
-            text = prompts.put_in(read.text, words)
+            text = prompts.put_in(read.text, words, name)
             words = "" if text != read.text else words  # said where the author wants it said
         else:
             text = sep2076.fill_in(read.text, declared, given, name)
@@ -83,18 +83,14 @@ async def complete_argument(registry: Registry, settings: Settings, _: Caller, p
     declared = {str(each["name"]): each for each in _declared(_find(registry.snapshot, settings, name))}
     argument = declared.get(wanted["name"])
     if argument is None:
-        known = ", ".join(declared) or "none"
-        raise RequestError(f"Prompt {name[:200]!r} has no argument {wanted['name'][:200]!r}; it has: {known}")
+        asked = clipped(wanted["name"])
+        raise RequestError(f"Prompt {clipped(name)!r} has no argument {asked!r}; it has: {listed(declared)}")
     return resources.completion(prompts.values(argument, str(wanted["value"])))
 
 
 def is_our_prompt(registry: Registry, settings: Settings, name: str) -> bool:
     """Whether `prompts/get` would know this name."""
-    try:
-        _find(registry.snapshot, settings, name)
-    except RequestError:
-        return False
-    return True
+    return _known(registry.snapshot, settings, name) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +111,8 @@ class Names:
         if not isinstance(name, str) or name in self.others:
             return isinstance(name, str)
         snapshot = self.registry.snapshot
-        try:
-            return sep2076.name_of(_find(snapshot, self.settings, name), snapshot, prompts.LEAST) == name
-        except RequestError:
-            return False
+        skill = _known(snapshot, self.settings, name)
+        return skill is not None and sep2076.name_of(skill, snapshot, prompts.LEAST) == name
 
 
 def is_prompt(reference: Any) -> bool:
@@ -156,19 +150,22 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
             yield skill
 
 
+def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
+    """The skill of this name or skill path, if it is a prompt. One look-up: hosts and `dependencies` ask for many."""
+    skill = sep2076.known(snapshot, name, prompts.LEAST)
+    return skill if skill is not None and prompts.is_offered(skill, settings.prompt_choice) else None
+
+
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     """The skill of this name or skill path, if it is a prompt. One that is withheld is told like one that is absent.
 
     Raises:
         RequestError: there is none, or several share the name; it names what could be asked for instead.
     """
-    try:
-        skill = sep2076.find(snapshot, name, prompts.LEAST)
-    except RequestError:
-        skill = None
-    if skill is not None and prompts.is_offered(skill, settings.prompt_choice):
+    skill = _known(snapshot, settings, name)
+    if skill is not None:
         return skill
-    alike = [snapshot.skills[path] for path in snapshot.named(name, prompts.LEAST)]
+    alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
     offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
     told = list(islice(offered or _offered(snapshot, settings, None), _MOST_TOLD + 1))
     known = [sep2076.name_of(each, snapshot, prompts.LEAST) for each in told[:_MOST_TOLD]]

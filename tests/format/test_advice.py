@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.format.advice import look_over, permissions
+from steps import growth
 
 
 def seen(text: str) -> list[str]:
@@ -175,3 +177,29 @@ def test_no_text_is_too_odd(text: str):
     for found in look_over(text):
         assert found.line is not None and 1 <= found.line <= text.count("\n") + 1
         assert found.message.isprintable()
+
+
+_PIPED = re.compile(
+    r"\b(?:curl|wget)\b[^\n|]{0,1000}\|\s*(?:sudo\s+)?(?:(?:ba)?sh|python3?)\b|\b(?:ba)?sh\s+(?:-c\s+)?<\(\s*curl\b"
+)
+"""The rule as one pattern, which takes long on long texts."""
+_WORDS = ["curl", "wget", " ", "|", "sh", "bash", "sudo ", "python3", "\n", "x", "-c ", "<(", "||", " " * 990]
+
+
+@given(st.lists(st.sampled_from(_WORDS), max_size=14).map("".join))
+@example("curl" + "x" * 1000 + "|sh")
+@example("curl" + " " * 1000 + "|sh")
+@example("curl" + " " * 1001 + "|sh")
+@example("curl" + " " * 990 + "curl" + " " * 990 + "|sh")
+@example("cat x | bash <(curl y)")
+def test_a_pipe_into_a_shell_is_found_where_the_rule_says(text: str):
+    expected = _PIPED.search(text)
+    found = [each for each in look_over(text) if each.code == "pipe-to-shell"]
+    assert bool(found) is (expected is not None)
+    if expected is not None:
+        assert found[0].line == text.count("\n", 0, expected.start()) + 1
+
+
+@pytest.mark.parametrize("shape", ["curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b"])
+def test_looking_takes_steps_as_long_as_the_text(shape: str):
+    assert growth(lambda times: lambda: seen(shape * times), 1000) <= 6

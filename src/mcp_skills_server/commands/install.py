@@ -157,7 +157,7 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
 
     def lines(raw: bytes) -> list[str]:
         # Not splitlines(), which also breaks at characters that break no line of these files.
-        return re.findall(r"[^\n]*\n|[^\n]+", raw.decode("utf-8"))
+        return re.findall(r"[^\n]++\n?|\n", raw.decode("utf-8"))
 
     out: list[str] = []
     for line in unified_diff(lines(old), lines(new), str(path), str(path)):

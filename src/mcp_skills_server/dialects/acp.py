@@ -34,7 +34,7 @@ _MAY_ASK: Final = re.compile(rb'"(?:initialize|session\\?/(?:new|load|resume|for
 _MAY_ANSWER: Final = re.compile(rb'"(?:result|error)"')
 _MAY_UPDATE: Final = re.compile(rb'["/]available_(?:commands|skills)_update"')
 
-_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
 _SETUPS: Final = frozenset(("session/new", "session/load", "session/resume", "session/fork"))
 _MAKE_NEW: Final = frozenset(("session/new", "session/fork"))
 _ENDINGS: Final = frozenset(("session/close", "session/delete"))

@@ -7,12 +7,16 @@ Run by `validate` only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 from unicodedata import normalize
 
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Json, Problem
+
+_Place: TypeAlias = tuple[int, int]
+"""Where something begins and ends in a text."""
+_Look: TypeAlias = Callable[[str], Iterator[_Place]]
 
 _HIDDEN: Final = re.compile(
     "[\U000e0001-\U000e007f]"  # tag characters: a whole hidden alphabet
@@ -21,36 +25,68 @@ _HIDDEN: Final = re.compile(
     "|(?<=[!-~])[\u200c\u200d](?=[!-~])"  # joiners have work to do in other scripts, none between ASCII letters
     "|(?<!^)\ufeff"
 )
-_PIPE_TO_SHELL: Final = re.compile(
-    r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b[^\n|]{0,1000}\|\s*(?:sudo\s+)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b"
-    r"|\b(?:ba|z|da)?sh\s+(?:-c\s+)?[\"']?(?:<\(|\$\()\s*(?:curl|wget)\b"
+_DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
+_INTO_SHELL: Final = re.compile(
+    r"\|(?=(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b))"
+    r"|\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b"
 )
-_INJECTION: Final = re.compile(r"(?<![`\w])!`[^`\n]+`")
+"""The end of a pipe, or a shell that is given a download. What stands before a pipe is looked at from the pipe: to look
+for a pipe behind each download reads a line of many downloads once for each."""
+_COMMAND: Final = 1000
+"""Characters of a command that may stand between the name of the program and the pipe."""
+_LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
+_INJECTION: Final = re.compile(r"(?<![`\w])!`[^`\n]++`")
 _PERSISTENCE: Final = re.compile(
-    r"\bcrontab\s+-(?!l\b)|\bsystemctl\s+(?:--user\s+)?enable\b|\blaunchctl\s+(?:load|bootstrap)\b|\bschtasks\s+/create\b"
-    r"|>>?\s*~?/?[\w/$]*\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
+    r"\bcrontab\s++-(?!l\b)|\bsystemctl\s++(?:--user\s++)?enable\b|\blaunchctl\s++(?:load|bootstrap)\b"
+    r"|\bschtasks\s++/create\b"
+    r"|>>?\s*+~?/?[\w/$]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
     re.IGNORECASE,
 )
-_NOT_ON_WINDOWS: Final = re.compile(r".*[<>:\"|?*\x00-\x1f].*|.*[ .]", re.DOTALL)
-_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", re.IGNORECASE)
-_CHECKS: Final = (
-    ("hidden-characters", _HIDDEN, "the invisible character"),
-    ("pipe-to-shell", _PIPE_TO_SHELL, "a download goes straight into an interpreter:"),
-    ("shell-injection", _INJECTION, "a command that runs on load:"),
-    ("persistence", _PERSISTENCE, "something is made to start by itself:"),
-)
-_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*(?:\*\s*(?::\s*\*\s*)?)?\))?(?=$|[\s,])")
+_NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
+_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
+_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
 
 
 def look_over(text: str) -> Iterator[Problem]:
     """Warn of what a text file should not hold, once for each kind, with the line of the first and the count."""
-    for code, pattern, words in _CHECKS:
-        found = list(pattern.finditer(text))
-        if found:
-            first = found[0]
-            shown = f"U+{ord(first[0]):04X}" if code == "hidden-characters" else _short(first[0])
-            more = f" ({len(found)} in this file)" if len(found) > 1 else ""
-            yield problem(code, f"{words} {shown}{more}", text.count("\n", 0, first.start()) + 1)
+    for code, look, words in _CHECKS:
+        places = look(text)
+        first = next(places, None)
+        if first is not None:
+            start, end = first
+            shown = f"U+{ord(text[start]):04X}" if code == "hidden-characters" else _short(text[start:end])
+            count = 1 + sum(1 for _ in places)
+            more = f" ({count} in this file)" if count > 1 else ""
+            yield problem(code, f"{words} {shown}{more}", text.count("\n", 0, start) + 1)
+
+
+def _places(pattern: re.Pattern[str]) -> _Look:
+    """Where the pattern fits."""
+    return lambda text: (found.span() for found in pattern.finditer(text))
+
+
+def _piped(text: str) -> Iterator[_Place]:
+    """Where a download goes straight into an interpreter."""
+    for found in _INTO_SHELL.finditer(text):
+        start, end = found.span()
+        if found[1] is not None:
+            end = found.end(1)
+            least = max(0, start - _COMMAND - _LONGEST_DOWNLOAD)
+            line = max(least, text.rfind("\n", least, start) + 1, text.rfind("|", least, start) + 1)
+            downloads = (each for each in _DOWNLOAD.finditer(text, line, start) if start - each.end() <= _COMMAND)
+            download = next(downloads, None)
+            if download is None:
+                continue
+            start = download.start()
+        yield start, end
+
+
+_CHECKS: Final[tuple[tuple[str, _Look, str], ...]] = (
+    ("hidden-characters", _places(_HIDDEN), "the invisible character"),
+    ("pipe-to-shell", _piped, "a download goes straight into an interpreter:"),
+    ("shell-injection", _places(_INJECTION), "a command that runs on load:"),
+    ("persistence", _places(_PERSISTENCE), "something is made to start by itself:"),
+)
 
 
 def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
@@ -58,7 +94,7 @@ def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
     seen: dict[str, str] = {}
     for path in paths:
         for segment in path.split("/"):
-            if _NOT_ON_WINDOWS.fullmatch(segment) or _RESERVED.fullmatch(segment):
+            if _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
                 yield path, problem("file-name-portable", f"Windows cannot hold the name {_short(segment)}")
         other = seen.setdefault(normalize("NFC", path).casefold(), path)
         if other != path:

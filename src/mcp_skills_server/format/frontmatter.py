@@ -33,7 +33,7 @@ MAX_EXPANSION: Final = 1 << 20
 MAX_YAML: Final = 1 << 17
 MAX_PROBLEMS: Final = 100
 _FENCE: Final = "---"
-_BLANK_LINES: Final = re.compile(r"(?:[ \t]*\n)*")
+_BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _BREAK_IN_1_1: Final = re.compile("[\x85\u2028\u2029]")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The parser has escaped braces and angle brackets by then.
 _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C")
 _PLAIN_HEADING: Final = re.compile(
-    r" {0,3}#[ \t]+([^\\`*_\[\]<>&!#~\s](?:[^\\`*_\[\]<>&!#~\n]*[^\\`*_\[\]<>&!#~\s])?)[ \t]*(?:\n|\Z)"
+    r" {0,3}#[ \t]++(?!\s)([^\\`*_\[\]<>&!#~\n\r\v\f\x1c-\x1e\x85\u2028\u2029]++)(?:\n|\Z)"
 )
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 

@@ -25,7 +25,7 @@ def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
 
 def contained(content: str, tag: str) -> str:
     """The content with each closing tag of this name made harmless."""
-    return re.sub(rf"<(?=\s*/\s*{re.escape(tag)}\b)", "&lt;", content, flags=re.IGNORECASE)
+    return re.sub(rf"<(?=\s*+/\s*+{re.escape(tag)}\b)", "&lt;", content, flags=re.IGNORECASE)
 
 
 def _attribute(value: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
 
-_LINES: Final = re.compile(r"[^\n]*\n|[^\n]+")
+_LINES: Final = re.compile(r"[^\n]++\n?|\n")
 _MAY_CLOSE: Final = re.compile(r"[\]}]|\"\"\"|'''")
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TRIES: Final = 200

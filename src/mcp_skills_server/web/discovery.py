@@ -37,7 +37,9 @@ _PIECE: Final = 1 << 18
 _TOLD_AT_ONCE: Final = 20
 _METHODS: Final = ("GET", "HEAD")
 _GENERIC: Final = "application/octet-stream"
-_RANGE: Final = re.compile(r"\s*bytes\s*=\s*(?:([0-9]{1,4000})\s*-\s*([0-9]{0,4000})|-\s*([0-9]{1,4000}))\s*", re.ASCII)
+_RANGE: Final = re.compile(
+    r"\s*+bytes\s*+=\s*+(?:([0-9]{1,4000})\s*+-\s*+([0-9]{0,4000})|-\s*+([0-9]{1,4000}))\s*+", re.ASCII
+)
 _SAFE: Final = (
     (b"x-content-type-options", b"nosniff"),
     # A page among a skill's files must not run beside the MCP endpoint.

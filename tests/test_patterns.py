@@ -1,0 +1,293 @@
+"""Every regular expression of the package takes time in proportion to what it reads.
+
+What a pattern does inside is no step that can be counted, so its shape is judged: whatever could make it try one piece
+of text more than once for each place is refused. Atomic groups and possessive repeats never give back, so they pass.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mcp_skills_server
+
+parser: Any = importlib.import_module("re._parser")
+SOURCE = Path(mcp_skills_server.__file__).parent
+MANY = 256
+"""A repeat of more than this counts as one without end."""
+WHOLE = {"match", "fullmatch", "pattern"}
+"""Uses that begin at one place. Whatever else is done with a pattern tries it at every place."""
+_ALPHABET = [chr(each) for each in range(0x300)] + ["\u2028", "\u3042", "\U000e0041"]
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a pattern takes at one point.
+
+    Attributes:
+        takes: characters that it may take.
+        least: how many it takes at least; 0 also for what may fail without taking any.
+        endless: whether it takes any number.
+        gives_back: whether it tries again with fewer.
+        may_fail: whether it can refuse.
+    """
+
+    takes: frozenset[str]
+    least: int
+    endless: bool = False
+    gives_back: bool = False
+    may_fail: bool = True
+
+
+def _sure(piece: Piece) -> Piece:
+    """The piece where it may be left out."""
+    return replace(piece, may_fail=False)
+
+
+def _shared(pieces: list[Piece]) -> Iterator[str]:
+    """Whether a place can be divided between two repeats in many ways."""
+    for place, piece in enumerate(pieces):
+        if piece.endless and piece.gives_back:
+            for later in pieces[place + 1 :]:
+                if later.endless and later.takes & piece.takes:
+                    yield "two repeats without end may share what they take"
+                if later.least and not later.takes & piece.takes:
+                    break
+
+
+def faults(pattern: re.Pattern[Any], *, searched: bool) -> list[str]:
+    """What in the pattern could read one text many times."""
+    text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    found: list[str] = []
+    for pieces in _ways(parser.parse(text, pattern.flags), pattern.flags, found):
+        found += _shared(pieces)
+        for place, piece in enumerate(pieces):
+            fails = any(each.may_fail for each in pieces[place + 1 :])
+            apart = any(each.least and not each.takes & piece.takes for each in pieces[:place])
+            if searched and piece.endless and fails and not apart:
+                found.append("searched for at every place, and each may read on to the same end")
+    return sorted(set(found))
+
+
+def _ways(parsed: Iterable[tuple[Any, Any]], flags: int, found: list[str]) -> list[list[Piece]]:
+    """The pattern as each sequence of pieces that its alternatives make."""
+    ways: list[list[Piece]] = [[]]
+    for op, value in parsed:
+        ways = [[*before, *after] for before in ways for after in _one(str(op), value, flags, found)]
+        assert len(ways) < 20_000
+    return ways
+
+
+def _one(op: str, value: Any, flags: int, found: list[str]) -> list[list[Piece]]:
+    if op == "SUBPATTERN":
+        return _ways(value[3], flags, found)
+    if op == "ATOMIC_GROUP":
+        return [[replace(piece, gives_back=False) for piece in way] for way in _ways(value, flags, found)]
+    if op == "BRANCH":
+        return [way for branch in value[1] for way in _ways(branch, flags, found)]
+    if op == "AT":
+        # The beginning of a line stands behind a line end, so two of them are apart.
+        return [[Piece(frozenset("\n"), 1) if "BEGINNING" in str(value) else Piece(frozenset(), 0)]]
+    if op in {"ASSERT", "ASSERT_NOT"}:
+        ways = _ways(value[1], flags, found)
+        for way in ways:
+            found += _shared(way)
+        takes = frozenset[str]().union(*(piece.takes for way in ways for piece in way))
+        if value[0] < 0:  # what stands before
+            before = takes if op == "ASSERT" else frozenset(_ALPHABET) - takes
+            return [[Piece(before, int(all(len(way) == 1 for way in ways)))]]
+        # Once it fits it is never tried again, but it may read on as far as it likes.
+        return [[Piece(takes, 0, any(piece.endless for way in ways for piece in way), False), Piece(frozenset(), 0)]]
+    if op not in _REPEATS:
+        return [[Piece(_characters(op, value, flags), 1)]]
+    least, most, inner = value
+    ways = _ways(inner, flags, found)
+    if most == 1:
+        return ways if least else [[], *([_sure(piece) for piece in way] for way in ways)]
+    takes = frozenset[str]().union(*(piece.takes for way in ways for piece in way))
+    endless, gives_back = most > MANY, op != "POSSESSIVE_REPEAT"
+    if endless and gives_back and any(piece.endless and piece.gives_back for way in ways for piece in way):
+        found.append("a repeat without end inside a repeat without end")
+    inside = any(piece.endless for way in ways for piece in way)
+    loop = Piece(takes, least if len(ways) == 1 and len(ways[0]) == 1 else 0, endless or inside, gives_back, least > 0)
+    return [[loop]] if loop.least or not least else [[*way, loop] for way in ways]  # what comes once comes as it is
+
+
+def _characters(op: str, value: Any, flags: int) -> frozenset[str]:
+    if op == "ANY":
+        return frozenset(each for each in _ALPHABET if flags & re.DOTALL or each != "\n")
+    items = value if op == "IN" else [(op, value)]
+    negated = bool(items) and str(items[0][0]) == "NEGATE"
+    taken = {each for each in _ALPHABET for item in items if _takes(str(item[0]), item[1], each, flags)}
+    return frozenset(_ALPHABET) - taken if negated else frozenset(taken)
+
+
+def _takes(op: str, value: Any, character: str, flags: int) -> bool:
+    forms = {character, character.lower(), character.upper()} if flags & re.IGNORECASE else {character}
+    codes = [ord(each) for each in forms if len(each) == 1]
+    match op:
+        case "LITERAL":
+            return value in codes
+        case "NOT_LITERAL":
+            return value not in codes
+        case "RANGE":
+            return any(value[0] <= code <= value[1] for code in codes)
+        case "CATEGORY":
+            name = str(value).removeprefix("CATEGORY_")
+            letter = {"DIGIT": "d", "SPACE": "s", "WORD": "w"}[name.removeprefix("NOT_")]
+            letter = letter.upper() if name.startswith("NOT_") else letter
+            return re.fullmatch(f"\\{letter}", character, flags & re.ASCII) is not None
+        case "NEGATE":
+            return False
+        case _:
+            raise AssertionError(op)
+
+
+# The patterns of the package
+
+
+def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
+    """(where, pattern, whether it is searched for) of every pattern, by name or written where it is used."""
+    for each in pkgutil.walk_packages([str(SOURCE)], "mcp_skills_server."):
+        if each.ispkg or each.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(each.name)
+        tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+        whole = _used_whole(tree)
+        for holder in [
+            module,
+            *(v for v in vars(module).values() if isinstance(v, type) and v.__module__ == each.name),
+        ]:
+            for name, value in vars(holder).items():
+                if isinstance(value, re.Pattern):
+                    yield f"{each.name}.{name}", value, name not in whole
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _name(node.func.value) == "re":
+                first = node.args[0] if node.args else None
+                if node.func.attr not in {"compile", "escape"} and isinstance(first, ast.Constant):
+                    yield f"{each.name}:{node.lineno}", re.compile(first.value), node.func.attr not in WHOLE
+
+
+def _used_whole(tree: ast.AST) -> set[str]:
+    """Names whose every use begins at one place."""
+    used: dict[str, set[str]] = {}
+    attributes = {id(node.value): node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _name(node.value) in {"self", "cls"}:
+            used.setdefault(node.attr, set()).add(attributes.get(id(node), "other"))
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            used.setdefault(node.id, set()).add(attributes.get(id(node), "other"))
+    return {name for name, ways in used.items() if ways <= WHOLE}
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+PATTERNS = list(_patterns())
+SHORT_OR_SURE = {
+    "format.versions._VERSION": "sees 128 characters at most",
+    "hosts.jsontext._COMMENTS": "a text or comment that is not closed ends at the end, so it never fails",
+    "hosts.jsontext._TRAILING": "as _COMMENTS",
+}
+"""What the shape alone does not show."""
+
+
+def test_there_are_patterns():
+    assert len(PATTERNS) > 50
+    assert any(searched for _, _, searched in PATTERNS) and not all(searched for _, _, searched in PATTERNS)
+
+
+@pytest.mark.parametrize(
+    ("where", "pattern", "searched"),
+    [each for each in PATTERNS if each[0].removeprefix("mcp_skills_server.") not in SHORT_OR_SURE],
+)
+def test_a_pattern_reads_each_place_a_bounded_number_of_times(where: str, pattern: re.Pattern[Any], searched: bool):
+    del where  # names the test
+    assert faults(pattern, searched=searched) == []
+
+
+@pytest.mark.parametrize("name", SHORT_OR_SURE)
+def test_an_exception_is_still_needed(name: str):
+    found = [faults(pattern, searched=searched) for where, pattern, searched in PATTERNS if where.endswith(name)]
+    assert len(found) == 1 and found[0]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:a+)+b",
+        r"(?:a*)*",
+        r"(?:[ab]|a+)*c",
+        r"\s*\s*x",
+        r".*[<>].*",
+        r"a*a?a*b",
+        r"\bcurl\b[^\n|]{0,1000}\|",
+        r"\s+$",
+        r"x(?=.*y)",
+    ],
+)
+def test_what_takes_long_is_refused(pattern: str):
+    assert faults(re.compile(pattern), searched=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "searched"),
+    [
+        (r"[a-z]++(?:-[a-z]++)*+", True),
+        (r"crontab\s+-", True),
+        (r"\s*x", False),
+        (r"[^\W_]+", True),
+        (r'"[^"]*"', True),
+        (r"a{1,16}b", True),
+        (r"(?>a+)+b", False),
+        (r"[0-9]+(?:\.[0-9]*)?", False),
+    ],
+)
+def test_what_reads_on_only_once_passes(pattern: str, searched: bool):
+    assert faults(re.compile(pattern), searched=searched) == []
+
+
+# A second net: what reads foreign text, given what would be worst for it, within a budget of processor time
+
+BUDGET_S = 60
+_WORST = """
+import resource
+resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
+from mcp_skills_server.format import advice, links, markup, frontmatter
+from mcp_skills_server.web import discovery
+SIZE = 4 << 20
+for shape in {shapes}:
+    text = (shape * (SIZE // len(shape) + 1))[:SIZE]
+    list(advice.look_over(text))
+    list(advice.permissions({{"allowed-tools": text}}, 1))
+    list(advice.names([text]))
+    links.headings(text)
+    markup.element("skill", {{"name": text[:1000]}}, text)
+    discovery._part(text[:1 << 16], 10)
+    discovery._part("bytes=1-" + text[:1 << 16] + "!", 10)
+print("done")
+"""
+_SHAPES = [
+    "curl ", "curl |", "curl|sh ", "curl " * 200 + "\n", "|", "| ", "|sudo ", "sh ", "bash -c ", "sh <(", "!`", "!`a\n",
+    "crontab ", ">", "> ~/", ">a/$", "systemctl --user ", "Bash(", "Bash( * ", " ", "\n", "\t\n", "</ ", "<  ", "# ", "#",
+    "\n# a", "\n```", "[", "![", "[a](", "\u200b", "\ufeff", "\U000e0041", "a", "con.", "= ", "\n--",
+]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on processor time")
+def test_the_worst_texts_of_4_mb_stay_within_a_budget():
+    script = _WORST.format(budget=BUDGET_S, shapes=_SHAPES)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

@@ -267,9 +267,10 @@ import resource
 resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
 from mcp_skills_server.format import advice, links, markup, frontmatter
 from mcp_skills_server.web import discovery
-SIZE = 4 << 20
+for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
+    list(advice.look_over(shape * ((4 << 20) // len(shape))))
 for shape in {shapes}:
-    text = (shape * (SIZE // len(shape) + 1))[:SIZE]
+    text = shape * ((1 << 18) // len(shape))
     list(advice.look_over(text))
     list(advice.permissions({{"allowed-tools": text}}, 1))
     list(advice.names([text]))
@@ -281,13 +282,14 @@ print("done")
 """
 _SHAPES = [
     "curl ", "curl |", "curl|sh ", "curl " * 200 + "\n", "|", "| ", "|sudo ", "sh ", "bash -c ", "sh <(", "!`", "!`a\n",
-    "crontab ", ">", "> ~/", ">a/$", "systemctl --user ", "Bash(", "Bash( * ", " ", "\n", "\t\n", "</ ", "<  ", "# ", "#",
+    "crontab ", ">", "> ~/", ">a/$", "systemctl --user ", "Bash(", "Bash( * ", " ", "\n", "\t\n", "</ ", "<  ", "# ",
+    "#",
     "\n# a", "\n```", "[", "![", "[a](", "\u200b", "\ufeff", "\U000e0041", "a", "con.", "= ", "\n--",
 ]  # fmt: skip
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on processor time")
-def test_the_worst_texts_of_4_mb_stay_within_a_budget():
+def test_the_worst_texts_stay_within_a_budget():
     script = _WORST.format(budget=BUDGET_S, shapes=_SHAPES)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr[-2000:]

@@ -15,9 +15,10 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
-from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.errors import RequestError, StaleFile, clipped
 from mcp_skills_server.format import media, versions
 from mcp_skills_server.format.nearest import nearest
+from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
@@ -36,6 +37,8 @@ Result: TypeAlias = "dict[str, Json]"
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
+_NAMES_BYTES: Final = 400
+"""Bytes of an entry of a list beside its description."""
 _NO_SCRIPTS: Final = (
     "This server runs no code: whoever runs it has not allowed it (--allow-scripts). Do the work by the skill's "
     "instructions, or ask the user"
@@ -107,7 +110,9 @@ class Methods:
         except RequestError as error:
             raise CallError(str(error)) from None
         except StaleFile:
-            about = {name: params[name] for name in ("name", "version", "path") if isinstance(params.get(name), str)}
+            about = {
+                name: clipped(params[name]) for name in ("name", "version", "path") if isinstance(params.get(name), str)
+            }
             said = "A file of the skill is being changed or cannot be read; try again in a moment"
             raise CallError(said, about) from None
 
@@ -121,6 +126,8 @@ class Methods:
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             catalogue = await self._catalogue(snapshot, last=last)
             page, more = catalogue.page(wish.namespace, after, wish.limit)
+            kept = portion(page, _weight)
+            page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
             cursor = (
                 None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
             )
@@ -145,7 +152,7 @@ class Methods:
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
-            about = _about(wish.name, wish.version) | {"path": wish.path}
+            about = _about(wish.name, wish.version) | {"path": clipped(wish.path)}
             raw = await self._bytes(entry, wish.path)
             if raw is None:
                 said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
@@ -207,7 +214,7 @@ class Methods:
         try:
             return dialect.blob_part(self._blobs.get(wish.blob_id).raw, wish)
         except RequestError as error:
-            raise CallError(str(error), {"blob_id": wish.blob_id}) from None
+            raise CallError(str(error), {"blob_id": clipped(wish.blob_id)}) from None
 
     # What they share
 
@@ -284,7 +291,12 @@ def _after(cursor: str | None, kind: str) -> Key | None:
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
     """What an error is about (X-28)."""
-    return {"name": name} if version is None else {"name": name, "version": version}
+    return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
+
+
+def _weight(entry: Entry) -> int:
+    """About how many bytes it takes in a list."""
+    return _NAMES_BYTES + 6 * len(str(entry.manifest.fields["description"]))
 
 
 def _paths(entry: Entry) -> list[str]:

@@ -23,6 +23,7 @@ from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, uris
 from mcp_skills_server.format.nearest import nearest
+from mcp_skills_server.format.portions import MOST_BYTES, portion, weight
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import SCHEME, uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
@@ -271,8 +272,9 @@ class Session:
             offered += [skill for skill in page if runtime.is_offered(skill)]
             if after is None:
                 break
-        shown = offered[:limit]
-        return runtime.listing(self._runtime.entries(shown, snapshot), shown[-1].path if len(offered) > limit else None)
+        shown = portion(offered[:limit], weight)
+        more = shown[-1].path if len(offered) > len(shown) else None
+        return runtime.listing(self._runtime.entries(shown, snapshot), more)
 
     async def _search(self, given: Mapping[str, Any], _: Progress | None) -> Result:
         from anyio import to_thread
@@ -280,7 +282,7 @@ class Session:
         snapshot = self._registry.snapshot
         limit = int(given.get("limit", 5))
         found = await to_thread.run_sync(self._runtime.search.find, given["query"], limit, runtime.is_offered)
-        return runtime.listing(self._runtime.entries(found, snapshot), None)
+        return runtime.listing(self._runtime.entries(portion(found, weight), snapshot), None)
 
     async def _load(self, given: Mapping[str, Any], _: Progress | None) -> Result:
         most = self._runtime.settings.max_loaded
@@ -294,6 +296,12 @@ class Session:
                 raise RequestError(
                     f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
                     f"some with {runtime.UNLOAD} first.{loaded}"
+                )
+            size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
+            if len(wanted) > 1 and size > MOST_BYTES:
+                raise RequestError(
+                    f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
+                    'several. Load them one by one, with mode "add"'
                 )
             # All or nothing: every body is there before anything changes.
             return {path: (skill, await self._prepare(skill, snapshot)) for path, skill in wanted.items()}

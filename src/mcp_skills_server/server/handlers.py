@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import NotServed, RequestError, StaleFile, clipped
 from mcp_skills_server.format import uris
+from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.server import cursors
@@ -91,7 +92,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
 
     async def ask(snapshot: Snapshot, last_try: bool) -> Result:
         after = cursors.key_of(params, "skills")
-        page, more = snapshot.page(after, settings.page_size, settings.least)
+        page, more = _page(snapshot, settings, after)
         unproved = [skill for skill in page if sep2640.NAME not in skill.memo and not _is_proved(skill)]
         if unproved and settings.dialect != sep2076.NAME:
             await to_thread.run_sync(_prove, registry, unproved)
@@ -106,6 +107,13 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
         return _framed(settings, sep2076.listing(entries, cursors.encode("skills", more)))
 
     return await answer(registry, ask)
+
+
+def _page(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
+    """The skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
+    page, more = snapshot.page(after, settings.page_size, settings.least)
+    kept = portion(page, weight)
+    return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
 
 
 async def get_skill(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -140,7 +148,7 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
 async def list_resources(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
     """`resources/list`: every SKILL.md (S40-10, S40-11)."""
     after = cursors.key_of(params, "resources")
-    page, more = registry.snapshot.page(after, settings.page_size, settings.least)
+    page, more = _page(registry.snapshot, settings, after)
     return resources.listing([_descriptor(skill) for skill in page], cursors.encode("resources", more), settings.ttl_ms)
 
 

@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.answer import answer, body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import RequestError, StaleFile, clipped, listed
+from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.server import cursors
 from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, arguments
@@ -33,8 +34,9 @@ async def list_prompts(registry: Registry, settings: Settings, _: Caller, params
     snapshot = registry.snapshot
     offered = _offered(snapshot, settings, cursors.key_of(params, _CURSOR))
     page = list(islice(offered, settings.page_size))
-    more = page[-1].path if page and next(offered, None) is not None else None
-    entries: list[Json] = [_descriptor(skill, snapshot) for skill in page]
+    kept = portion(page, weight)
+    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
+    entries: list[Json] = [_descriptor(skill, snapshot) for skill in kept]
     return prompts.listing(entries, cursors.encode(_CURSOR, more), settings.ttl_ms)
 
 

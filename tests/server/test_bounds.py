@@ -1,0 +1,130 @@
+"""No request costs more than its own size and what it is answered with (issue 10, section B)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from catalog.forest import loaded, plant, skill_md
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import sep2076
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.portions import MOST_BYTES
+from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.server import handlers, prompts
+from mcp_skills_server.server.handlers import Caller, Settings
+from steps import growth
+from wire import Era, WireError, serving, write_skill
+
+ANYBODY = Caller(modern=True, declares_skills=False)
+
+
+def asked(handler: Any, registry: Registry, **params: Any) -> dict[str, Any]:
+    return anyio.run(handler, registry, Settings(), ANYBODY, params)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    names = [f"s{each:02}" for each in range(20)]
+    plant(tmp_path, {f"acme/{name}/SKILL.md": skill_md(name) for name in names})
+    return loaded(tmp_path)
+
+
+def _reference(value: str) -> dict[str, Any]:
+    return {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": value}}
+
+
+_METHODS: dict[str, Callable[[Registry, str], object]] = {
+    "resources/read": lambda registry, text: asked(handlers.read_resource, registry, uri=text),
+    "resources/directory/read": lambda registry, text: asked(handlers.read_directory, registry, uri=text),
+    "skills/get by uri": lambda registry, text: asked(handlers.get_skill, registry, uri=text),
+    "skills/get by name": lambda registry, text: asked(handlers.get_skill, registry, name=text),
+    "prompts/get": lambda registry, text: asked(prompts.get_prompt, registry, name=text),
+    "completion": lambda registry, text: asked(handlers.complete, registry, **_reference(text)),
+    "cursor": lambda registry, text: asked(handlers.list_resources, registry, cursor=text),
+    "is_served": lambda registry, text: handlers.is_served(registry, Settings(), text),
+}
+
+
+@pytest.mark.parametrize("shape", ["/a", "%2e", "%E2%82%AC/", "acme/", "\u20ac"])
+@pytest.mark.parametrize("method", _METHODS)
+def test_a_method_takes_steps_as_long_as_what_it_is_asked(registry: Registry, method: str, shape: str):
+    def call(times: int) -> Callable[[], object]:
+        return lambda: _METHODS[method](registry, "skill://acme" + shape * times)
+
+    assert growth(call, 400) <= 5
+
+
+@pytest.mark.parametrize("tool", ["skills_load", "skills_unload", "skills_read"])
+def test_a_tool_takes_steps_as_many_as_it_has_names(registry: Registry, tool: str):
+    session = Runtime(registry).session()
+    anyio.run(session.call, "skills_load", {"names": ["s00"]})
+
+    def call(times: int) -> Callable[[], object]:
+        name = "skill://acme" + "/a" * times * 8
+        given = {"path": name} if tool == "skills_read" else {"names": [name] * times}
+        return lambda: anyio.run(session.call, tool, given)
+
+    assert growth(call, 16) <= 5 * 4  # as many names, each as many times as long
+
+
+LONG = "skill://acme" + "/a" * 40_000
+
+
+def test_a_uri_of_80_kb_is_answered_as_an_unknown_one(era: Era) -> None:
+    with serving(*_one_skill(), era=era) as wire:
+        for method, params in (
+            ("resources/read", {"uri": LONG}),
+            ("resources/directory/read", {"uri": LONG}),
+            ("skills/get", {"uri": LONG}),
+            ("skills/get", {"name": LONG}),
+            ("prompts/get", {"name": LONG}),
+        ):
+            with pytest.raises(WireError) as long:
+                wire.request(method, params)
+            with pytest.raises(WireError) as short:
+                wire.request(method, {key: "skill://none/SKILL.md" for key in params})
+            assert long.value.code == short.value.code
+            assert len(str(long.value)) < 1000
+        said = wire.request("completion/complete", _reference(LONG))
+        assert said["completion"]["values"] == []
+
+
+def _one_skill() -> tuple[Path, ...]:
+    raise NotImplementedError
+
+
+def test_an_argument_in_many_places_is_refused_by_its_limit(tmp_path: Path) -> None:
+    fields = "arguments:\n  - name: topic\n"
+    plant(tmp_path, {"big/SKILL.md": skill_md("big", "{{topic}} " * 300, fields)})
+    given = {"topic": "x" * 900_000}
+    for handler in (handlers.get_skill, prompts.get_prompt):
+        with pytest.raises(RequestError, match="longer by more than 1,048,576 characters"):
+            asked(handler, loaded(tmp_path), name="big", arguments=given)
+        assert asked(handler, loaded(tmp_path), name="big", arguments={"topic": "x"})
+
+
+def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
+    words = "".join(f"  w{each}: {'x' * 1000}\n" for each in range(100))
+    fields = f"metadata:\n{words}"
+    plant(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", "", fields) for each in range(48)})
+    registry = loaded(tmp_path)
+    for handler, key in ((handlers.list_skills, "skills"), (handlers.list_resources, "resources")):
+        page = asked(handler, registry)
+        names = [each["name"] for each in page[key]]
+        while "nextCursor" in page:
+            assert len(json.dumps(page[key])) <= 2 * MOST_BYTES
+            page = asked(handler, registry, cursor=page["nextCursor"])
+            names += [each["name"] for each in page[key]]
+        assert names == [f"s{each:02}" for each in range(48)]
+
+
+def test_a_name_among_dependencies_costs_one_look(registry: Registry):
+    names = prompts.Names(registry, Settings())
+    assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
+    assert sep2076.known(registry.snapshot, "no", prompts.LEAST) is None

@@ -34,5 +34,5 @@ def steps(call: Callable[[], object]) -> int:
 
 def growth(call: Callable[[int], Callable[[], object]], size: int, times: int = 4) -> float:
     """How many times as many steps an input of `times` the size takes. Linear is `times`, quadratic its square."""
-    call(size)()  # what is kept after the first call is not counted
+    steps(call(size))  # what is kept after the first call is not counted
     return steps(call(times * size)) / max(1, steps(call(size)))

@@ -15,6 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.portions import MOST_BYTES
+from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import handlers, prompts
 from mcp_skills_server.server.handlers import Caller, Settings
@@ -76,8 +77,9 @@ def test_a_tool_takes_steps_as_many_as_it_has_names(registry: Registry, tool: st
 LONG = "skill://acme" + "/a" * 40_000
 
 
-def test_a_uri_of_80_kb_is_answered_as_an_unknown_one(era: Era) -> None:
-    with serving(*_one_skill(), era=era) as wire:
+def test_a_uri_of_80_kb_is_answered_as_an_unknown_one(tmp_path: Path, era: Era) -> None:
+    write_skill(tmp_path / "acme")
+    with serving(tmp_path, era=era) as wire:
         for method, params in (
             ("resources/read", {"uri": LONG}),
             ("resources/directory/read", {"uri": LONG}),
@@ -88,31 +90,27 @@ def test_a_uri_of_80_kb_is_answered_as_an_unknown_one(era: Era) -> None:
             with pytest.raises(WireError) as long:
                 wire.request(method, params)
             with pytest.raises(WireError) as short:
-                wire.request(method, {key: "skill://none/SKILL.md" for key in params})
+                wire.request(method, dict.fromkeys(params, "skill://none/SKILL.md"))
             assert long.value.code == short.value.code
             assert len(str(long.value)) < 1000
         said = wire.request("completion/complete", _reference(LONG))
         assert said["completion"]["values"] == []
 
 
-def _one_skill() -> tuple[Path, ...]:
-    raise NotImplementedError
-
-
 def test_an_argument_in_many_places_is_refused_by_its_limit(tmp_path: Path) -> None:
-    fields = "arguments:\n  - name: topic\n"
-    plant(tmp_path, {"big/SKILL.md": skill_md("big", "{{topic}} " * 300, fields)})
+    fields = "arguments:\n  - name: topic"
+    plant(tmp_path, {"big/SKILL.md": skill_md("big", fields, body="{{topic}} " * 300)})
     given = {"topic": "x" * 900_000}
     for handler in (handlers.get_skill, prompts.get_prompt):
-        with pytest.raises(RequestError, match="longer by more than 1,048,576 characters"):
+        with pytest.raises(RequestError, match=r"longer by more than 1,048,576 characters"):
             asked(handler, loaded(tmp_path), name="big", arguments=given)
         assert asked(handler, loaded(tmp_path), name="big", arguments={"topic": "x"})
 
 
 def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
-    words = "".join(f"  w{each}: {'x' * 1000}\n" for each in range(100))
-    fields = f"metadata:\n{words}"
-    plant(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", "", fields) for each in range(48)})
+    words = "".join(f"\n  w{each}: {'x' * 1000}" for each in range(100))
+    fields = f"metadata:{words}"
+    plant(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", fields) for each in range(48)})
     registry = loaded(tmp_path)
     for handler, key in ((handlers.list_skills, "skills"), (handlers.list_resources, "resources")):
         page = asked(handler, registry)
@@ -127,4 +125,4 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
 def test_a_name_among_dependencies_costs_one_look(registry: Registry):
     names = prompts.Names(registry, Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
-    assert sep2076.known(registry.snapshot, "no", prompts.LEAST) is None
+    assert sep2076.known(registry.snapshot, "no", Standing.LENIENT) is None

@@ -244,9 +244,7 @@ def unknown_ids(rules: Iterable[Rule], tests: Mapping[str, Sequence[str]]) -> li
     return [f"{test}: there is no rule {name}" for test, ids in tests.items() for name in ids if name not in known]
 
 
-def unproved(
-    rules: Sequence[Rule], proofs: Mapping[str, Sequence[str]], reasons: Mapping[str, str]
-) -> list[str]:
+def unproved(rules: Sequence[Rule], proofs: Mapping[str, Sequence[str]], reasons: Mapping[str, str]) -> list[str]:
     """One line for each rule with neither a test nor a reason, with both, and for each reason for no rule."""
     known = {rule.id for rule in rules}
     lines = [f"{name}: a reason for a rule that does not exist" for name in reasons if name not in known]

@@ -9,6 +9,8 @@ from hypothesis import settings
 
 from wire import FIXTURES, Era, Wire, serving
 
+pytest_plugins = ["outcomes"]
+
 settings.register_profile("suite", max_examples=200, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)
 settings.load_profile("suite")

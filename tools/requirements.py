@@ -1,16 +1,21 @@
 """Compare the rules of docs/requirements.md with the marks of the tests, both ways.
 
+Every rule has a test or stands in the page's table of those that none can prove here, with the reason. A test that was
+skipped when it last ran is no proof, and is counted apart.
+
 Reads source text only: no test is imported or run, so a mark must hold plain strings. A mark counts for a test when
 it stands in the test function, on its class, in a `pytestmark`, or behind a name of the same module that one of
 these uses (a list of `pytest.param`, a mark with a name of its own).
 
-Ends with 1 if a mark is wrong: an unknown ID, no plain string, or on nothing that is a test.
+Ends with 1 if a rule has neither a test nor a reason, or both, or if a mark is wrong: an unknown ID, no plain string,
+or on nothing that is a test.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import signal
 import sys
@@ -28,6 +33,7 @@ STRICT_LEVELS = frozenset({"MUST", "MUST NOT", "SHALL", "SHALL NOT"})
 OURS = frozenset({"server", "both"})
 
 _RULE = re.compile(r"^([A-Z0-9]+-\d+) \| ")
+_REASON = re.compile(r"^\| ((?:[A-Z0-9]+-\d+(?:, )?)+) \| (.+) \|$")
 _SECTION = re.compile(r"^## (\d+\. .+)$")
 _TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
 
@@ -90,6 +96,12 @@ def parse_rules(text: str) -> tuple[list[Rule], list[str]]:
             requirement, source, mark = (part.strip() for part in tail)
             rules.append(Rule(head[0], head[1], head[2], requirement, source, mark, section))
     return rules, errors
+
+
+def parse_reasons(text: str) -> dict[str, str]:
+    """Why a rule has no test, by its ID: the rows of a table whose first column holds IDs."""
+    rows = (_REASON.match(line) for line in text.splitlines())
+    return {name: row[2] for row in rows if row for name in row[1].split(", ")}
 
 
 # The tests
@@ -232,6 +244,33 @@ def unknown_ids(rules: Iterable[Rule], tests: Mapping[str, Sequence[str]]) -> li
     return [f"{test}: there is no rule {name}" for test, ids in tests.items() for name in ids if name not in known]
 
 
+def unproved(rules: Sequence[Rule], proofs: Mapping[str, Sequence[str]], reasons: Mapping[str, str]) -> list[str]:
+    """One line for each rule with neither a test nor a reason, with both, and for each reason for no rule."""
+    known = {rule.id for rule in rules}
+    lines = [f"{name}: a reason for a rule that does not exist" for name in reasons if name not in known]
+    for rule in rules:
+        if rule.id in reasons and proofs[rule.id]:
+            lines.append(f"{rule.id}: it has a test, and stands among those that no test proves")
+        elif rule.id not in reasons and not proofs[rule.id]:
+            lines.append(f"{rule.id}: neither a test nor a reason why there is none")
+    return lines
+
+
+def skipped_only(rules: Iterable[Rule], proofs: Mapping[str, Sequence[str]], outcomes: Mapping[str, str]) -> list[str]:
+    """One line for each rule none of whose tests passed when it last ran, though one of them was skipped."""
+    lines: list[str] = []
+    for rule in rules:
+        seen = {outcome for test in proofs[rule.id] for outcome in _outcomes(test, outcomes)}
+        if "skipped" in seen and "passed" not in seen:
+            lines.append(f"  {rule.id:8} {rule.level:9} {_cut(rule.text, 100)}")
+    return lines
+
+
+def _outcomes(test: str, outcomes: Mapping[str, str]) -> Iterator[str]:
+    """How a test ended, in each of its parametrisations."""
+    return (outcome for node, outcome in outcomes.items() if node.partition("[")[0] == test)
+
+
 def tests_by_rule(rules: Iterable[Rule], tests: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """The tests of each rule, in the order of the rules."""
     out: dict[str, list[str]] = {rule.id: [] for rule in rules}
@@ -300,6 +339,22 @@ def read_sources(root: Path) -> dict[str, str]:
     return {module.relative_to(root).as_posix(): module.read_text(encoding="utf-8") for module in modules}
 
 
+def read_outcomes(root: Path) -> dict[str, str]:
+    """How each test ended when it last ran, by its node ID; empty where none has run (see tests/outcomes.py)."""
+    try:
+        return dict(json.loads((root / ".pytest_cache" / "v" / "outcomes").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def _about_skips(rules: Sequence[str], *, known: bool) -> list[str]:
+    if not known:
+        return ["No run is known: which tests were skipped shows after `make test`."]
+    if not rules:
+        return ["No rule rests on skipped tests alone, as of the last run."]
+    return [f"Proved by skipped tests alone in the last run ({len(rules)}):", *rules]
+
+
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Print what was asked for. Returns 1 if a rule or a mark is wrong, 2 if the rules cannot be read."""
     parser = argparse.ArgumentParser(description="Compare docs/requirements.md with the marks of the tests.")
@@ -315,9 +370,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         print(f"cannot read {page}: {error.strerror}", file=sys.stderr)
         return 2
     rules, errors = parse_rules(text)
+    reasons = parse_reasons(text)
     marks = parse_tests(read_sources(root))
     errors = [f"docs/requirements.md, {error}" for error in errors] + marks.errors + unknown_ids(rules, marks.tests)
     proofs = tests_by_rule(rules, marks.tests)
+    errors += unproved(rules, proofs, reasons)
+    outcomes = read_outcomes(root)
     lines: list[str] = []
     if options.all:
         lines = every_rule(rules, proofs)
@@ -333,6 +391,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             "",
             "Every MUST for a server has a test." if not bare else f"MUST for a server, without a test ({len(bare)}):",
             *bare,
+            "",
+            f"{len(reasons)} rules have no test, each with a reason in docs/requirements.md.",
+            *_about_skips(skipped_only(rules, proofs, outcomes), known=bool(outcomes)),
         ]
     if lines:
         print("\n".join(lines))

@@ -51,7 +51,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _fail(message: str) -> None:
-    click.echo(f"{_PROGRAM}: {' '.join(message.split())}", err=True)
+    from mcp_skills_server.commands.printing import remark
+
+    remark(" ".join(message.split()))
     sys.exit(2)
 
 

@@ -295,3 +295,20 @@ def test_bytes_of_no_meaning_pass(parts: list[bytes]) -> None:
     talk = opened()
     raw = b'"session/new" "result"'.join(parts)
     assert talk.ask(raw) == raw and talk.hear(raw) == b""
+
+
+@pytest.mark.requirement("ACPX-3")
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        request(7, "_example.com/ask", question="?"),
+        line(method="_example.com/notice", params={"sessionId": "s"}),
+        line(method="session/unheard_of", params={"sessionId": "s"}),
+        line(id=7, error={"code": -32601, "message": "Method not found"}),
+    ],
+)
+def test_what_is_unknown_passes_in_both_directions_and_is_answered_by_its_receiver(unknown: bytes) -> None:
+    """The proxy answers nothing in anybody's name and adds nothing: -32601 is the receiver's to say."""
+    talk = opened()
+    assert talk.ask(unknown) == unknown
+    assert talk.hear(unknown) == b""

@@ -323,6 +323,16 @@ def test_an_editor_that_closes_first_leaves_no_process_however_stubborn_the_agen
             gone(pid)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's end")
+def test_a_proxy_that_is_killed_leaves_no_agent_that_ignores_the_end_of_its_stdin() -> None:
+    """SIGKILL leaves the proxy no time; the kernel ends the agent."""
+    code = "import os, time\nos.write(1, b'%d\\n' % os.getpid())\nwhile True: time.sleep(9)"
+    with proxied(python(code)) as process:
+        agent = int(read_line(pipes(process)[1]))
+        process.kill()
+        gone(agent)
+
+
 def test_an_editor_that_has_died_leaves_no_process() -> None:
     with proxied(python(STUBBORN), "--grace", "0.1") as process:
         stdin, stdout, _ = pipes(process)

@@ -26,7 +26,8 @@ def served(registry: Registry) -> list[str]:
 @pytest.mark.requirement("AS-1", "ASG-4")
 def test_a_skill_is_a_directory_with_a_file_named_exactly_skill_md(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", "deep/down/two"))
-    plant(tmp_path, {"loose.md": "x", "docs/README.md": skill_md("docs"), "docs/SKILL.markdown": skill_md("docs")})
+    plant(tmp_path, {"loose.md": skill_md("loose"), "docs/README.md": skill_md("docs")})
+    plant(tmp_path, {"docs/SKILL.markdown": skill_md("docs"), "docs/MYSKILL.md": skill_md("docs"), "SKILL.md.txt": "x"})
     registry = loaded(tmp_path)
     assert served(registry) == ["deep/down/two", "one"]
     assert codes(registry) == []

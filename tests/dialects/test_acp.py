@@ -204,7 +204,7 @@ def test_a_line_keeps_half_a_surrogate_pair_and_refuses_what_json_cannot_hold() 
         acp.message("m", {"x": float("inf")})
 
 
-@pytest.mark.requirement("X-33", "ACPX-3")
+@pytest.mark.requirement("X-33")
 def test_reading_is_lenient() -> None:
     good = {"name": "a", "description": "Does a.", "metadata": {"v": "1"}, "allowedTools": "Bash(x y) Read", "new": 1}
     read = acp.read_skills({"sessionId": "s", "availableSkills": [good, {"name": "A"}, 5, {**good, "license": None}]})

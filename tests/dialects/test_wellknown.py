@@ -351,7 +351,6 @@ def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
     assert entry.url == found
 
 
-@pytest.mark.requirement("WKO-13")
 def test_a_relative_url_follows_the_address_that_answered():
     (entry,) = read(fields(url="a.zip"), url="https://moved.example/v2/index.json").entries
     assert entry.url == "https://moved.example/v2/a.zip"

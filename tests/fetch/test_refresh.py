@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -100,10 +102,23 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
 
 
 @pytest.mark.requirement("WK-52", "WK-53", "WK-54")
-def test_nothing_that_arrives_is_executed(site: Publisher, place: Path) -> None:
-    site.pack("packed", FILES)
-    fetch(site, place)
-    assert not list(place.rglob("ran"))
+def test_nothing_that_arrives_is_executed(site: Publisher, place: Path, tmp_path: Path) -> None:
+    """Every way to be started is offered, each leaves a trace, and the traces are proved to come when it is."""
+    traces = {name: tmp_path / f"{name}-ran" for name in ("shell", "python", "hook")}
+    files: Files = {
+        "SKILL.md": (skill_md("packed"), True),
+        "scripts/run.sh": (f"#!/bin/sh\n: > '{traces['shell']}'\n".encode(), True),
+        "scripts/run.py": (f"open({str(traces['python'])!r}, 'w')\n".encode(), True),
+        "scripts/install": (f"#!/bin/sh\n: > '{traces['hook']}'\n".encode(), True),
+    }
+    site.pack("packed", files)
+    assert fetch(site, place).added == ("packed",)
+    assert fetch(site, place, revalidate=True).ok
+    assert [name for name, trace in traces.items() if trace.exists()] == []
+    for script in ("run.sh", "run.py", "install"):
+        program = [sys.executable] if script.endswith(".py") else ["/bin/sh"]
+        subprocess.run([*program, place / "packed" / "scripts" / script], check=True)
+    assert all(trace.exists() for trace in traces.values())
 
 
 @pytest.mark.requirement("WK-62", "S76-17")
@@ -375,7 +390,7 @@ def test_another_description_is_a_warning(site: Publisher, place: Path) -> None:
 # The zoo
 
 
-@pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61", "WKN-2")
+@pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
 def test_every_hostile_archive_is_refused_and_its_neighbours_arrive(site: Publisher, place: Path) -> None:
     site.add("aaa-first")
     for name, (raw, _) in HOSTILE.items():

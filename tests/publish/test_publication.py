@@ -120,7 +120,7 @@ def test_a_tree_has_both_indexes_and_all_that_they_name(tmp_path: Path) -> None:
     assert tree["/.well-known/skills/more/references/b.md"] == b"b"
 
 
-@pytest.mark.requirement("WK-22", "X-4", "X-19", "WK1-9")
+@pytest.mark.requirement("X-4", "X-19", "WK1-9")
 def test_names_that_ustar_or_the_old_index_cannot_hold(tmp_path: Path) -> None:
     write_skill(tmp_path / "plain")
     directory = write_skill(tmp_path / "foreign")
@@ -375,3 +375,15 @@ def test_editions_stay_whole_while_a_writer_and_many_readers_are_at_work(tmp_pat
     done.set()
     writer.join()
     assert not failed, failed
+
+
+@pytest.mark.requirement("WK-4", "WK1-3")
+@pytest.mark.parametrize("name", ["-ahead", "behind-", "two--hyphens", "Upper", "other-than-its-directory"])
+def test_only_sound_names_are_published(tmp_path: Path, name: str) -> None:
+    """A name that the format refuses, or that is not its directory's, is in neither index."""
+    write_skill(tmp_path / "good")
+    directory = "directory" if name == "other-than-its-directory" else name
+    write_skill(tmp_path / directory, name=name)
+    edition = published(tmp_path).edition()
+    assert [each["name"] for each in json.loads(edition.index)["skills"]] == ["good"]
+    assert [each["name"] for each in json.loads(edition.index_0_1)["skills"]] == ["good"]

@@ -52,7 +52,7 @@ def test_the_extension_is_declared_inline_without_envelope_keys(wire: Wire) -> N
         assert wire.open()["capabilities"]["extensions"][EXTENSION] == {"directoryRead": True}
 
 
-@pytest.mark.requirement("MCP-5", "MCP-6", "MCP-12")
+@pytest.mark.requirement("MCP-5", "MCP-12")
 def test_discover_tells_versions_and_how_long_it_holds() -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
         told = wire.open()
@@ -60,6 +60,36 @@ def test_discover_tells_versions_and_how_long_it_holds() -> None:
         assert told["ttlMs"] >= 0 and told["cacheScope"] in {"public", "private"}
         assert told["resultType"] == "complete"
         assert told["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
+
+
+@pytest.mark.requirement("MCP-6")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("server/discover", None),
+        ("skills/list", None),
+        ("skills/get", {"name": "csv-profiling"}),
+        ("skills/get", {"uri": "skill://csv-profiling/SKILL.md"}),
+        ("resources/list", None),
+        ("resources/templates/list", None),
+        ("resources/read", {"uri": "skill://csv-profiling/SKILL.md"}),
+        ("resources/directory/read", {"uri": "skill://csv-profiling"}),
+        (
+            "completion/complete",
+            {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "path", "value": "b"}},
+        ),
+        ("tools/list", None),
+        ("tools/call", {"name": "skills_list", "arguments": {}}),
+        ("prompts/list", None),
+        ("prompts/get", {"name": "csv-profiling"}),
+    ],
+)
+def test_every_result_of_the_modern_era_names_the_server(
+    wire: Wire, method: str, params: dict[str, Any] | None
+) -> None:
+    """Whatever the method, the SDK's own ones and ours."""
+    if wire.era == "modern":
+        assert wire.request(method, params)["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
 
 
 # skills/list

@@ -279,6 +279,7 @@ def test_a_modern_connection_refuses_the_old_handshake() -> None:
             {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
         )
     assert caught.value.code == -32022
+    assert caught.value.data["supported"] == ["2026-07-28"]
 
 
 @pytest.mark.requirement("MCP-8")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import IO, Final, cast
@@ -22,6 +22,7 @@ from mcp_skills_server.model import printable
 
 _WINDOWS: Final = sys.platform == "win32"
 _SIGNALLED: Final = 128
+_PR_SET_PDEATHSIG: Final = 1
 _KILL_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 _SWEEP_S: Final = 0.5
@@ -57,6 +58,7 @@ class AgentProcess:
                 stdout=subprocess.PIPE,
                 bufsize=0,
                 process_group=None if _WINDOWS else 0,
+                preexec_fn=_ends_with_us() if sys.platform == "linux" else None,  # noqa: PLW1509 - see there
             )
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
@@ -124,3 +126,22 @@ class AgentProcess:
         except PermissionError:
             return True
         return True
+
+
+def _ends_with_us() -> Callable[[], None]:
+    """What has the kernel send SIGTERM to the agent if this process is killed and can no longer do it itself.
+
+    It runs between fork and exec, which is safe while this process has no other thread: the agent is started before
+    the first one. The kernel sends the signal when the thread that called this ends, and that is the main thread.
+    """
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # killed in between
+            os._exit(_SIGNALLED + signal.SIGTERM)
+
+    return tie

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.fetch.refresh import Report, Settings
@@ -173,7 +173,7 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
 
     known = keep.sources(folder)
     if not known:
-        raise UsageError(f"{printable(folder)}: nothing was fetched into it; give the URL of a site")
+        raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
         raise UsageError("--skill needs the URL of a site")
     if settings.trust.headers and len({each.source for each in known}) > 1:
@@ -193,10 +193,10 @@ def _told(command: Callable[..., int], *arguments: Any) -> int:
     try:
         return command(*arguments)
     except IndexRefused as error:
-        _say(f"{shown(str(arguments[0]))}: {error}")
+        remark(f"{shown(str(arguments[0]))}: {error}")
         return 1
     except (Unacceptable, Unreachable) as error:
-        _say(str(error))
+        remark(str(error))
         return 2
 
 
@@ -212,12 +212,12 @@ def _list(url: str, settings: Settings) -> int:
     for entry in entries:
         about = " ".join(entry.description.split())
         about = about if len(about) <= 100 else about[:97] + "..."
-        click.echo(printable(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}"))
+        say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
     for line in index.warnings:
-        _say(f"warning: {line}")
+        remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
     for each in broken:
-        _say(f"{'refused' if each.broken else 'warning'}: {each}")
+        remark(f"{'refused' if each.broken else 'warning'}: {each}")
     return int(index.version is None or any(each.broken for each in broken))
 
 
@@ -229,17 +229,17 @@ def _fetch(url: str, folder: str, settings: Settings) -> int:
     with _bar() as progress:
         report = anyio.run(refresh, url, folder, settings, progress)
     for line in report.warnings:
-        _say(f"warning: {line}")
+        remark(f"warning: {line}")
     for name in report.edited:
-        _say(f"{name}: it was edited in {printable(folder)}, and stays; --force replaces it")
+        remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")
     for name in report.gone:
         if name in report.pruned:
-            _say(f"{name}: it is gone from the index, and was removed")
+            remark(f"{name}: it is gone from the index, and was removed")
         else:
-            _say(f"{name}: it is gone from the index, and stays; --prune removes it")
+            remark(f"{name}: it is gone from the index, and stays; --prune removes it")
     for refusal in report.refused:
-        _say(f"refused: {printable(str(refusal))}")
-    _say(_summary(report))
+        remark(f"refused: {refusal}")
+    remark(_summary(report))
     return 0 if report.ok else 1
 
 
@@ -260,18 +260,17 @@ def _summary(report: Report) -> str:
 
 @contextmanager
 def _bar() -> Generator[Callable[[int, int], None] | None]:
-    """Something that draws a progress bar, where there is a terminal to draw it on."""
+    """Something that draws a progress bar, where there is a terminal to draw it on.
+
+    Skills differ too much in size for a time left that anybody could believe.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    with click.progressbar(length=1, label="fetching", file=sys.stderr, show_pos=True) as bar:
+    with click.progressbar(length=1, label="fetching", file=sys.stderr, show_pos=True, show_eta=False) as bar:
 
         def draw(done: int, total: int) -> None:
             bar.length = total
             bar.update(done - bar.pos)
 
         yield draw
-
-
-def _say(line: str) -> None:
-    click.echo(f"mcp-skills-server: {line}", err=True)

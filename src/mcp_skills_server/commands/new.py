@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
 
@@ -86,8 +87,8 @@ def new(name: str, directory: str, description: str) -> None:
     _create(place, files)
     shown = printable(str(place))
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
-    click.echo(f"mcp-skills-server: made {shown} with {' and '.join(files)}", err=True)
-    click.echo(f"mcp-skills-server: next, fill in {SKILL_MD} there and run: {check}", err=True)
+    remark(f"made {shown} with {' and '.join(files)}")
+    remark(f"next, fill in {SKILL_MD} there and run: {check}")
 
 
 def bundle(name: str, description: str) -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""Characters that a person does not see and a model reads all the same.
+
+An invisible character that does work stays: a joiner between letters of a script that joins, a selector right behind
+the character that it selects, a direction mark in text that runs from right to left. All others are hidden text. The
+sets follow Unicode's Default_Ignorable_Code_Point and Bidi_Control, with control characters beside them. Every pattern
+looks at one character and its two neighbours, so that the time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+_SELECTORS: Final = "\ufe00-\ufe0f"
+_IDEOGRAPHS: Final = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af"
+_RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
+_MONGOLIAN: Final = "\u1820-\u18aa"
+_ALWAYS: Final = (
+    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"  # controls, but for tab, line feed, form feed and carriage return
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2028\u2029\u2060-\u206f\u3164\uffa0\ufff0-\ufffb"
+    "\u202a-\u202e"  # direction overrides
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tag characters: a whole hidden alphabet
+)
+_INVISIBLE: Final = (
+    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"  # whatever stands around
+)
+_HIDDEN: Final = re.compile(
+    f"[{_ALWAYS}]"
+    f"|(?<=[\x00-\x7f{_INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"  # a keycap's digit may be followed by one
+    f"|(?<![{_IDEOGRAPHS}])[\U000e0100-\U000e01ef]"
+    f"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
+    f"|(?<![{_RIGHT_TO_LEFT}])[\u061c\u200e\u200f](?![{_RIGHT_TO_LEFT}])"
+    # A joiner joins two characters of a script that has joins, or two emoji; a selector may stand before it.
+    f"|[\u200c\u200d](?=[\x00-\x7f{_INVISIBLE}]|\\Z)|(?<=[\x00-\x7f])[\u200c\u200d]"
+    f"|(?<=[{_INVISIBLE}])(?<![{_SELECTORS}])[\u200c\u200d]"
+    f"|\\A[{_SELECTORS}\u200c\u200d]"
+    "|(?<!\\A)\ufeff"
+)
+_COMMENT_OPENS: Final = "<!--"
+_COMMENT_CLOSES: Final = "-->"
+
+
+def find(text: str) -> Iterator[tuple[int, str]]:
+    """Each hidden character with its offset, in order."""
+    return ((found.start(), found[0]) for found in _HIDDEN.finditer(text))
+
+
+def without(text: str) -> str:
+    """The text without its hidden characters; the same object where there are none."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _HIDDEN.sub("", text)
+
+
+def comments(markdown: str) -> Iterator[tuple[int, str]]:
+    """Each HTML comment of a Markdown text, which no rendered page shows, with its offset and its content.
+
+    One that is never closed goes to the end of the text, as a browser takes it.
+    """
+    at = markdown.find(_COMMENT_OPENS)
+    while at >= 0:
+        begin = at + len(_COMMENT_OPENS)
+        end = markdown.find(_COMMENT_CLOSES, begin)
+        yield at, markdown[begin : end if end >= 0 else len(markdown)].strip()
+        at = markdown.find(_COMMENT_OPENS, end) if end >= 0 else -1

@@ -1,0 +1,109 @@
+"""What commands and the log print: foreign text steers no terminal and forges no line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+
+EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
+
+
+def printed(*work: object) -> str:
+    """What a command prints that calls each of these functions with its argument."""
+
+    @click.command()
+    def command() -> None:
+        for function, argument in zip(work[::2], work[1::2], strict=True):
+            function(argument)  # type: ignore[operator]
+
+    return CliRunner().invoke(command).output
+
+
+@pytest.mark.parametrize("function", [say, say_lines, remark])
+def test_nothing_steers_a_terminal(function: object) -> None:
+    """Escapes, C1 controls and direction overrides are written out."""
+    out = printed(function, EVIL)
+    assert out.rstrip("\n").isprintable()
+    assert "\\u{1b}[2J" in out
+
+
+def test_lines_and_tabs_of_a_body_stay() -> None:
+    """A body is printed with its own lines."""
+    assert printed(say_lines, "one\n\ttwo\x1b") == "one\n\ttwo\\u{1b}\n"
+
+
+@given(st.text(max_size=40) | st.just(EVIL))
+def test_json_says_the_same_and_steers_no_terminal(text: str) -> None:
+    """Escaping changes no value, whatever the text holds."""
+    out = printed(say_json, {"text": text, text: 1, "Grüße": "日本"})
+    assert json.loads(out) == {"text": text, text: 1, "Grüße": "日本"}
+    assert "Grüße" in out and "日本" in out
+    assert all(line.isprintable() for line in out.split("\n"))
+
+
+def test_a_record_is_one_line(tmp_path: Path) -> None:
+    """A file's name in a record begins no record of its own, in a traceback neither."""
+    program = textwrap.dedent(
+        """
+        import logging
+        from mcp_skills_server.commands.logs import log_to_stderr
+        log_to_stderr("info")
+        log = logging.getLogger("mcp_skills_server.x")
+        log.info("ran %s", "a\\nmcp-skills-server: ERROR: forged\\x1b[2J")
+        try:
+            raise ValueError("b\\x1b[2Jc")
+        except ValueError:
+            log.exception("failed")
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert lines[0] == "mcp-skills-server: INFO: ran a\\u{a}mcp-skills-server: ERROR: forged\\u{1b}[2J"
+    assert lines[1] == "mcp-skills-server: ERROR: failed"
+    assert lines[-1] == "ValueError: b\\u{1b}[2Jc"
+    assert "\x1b" not in done.stderr
+
+
+def test_debug_is_ours_alone() -> None:
+    """At debug other packages log warnings only: their records hold whole messages, with bodies and handles."""
+    program = textwrap.dedent(
+        """
+        import logging
+        from mcp_skills_server.commands.logs import log_to_stderr
+        log_to_stderr("debug")
+        for name in ("mcp.server.lowlevel", "markdown_it", "mcp_skills_server.x"):
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+                logging.getLogger(name).log(level, "%s %d", name, level)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert [line.split(": ", 2)[2] for line in done.stderr.splitlines()] == [
+        f"mcp.server.lowlevel {logging.WARNING}",
+        f"markdown_it {logging.WARNING}",
+        *(f"mcp_skills_server.x {level}" for level in (logging.DEBUG, logging.INFO, logging.WARNING)),
+    ]
+
+
+def test_an_error_names_a_folder_without_steering(tmp_path: Path) -> None:
+    """The one line of wrong usage is sanitised too."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_skills_server", "list", str(tmp_path / "no\x1b[2Jsuch")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "\\u{1b}" in done.stderr and "\x1b" not in done.stderr

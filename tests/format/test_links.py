@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_skills_server.format import links
 from mcp_skills_server.format.links import Reference, heading, headings, linked_files, references
 
 FILES = ("SKILL.md", "a.md", "assets/logo.png", "references/b c.md", "references/ü.md", "scripts/run.py", "100%.md")
@@ -242,3 +245,29 @@ def test_so_many_headings_are_told_and_so_long():
     assert headings("\n".join(f"## Part {number}" for number in range(99)))[-1] == "Part 39"
     assert [len(each) for each in headings("\n".join(f"## {'x' * 900}" for _ in range(9)))] == [900, 900, 200]
     assert [len(each) for each in headings(f"# {'x' * 9_000}")] == [2_000]
+
+
+@pytest.mark.parametrize(
+    "shape", ["![", "[", "<!--", '[a](b "', "[a](<", "[a\n", "`a``b```", "*_", "- ", "|a|[b](c)|\n"]
+)
+def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser is given so many brackets and no more, in pieces that are never longer than it can look ahead."""
+    given: list[str] = []
+    parsed = links._parsed
+
+    def counting(text: str, known: dict[str, Any]) -> Any:
+        given.append(text)
+        return parsed(text, known) if len(given) < 3 else []
+
+    monkeypatch.setattr(links, "_parsed", counting)
+    text = shape * (1 << 20)
+    references("\n\n".join(text[at : at + 16_000] for at in range(0, 1 << 20, 16_000)))
+    assert max(map(len, given), default=0) <= links._PIECE
+    assert sum(each.count("[") for each in given) <= links._MOST_BRACKETS
+
+
+def test_links_in_a_long_table_are_found_line_by_line() -> None:
+    """A table is one block; a long one is read by its lines, each with its own number."""
+    table = "\n".join(f"| {'x' * 90} | [n{number}](references/{number}.md) |" for number in range(500))
+    found = references(f"# Title\n\n{table}\n")
+    assert [(each.target, each.line) for each in found] == [(f"references/{n}.md", n + 2) for n in range(500)]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
@@ -47,10 +47,45 @@ class Reference:
 def references(body: str) -> list[Reference]:
     """Everything in the body that may point at a bundled file, in order of appearance."""
     found: list[Reference] = []
-    for block in _parser().parse(body):
-        if block.type == "inline" and block.children:
-            found += _inline(block.children, block.map[0] if block.map else 0)
+    known: dict[str, Any] = {}
+    left = _MOST_BRACKETS
+    for block in _parser().parse(body[:_READ], known):
+        if block.type != "inline":
+            continue
+        for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
+            left -= piece.count("[")
+            if left < 0:
+                return found
+            if "[" in piece or "`" in piece:
+                found += _inline(_parsed(piece, known), line)
     return found
+
+
+def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:
+    """A block's text with its line; that of a long block, such as a table, line by line."""
+    if len(content) <= _PIECE:
+        yield line, content
+        return
+    for number, each in enumerate(content.split("\n"), line):
+        if len(each) <= _PIECE:
+            yield number, each
+
+
+def _parsed(text: str, known: dict[str, Any]) -> list[Token]:
+    """What stands inside of a block. `known` holds the definitions of reference links."""
+    tokens: list[Token] = []
+    _parser().inline.parse(text, _parser(), known, tokens)
+    return tokens
+
+
+_READ: Final = 262_144
+"""Characters of a body in which references are looked for."""
+_PIECE: Final = 16_384
+_MOST_BRACKETS: Final = 2_000
+"""The parser may look ahead to the end of a piece from each opening bracket: both together bound what a body costs.
+
+No body of 911 real ones comes near either. What lies behind the bound counts as text.
+"""
 
 
 def _inline(tokens: list[Token], line: int) -> Iterator[Reference]:
@@ -82,7 +117,7 @@ def _until_close(tokens: list[Token], start: int) -> list[Token]:
 def _text(tokens: list[Token]) -> str:
     out: list[str] = []
     for token in tokens:
-        if token.type in {"text", "code_inline", "image"}:
+        if token.type in {"text", "text_special", "code_inline", "image"}:
             out.append(token.content)
         elif token.type in {"softbreak", "hardbreak"}:
             out.append(" ")
@@ -136,10 +171,12 @@ def heading(body: str) -> str | None:
         least = max(candidate.end(), 2 * read)
         end = body.find("\n", least, least + _HEADING_LINE)
         read = end if end >= 0 else least + _HEADING_LINE
-        tokens = _parser().parse(body[:read])
+        known: dict[str, Any] = {}
+        tokens = _parser().parse(body[:read], known)
         for position, token in enumerate(tokens):
             if token.type == "heading_open" and token.tag == "h1" and token.level == 0:
-                return _text(tokens[position + 1].children or []) or None
+                written = tokens[position + 1].content[:_HEADING_LINE]
+                return _text(_parsed(written, known)) or None
     return None
 
 
@@ -209,4 +246,6 @@ _MARKUP: Final = re.compile(
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark")
+    # Blocks alone: what stands inside of one is read where it is asked for. Inline HTML hides no link that counts, and
+    # looking for the end of each tag that has none would take the square of the text.
+    return MarkdownIt("commonmark").disable(["inline", "html_inline"])

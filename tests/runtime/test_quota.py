@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.runtime.quota import QuotaError, Quota, owner_of
+from mcp_skills_server.runtime.quota import Quota, QuotaError, owner_of
 
 
 def test_beyond_its_share_an_owner_gives_up_its_own_oldest() -> None:

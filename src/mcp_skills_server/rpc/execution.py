@@ -20,12 +20,13 @@ from typing import Any, Final, cast
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import CodeExecution, Execution, Run
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
-from mcp_skills_server.rpc import launcher, messages
+from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.processes import NOT_STARTED
@@ -183,7 +184,7 @@ class Executor:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
         files = {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted}
         try:
-            files |= {launcher.ARGS: messages.dump(task.args), **task.files}
+            files |= {launcher.ARGS: jsonrpc.dump(task.args), **task.files}
         except RecursionError:
             raise RequestError("args is nested too deeply") from None
         if task.called:
@@ -301,7 +302,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
     if result is None:
         return None, None
     try:
-        told = messages.parse(result)
+        told = jsonrpc.parse(result)
         if isinstance(told, dict):
             fields = cast(dict[str, Any], told)
             wrong = fields.get("error")
@@ -310,7 +311,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
                 return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_LOGS])
             if "output" in fields:
                 return cast(Json, fields["output"]), None
-    except RequestError:
+    except jsonrpc.JsonError:
         pass
     return None, ("execution_failed", "what the entry point left as its result cannot be read")
 
@@ -318,8 +319,8 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
 def _printed(outcome: Outcome) -> Json:
     """What a program printed: JSON if it is JSON, else text."""
     try:
-        return cast(Json, messages.parse(outcome.stdout.encode("utf-8", "replace")))
-    except RequestError:
+        return cast(Json, jsonrpc.parse(outcome.stdout.encode("utf-8", "replace")))
+    except jsonrpc.JsonError:
         return outcome.stdout
 
 

@@ -15,6 +15,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
+from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, versions
 from mcp_skills_server.format.nearest import nearest
@@ -22,7 +23,7 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
-from mcp_skills_server.rpc.messages import METHOD_NOT_FOUND, CallError
+from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import cursors
@@ -194,10 +195,7 @@ class Methods:
         content, kind = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, self._refusal)
-        try:
-            raw = content.encode("utf-8")
-        except UnicodeEncodeError:
-            raise CallError("content has half a character (a lone surrogate); leave it out") from None
+        raw = content.encode("utf-8")
         return dialect.blob_made(self._blobs.add(raw, kind), len(raw))
 
     async def _read_blob(self, params: Mapping[str, Any]) -> Result:

@@ -11,8 +11,10 @@ from typing import Any, Final, cast
 
 import anyio.lowlevel
 
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.rpc import messages
-from mcp_skills_server.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST, MAX_BATCH, CallError
+from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 
 logger = logging.getLogger(__name__)
@@ -70,7 +72,7 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            told = messages.dump(messages.result(call.id, await self.methods.call(call.method, call.params)))
+            told = jsonrpc.dump(messages.result(call.id, await self.methods.call(call.method, call.params)))
         except CallError as error:
             told = _error(call.id, error)
         except Exception:
@@ -79,8 +81,8 @@ class Rpc:
         return told if call.answered else None
 
 
-def _error(id_: messages.Id, error: CallError) -> bytes:
-    return messages.dump(messages.error(id_, error.code, str(error), error.data))
+def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
+    return jsonrpc.dump(jsonrpc.error(id_, error.code, str(error), error.data))
 
 
 def _over(message: object) -> bytes | None:

@@ -37,7 +37,8 @@ NOT_IN_PURE_ROOMS = {
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "server/app.py", "server/attach.py", "server/exchange.py", "server/notify.py", "web/app.py", "web/guards.py",
+    "server/app.py", "server/attach.py", "server/callers.py", "server/exchange.py", "server/notify.py",
+    "web/app.py", "web/guards.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
 

@@ -30,6 +30,7 @@ from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.processes import NOT_STARTED
+from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
 
@@ -74,6 +75,7 @@ class _Task:
         blobs: identifiers of the blobs that it may read.
         called: whether a function of it is called; else it is run as a program.
         files: what is put into the work directory beside arguments and blobs, by name.
+        owner: among whose blobs count those that it leaves.
     """
 
     title: str
@@ -81,6 +83,7 @@ class _Task:
     blobs: tuple[str, ...]
     called: bool
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    owner: Owner = None
 
 
 class Executor:
@@ -97,7 +100,7 @@ class Executor:
         self._blobs = blobs
         self._secrets = secrets
 
-    async def run(self, manifest: Manifest, skill: Skill, wish: Execution) -> Run:
+    async def run(self, manifest: Manifest, skill: Skill, wish: Execution, owner: Owner = None) -> Run:
         """Run the entry point and wait for its end; what goes wrong with it is told in the result (SP-20).
 
         Raises:
@@ -134,14 +137,15 @@ class Executor:
 
         named = (wish.args.get(name) for name in manifest.blob_inputs)
         blobs = (*wish.input_blobs, *(each for each in named if isinstance(each, str)))
-        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None), start)
+        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None, owner=owner), start)
 
-    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill]) -> Run:
+    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill], owner: Owner = None) -> Run:
         """Run code that came with the call (SP-26).
 
         Args:
             wish: the call.
             skills: the skills to mount, by name.
+            owner: among whose blobs count those that it leaves.
 
         Raises:
             RequestError: an input blob is unknown, or too many skills are to be mounted.
@@ -172,7 +176,7 @@ class Executor:
 
         code = {name: wish.code.encode("utf-8", "replace")}
         return await self._perform(
-            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code), start
+            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code, owner), start
         )
 
     async def _perform(
@@ -192,14 +196,19 @@ class Executor:
         workspace = self._scripts.workspace()
         try:
             outcome = await start(workspace, partial(_fill, files))
-            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.most_bytes)
+            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
         except RequestError as error:
             return failed("not_run", str(error))
         finally:
             with anyio.move_on_after(_TIDYING_S, shield=True):
                 await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
-        blobs = tuple(self._blobs.add(raw, media.media_type(name) or "text/plain") for name, raw in left.items())
-        return _told(task, outcome, result if task.called else None, blobs, remark="" if whole else _LEFT_OUT)
+        blobs: list[str] = []
+        try:
+            for name, raw in left.items():
+                blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
+        except QuotaError:
+            whole = False
+        return _told(task, outcome, result if task.called else None, tuple(blobs), remark="" if whole else _LEFT_OUT)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:

@@ -25,6 +25,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import cursors
 
@@ -91,8 +92,13 @@ class Methods:
 
             self._executor = Executor(runtime.scripts, self._blobs, self._settings.secrets)
 
-    async def call(self, method: str, params: Mapping[str, Any]) -> Result:
+    async def call(self, method: str, params: Mapping[str, Any], owner: Owner = None) -> Result:
         """Answer one call.
+
+        Args:
+            method: which one.
+            params: what it is given.
+            owner: among whose blobs count those that it leaves.
 
         Raises:
             CallError: there is no such method, or it cannot be answered for what it was given (X-28).
@@ -102,7 +108,7 @@ class Methods:
             said = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(said, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params)
+            return await work(self, params, owner)
         except CallError:
             raise
         except RequestError as error:
@@ -114,7 +120,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, params: Mapping[str, Any]) -> Result:
+    async def _list(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.listing(params)
         kind = f"{dialect.LIST} {wish.namespace or ''}"
         after = _after(wish.cursor, kind)
@@ -129,7 +135,7 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _describe(self, params: Mapping[str, Any]) -> Result:
+    async def _describe(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.description(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -141,7 +147,7 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _read(self, params: Mapping[str, Any]) -> Result:
+    async def _read(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.file_request(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -159,12 +165,12 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _guide(self, params: Mapping[str, Any]) -> Result:  # noqa: ARG002 - it takes none
+    async def _guide(self, _params: Mapping[str, Any], _owner: Owner) -> Result:
         return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, params: Mapping[str, Any]) -> Result:
+    async def _execute(self, params: Mapping[str, Any], owner: Owner) -> Result:
         wish = dialect.execution(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -173,11 +179,11 @@ class Methods:
                 return dialect.run(failed(dialect.DISABLED, self._refusal))
             if entry.skill is None:
                 return dialect.run(failed("not_executable", f"{wish.name} is an instruction; read it"))
-            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish))
+            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish, owner))
 
         return await self._answer(ask)
 
-    async def _run_code(self, params: Mapping[str, Any]) -> Result:
+    async def _run_code(self, params: Mapping[str, Any], owner: Owner) -> Result:
         wish = dialect.code_execution(params)
         executor = self._executor
         if executor is None or not self._settings.code:
@@ -187,18 +193,18 @@ class Methods:
             catalogue = await self._catalogue(snapshot, last=last)
             entries = [await self._find(catalogue, name, None) for name in wish.mount_skills]
             skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-            return dialect.run(await executor.run_code(wish, skills))
+            return dialect.run(await executor.run_code(wish, skills, owner))
 
         return await self._answer(ask)
 
-    async def _create_blob(self, params: Mapping[str, Any]) -> Result:
+    async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
         content, kind = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, self._refusal)
         raw = content.encode("utf-8")
-        return dialect.blob_made(self._blobs.add(raw, kind), len(raw))
+        return dialect.blob_made(self._blobs.add(raw, kind, owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any]) -> Result:
+    async def _read_blob(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.blob_request(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, self._refusal)
@@ -247,7 +253,7 @@ class Methods:
         return None if file is None else await read(self._registry, file)
 
 
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any]], Awaitable[Result]]
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Owner], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
     dialect.LIST: Methods._list,  # pyright: ignore[reportPrivateUsage]
     dialect.DESCRIBE: Methods._describe,  # pyright: ignore[reportPrivateUsage]

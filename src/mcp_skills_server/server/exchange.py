@@ -33,7 +33,7 @@ class Exchange:
         self._pipes = pipes
         self._under_way = UnderWay()
         self._sending = 0
-        self._writing = anyio.Lock()
+        self._writing = anyio.Lock(fast_acquire=True)
         self._changed = anyio.Event()
 
     async def read(self, inward: MemoryObjectSendStream[SessionMessage | Exception]) -> None:

@@ -102,9 +102,13 @@ class Wire:
         self.send_line(json.dumps(message).encode())
         return self._id
 
+    def answer(self, identifier: Any, deadline: float = DEADLINE) -> dict[str, Any]:
+        """The next answer with this id."""
+        return self._answers.setdefault(identifier, queue.Queue()).get(timeout=deadline)
+
     def finish(self, identifier: int, deadline: float = DEADLINE) -> dict[str, Any]:
         """The result of a request that was started."""
-        answer = self._answers[identifier].get(timeout=deadline)
+        answer = self.answer(identifier, deadline)
         if "error" in answer:
             raise WireError(answer["error"])
         return answer["result"]
@@ -217,6 +221,24 @@ def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> 
 
 
 COMMAND = [sys.executable, "-m", "mcp_skills_server"]
+SLOW_LOAD = """
+import sys, threading
+from pathlib import Path
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.cli import main
+
+gate = Path(sys.argv[1])
+load = Registry.load
+
+def slow(self):
+    with gate.open() as waiting:  # a fifo: blocks until the test opens its other end
+        waiting.read()
+    load(self)
+
+Registry.load = slow
+main(sys.argv[2:])
+"""
+"""A program as `COMMAND`, whose first scan waits until a test opens the fifo that is its first argument."""
 
 
 @contextmanager

@@ -64,6 +64,30 @@ def test_a_blob_that_nobody_uses_goes() -> None:
     assert blobs.get(used).raw == b"1" and len(blobs) == 1
 
 
+def test_whoever_leaves_a_thousand_drops_nobody_elses() -> None:
+    """1,001 blobs of one client dropped another's (10.7)."""
+    blobs = Blobs()
+    mine = blobs.add(b"mine", "", "token me")
+    theirs = [blobs.add(b"x", "", "address 192.0.2.1") for _ in range(1001)]
+    assert blobs.get(mine).raw == b"mine"
+    assert blobs.get(theirs[-1]).raw == b"x"
+    with pytest.raises(RequestError):
+        blobs.get(theirs[0])
+    assert len(blobs) == 1 + 250
+
+
+def test_one_owner_has_a_part_of_the_bytes_and_who_finds_none_left_is_told() -> None:
+    blobs = Blobs(most=100, most_bytes=40)
+    assert (blobs.limit("a"), blobs.limit(None)) == (10, 40)
+    with pytest.raises(RequestError, match="11 bytes, and at most 10 are kept"):
+        blobs.add(b"x" * 11, "", "a")
+    kept = [blobs.add(b"x" * 10, "", owner) for owner in "abcd"]
+    with pytest.raises(RequestError, match=r"Too many blobs: all .* try again later"):
+        blobs.add(b"x", "", "e")
+    assert [blobs.get(each).raw for each in kept] == [b"x" * 10] * 4
+    assert blobs.get(blobs.add(b"y", "", "a")).raw == b"y"
+
+
 @given(st.lists(st.tuples(st.binary(max_size=12), st.integers(0, 40))))
 def test_whatever_comes_the_bounds_hold(steps: list[tuple[bytes, int]]) -> None:
     clock = Clock()

@@ -206,7 +206,7 @@ async def test_a_file_is_text(desk: Desk) -> None:
     "path",
     ["gone.md", "../leads-sync/SKILL.md", "../contacts-export/SKILL.md", "..", ".", "/etc/passwd", "./SKILL.md", "code",
      "code/../SKILL.md", "SKILL.md/", "skill.md", "C:\\x", "..\\SKILL.md", "SKILL.md\0", "%2e%2e/SKILL.md", "~/x",
-     "file:///etc/passwd", "\ud800", "a" * 9000],
+     "file:///etc/passwd", "\ufffd", "a" * 9000],
 )  # fmt: skip
 async def test_only_a_path_of_a_file_of_the_skill_is_read(desk: Desk, path: str) -> None:
     with pytest.raises(CallFailedError, match="has no file") as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from catalog.forest import DEADLINE, loaded, plant, skill_md
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.scripts import Outcome
 from mcp_skills_server.runtime.session import Runtime, Session
 from mcp_skills_server.runtime.sessions import IDLE_S, MOST, Sessions
@@ -221,6 +222,38 @@ def test_a_session_that_is_unused_for_too_long_ends(runtime: Runtime, clock: Clo
     assert is_open(sessions, three)
 
 
+def test_whoever_opens_thousands_ends_nobody_elses_session(runtime: Runtime) -> None:
+    """Of what one client opened 4,200 times, a stranger's session was the first to go (10.7)."""
+    sessions = Sessions(runtime)
+    mine = sessions.new()
+    sessions.keep(mine, "me", "token me")
+    theirs = [sessions.new() for _ in range(4200)]
+    for each in theirs:
+        sessions.keep(each, None, "address 192.0.2.1")
+    assert sessions.find(mine.session_id, "me") is mine
+    assert len(sessions) == 1 + MOST // 4
+    assert not is_open(sessions, theirs[0])
+    assert is_open(sessions, theirs[-1])
+
+
+def test_who_finds_all_places_taken_is_told_and_gets_one_when_another_has_been_idle(
+    runtime: Runtime, clock: Clock
+) -> None:
+    sessions = Sessions(runtime, most=4, idle_s=60, now=clock)
+    for each in "abcd":
+        sessions.keep(sessions.new(), None, each)
+    late = sessions.new()
+    load(late)
+    with pytest.raises(QuotaError, match="all 4 that this server keeps are taken; try again later"):
+        sessions.keep(late, None, "e")
+    assert late.active_skills == []
+    assert len(sessions) == 4
+    clock.now += 61
+    sessions.keep(late, None, "e")
+    assert is_open(sessions, late)
+    assert len(sessions) == 1
+
+
 # Sessions that are busy
 
 
@@ -238,10 +271,11 @@ async def check_busy(sessions: Sessions, session: Session, other: Session, later
             group.start_soon(waiting, session)
             await scripts.begun.wait()
             clock.now += later
-            sessions.keep(other, None)
             latest = sessions.new()
-            sessions.keep(latest, None)
-            assert is_open(sessions, latest)
+            for each in (other, latest):
+                with suppress(QuotaError):  # where there is one place alone, and that is in use
+                    sessions.keep(each, None)
+            assert is_open(sessions, latest) == (sessions._quota.whole > 1)
             assert session.active_skills == ["a"]
             assert not scripts.made[0].closed
             assert sessions.find(session.session_id, None) is session

@@ -230,6 +230,18 @@ def test_a_legacy_client_can_only_watch_what_is_served(folder: Path) -> None:
         assert caught.value.code == -32002
 
 
+def test_a_legacy_client_hears_of_a_uri_that_it_spelled_in_another_way(folder: Path) -> None:
+    with serving(folder) as wire:
+        follow(wire, "skill://b/%7A%7A.md")
+        (folder / "b" / "zz.md").write_text("other")
+        wire.until(UPDATED, "skill://b/zz.md")
+        wire.request("resources/unsubscribe", {"uri": "skill://b/zz%2Emd"})
+        (folder / "b" / "zz.md").write_text("another")
+        (folder / "a" / "zz.md").write_text("other")
+        wire.until(SKILLS)
+        assert UPDATED not in [each["method"] for each in wire.pending()]
+
+
 def test_a_legacy_client_hears_no_more_after_unsubscribing(folder: Path) -> None:
     with serving(folder) as wire:
         follow(wire, "skill://a/zz.md", "skill://b/zz.md")

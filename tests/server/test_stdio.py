@@ -12,25 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, Wire, WireError, serving, write_skill
-
-SLOW_LOAD = """
-import sys, threading
-from pathlib import Path
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.cli import main
-
-gate = Path(sys.argv[1])
-load = Registry.load
-
-def slow(self):
-    with gate.open() as waiting:  # a fifo: blocks until the test opens its other end
-        waiting.read()
-    load(self)
-
-Registry.load = slow
-main(sys.argv[2:])
-"""
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, SLOW_LOAD, Era, Wire, WireError, serving, write_skill
 
 
 def test_the_handshake_is_answered_before_the_first_scan_ends(tmp_path: Path, era: Era) -> None:
@@ -56,39 +38,6 @@ def test_stdout_carries_one_message_a_line_and_nothing_else(era: Era) -> None:
         assert wire.close() == 0
         for line in wire.lines:
             assert line.endswith(b"\n") and json.loads(line)["jsonrpc"] == "2.0"
-
-
-JUNK = [
-    b"junk",
-    b"",
-    b"{",
-    b"[]",
-    b"[1, 2]",
-    b"5",
-    b'"text"',
-    b"null",
-    b"{}",
-    b'{"jsonrpc":"1.0","id":1,"method":"skills/list"}',
-    b'{"jsonrpc":"2.0","id":null,"method":"skills/list"}',
-    b'{"jsonrpc":"2.0","id":{},"method":"skills/list"}',
-    b'{"jsonrpc":"2.0","id":7777,"method":5}',
-    b'{"jsonrpc":"2.0","id":7778,"method":"skills/list","params":[1]}',
-    b'{"jsonrpc":"2.0","method":"notifications/nothing","params":{"a":1}}',
-    b'{"jsonrpc":"2.0","id":7779,"result":{}}',
-    b"\xff\xfe\x00 not utf-8",
-    b"\x00" * 1000,
-    b'{"jsonrpc":"2.0","id":7780,"method":"' + b"x" * 100_000 + b'"}',
-    b"x" * 100_000,
-    b"[" * 100_000,
-    b"\xef\xbb\xbf{}",
-    b'{"jsonrpc":"2.0","id":7781,"method":"skills/get","params":{"name":"\\ud800"}}',
-]
-
-
-@pytest.mark.parametrize("junk", JUNK, ids=lambda junk: junk[:24].decode("ascii", "backslashreplace"))
-def test_junk_is_answered_or_ignored_and_the_next_request_works(wire: Wire, junk: bytes) -> None:
-    wire.send_line(junk)
-    assert wire.request("skills/list")["skills"]
 
 
 def test_a_line_without_end_costs_no_memory_and_the_next_request_works() -> None:

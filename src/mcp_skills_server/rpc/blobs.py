@@ -1,7 +1,7 @@
 """Blobs: large data by name, in memory, bounded in number, bytes and age (SP-34).
 
 A name is minted by us and cannot be guessed; whoever knows it may read the blob, for the protocol has no sessions
-(SP-19). What is over a bound makes room: the blob that was unused the longest goes first.
+(SP-19). Whoever leaves too much loses its own oldest, and nobody another's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import printable
+from mcp_skills_server.runtime.quota import Owner, Quota
 
 PREFIX: Final = "blob:"
 
@@ -52,30 +53,39 @@ class Blobs:
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.most_bytes = most_bytes
-        self._most = most
+        self._least = max(1, most_bytes // most)
+        self._quota = Quota[str]("blobs", most_bytes)
         self._idle_s = idle_s
         self._now = now
         self._kept: OrderedDict[str, Blob] = OrderedDict()
-        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def add(self, raw: bytes, kind: str) -> str:
+    def limit(self, owner: Owner) -> int:
+        """Bytes that one owner may leave here."""
+        return self._quota.limit(owner)
+
+    def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
         """Keep these bytes; returns the blob's name (SP-27).
 
+        Args:
+            raw: the bytes.
+            kind: their media type.
+            owner: among whose blobs it counts.
+
         Raises:
-            RequestError: they are more than all blobs together may have.
+            RequestError: they are more than one owner may have, or others have left no place.
         """
-        if len(raw) > self.most_bytes:
-            raise RequestError(f"the content has {len(raw):,} bytes, and at most {self.most_bytes:,} are kept")
-        name = f"{PREFIX}{secrets.token_hex(16)}"
-        self._kept[name] = Blob(raw, kind, self._now())
-        self._bytes += len(raw)
-        while len(self._kept) > self._most or self._bytes > self.most_bytes:
-            self._drop_oldest()
         self._drop_idle()
+        limit = self.limit(owner)
+        if len(raw) > limit:
+            raise RequestError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept")
+        name = f"{PREFIX}{secrets.token_hex(16)}"
+        # A small one counts for as much as one of the average size, so that their number is bounded too.
+        for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
+            del self._kept[gone]
+        self._kept[name] = Blob(raw, kind, self._now())
         return name
 
     def get(self, name: str) -> Blob:
@@ -90,12 +100,10 @@ class Blobs:
             raise RequestError(f"Unknown blob {printable(name[:100])!r}: it was never here, or its time is over")
         fresh = self._kept[name] = Blob(found.raw, found.kind, self._now())
         self._kept.move_to_end(name)
+        self._quota.renew(name)
         return fresh
 
     def _drop_idle(self) -> None:
         while self._kept and self._now() - next(iter(self._kept.values())).used > self._idle_s:
-            self._drop_oldest()
-
-    def _drop_oldest(self) -> None:
-        _, gone = self._kept.popitem(last=False)
-        self._bytes -= len(gone.raw)
+            name, _ = self._kept.popitem(last=False)
+            self._quota.release(name)

@@ -20,15 +20,17 @@ from typing import Any, Final, cast
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol import CodeExecution, Execution, Run
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
-from mcp_skills_server.rpc import launcher, messages
+from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime.processes import NOT_STARTED
+from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
 
@@ -73,6 +75,7 @@ class _Task:
         blobs: identifiers of the blobs that it may read.
         called: whether a function of it is called; else it is run as a program.
         files: what is put into the work directory beside arguments and blobs, by name.
+        owner: among whose blobs count those that it leaves.
     """
 
     title: str
@@ -80,6 +83,7 @@ class _Task:
     blobs: tuple[str, ...]
     called: bool
     files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    owner: Owner = None
 
 
 class Executor:
@@ -96,7 +100,7 @@ class Executor:
         self._blobs = blobs
         self._secrets = secrets
 
-    async def run(self, manifest: Manifest, skill: Skill, wish: Execution) -> Run:
+    async def run(self, manifest: Manifest, skill: Skill, wish: Execution, owner: Owner = None) -> Run:
         """Run the entry point and wait for its end; what goes wrong with it is told in the result (SP-20).
 
         Raises:
@@ -133,14 +137,15 @@ class Executor:
 
         named = (wish.args.get(name) for name in manifest.blob_inputs)
         blobs = (*wish.input_blobs, *(each for each in named if isinstance(each, str)))
-        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None), start)
+        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None, owner=owner), start)
 
-    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill]) -> Run:
+    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill], owner: Owner = None) -> Run:
         """Run code that came with the call (SP-26).
 
         Args:
             wish: the call.
             skills: the skills to mount, by name.
+            owner: among whose blobs count those that it leaves.
 
         Raises:
             RequestError: an input blob is unknown, or too many skills are to be mounted.
@@ -171,7 +176,7 @@ class Executor:
 
         code = {name: wish.code.encode("utf-8", "replace")}
         return await self._perform(
-            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code), start
+            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code, owner), start
         )
 
     async def _perform(
@@ -183,7 +188,7 @@ class Executor:
             raise RequestError(f"at most {MAX_INPUT_BLOBS} blobs are handed to a run")
         files = {BLOBS_IN + "/" + name.removeprefix(PREFIX): self._blobs.get(name).raw for name in wanted}
         try:
-            files |= {launcher.ARGS: messages.dump(task.args), **task.files}
+            files |= {launcher.ARGS: jsonrpc.dump(task.args), **task.files}
         except RecursionError:
             raise RequestError("args is nested too deeply") from None
         if task.called:
@@ -191,14 +196,19 @@ class Executor:
         workspace = self._scripts.workspace()
         try:
             outcome = await start(workspace, partial(_fill, files))
-            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.most_bytes)
+            result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
         except RequestError as error:
             return failed("not_run", str(error))
         finally:
             with anyio.move_on_after(_TIDYING_S, shield=True):
                 await to_thread.run_sync(workspace.close, abandon_on_cancel=True)
-        blobs = tuple(self._blobs.add(raw, media.media_type(name) or "text/plain") for name, raw in left.items())
-        return _told(task, outcome, result if task.called else None, blobs, remark="" if whole else _LEFT_OUT)
+        blobs: list[str] = []
+        try:
+            for name, raw in left.items():
+                blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
+        except QuotaError:
+            whole = False
+        return _told(task, outcome, result if task.called else None, tuple(blobs), remark="" if whole else _LEFT_OUT)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
@@ -301,7 +311,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
     if result is None:
         return None, None
     try:
-        told = messages.parse(result)
+        told = jsonrpc.parse(result)
         if isinstance(told, dict):
             fields = cast(dict[str, Any], told)
             wrong = fields.get("error")
@@ -310,7 +320,7 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
                 return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_LOGS])
             if "output" in fields:
                 return cast(Json, fields["output"]), None
-    except RequestError:
+    except jsonrpc.JsonError:
         pass
     return None, ("execution_failed", "what the entry point left as its result cannot be read")
 
@@ -318,8 +328,8 @@ def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
 def _printed(outcome: Outcome) -> Json:
     """What a program printed: JSON if it is JSON, else text."""
     try:
-        return cast(Json, messages.parse(outcome.stdout.encode("utf-8", "replace")))
-    except RequestError:
+        return cast(Json, jsonrpc.parse(outcome.stdout.encode("utf-8", "replace")))
+    except jsonrpc.JsonError:
         return outcome.stdout
 
 

@@ -1,29 +1,21 @@
-"""JSON-RPC 2.0: bytes to calls, and answers to bytes. Pure.
+"""Calls of the Skills Protocol, out of messages of JSON-RPC 2.0. Pure.
 
-JSON is read as the standard has it: no NaN, no number that overflows, no bytes that are not UTF-8. Whatever is wrong
-with a message is an answer with the standard's code, never an exception that reaches the transport.
+Whatever is wrong with a message is an answer with the standard's code, never an exception that reaches the transport.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, cast
 
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, Id
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
 
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-INTERNAL_ERROR: Final = -32603
 MAX_BATCH: Final = 100
 """Calls of one batch."""
-
-Id: TypeAlias = str | int | float | None
 
 
 class CallError(RequestError):
@@ -65,29 +57,9 @@ def parse(raw: bytes) -> Any:
         CallError: it is none.
     """
     try:
-        return json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
-    except UnicodeDecodeError:
-        raise CallError("Parse error: the message is not UTF-8", code=PARSE_ERROR) from None
-    except RecursionError:
-        raise CallError("Parse error: the message is nested too deeply", code=PARSE_ERROR) from None
-    except ValueError as error:
-        said = str(error) if isinstance(error, json.JSONDecodeError | _Constant) else "a number is too long"
-        raise CallError(f"Parse error: {said}", code=PARSE_ERROR) from None
-
-
-class _Constant(ValueError):  # noqa: N818
-    """A number that JSON does not have."""
-
-
-def _refuse(name: str) -> NoReturn:
-    raise _Constant(f"JSON has no {name}")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise _Constant("a number is too large")
-    return value
+        return jsonrpc.parse(raw)
+    except jsonrpc.JsonError as error:
+        raise CallError(f"Parse error: {error}", code=PARSE_ERROR) from None
 
 
 def call(message: object) -> Call:
@@ -134,18 +106,3 @@ def _is_id(value: object) -> bool:
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
     """An answer (SP-18)."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}
-
-
-def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
-    """An answer that says why there is no result (SP-20)."""
-    told: dict[str, Any] = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": id_, "error": told if data is None else {**told, "data": data}}
-
-
-def dump(value: object) -> bytes:
-    """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")

@@ -15,6 +15,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
+from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.errors import RequestError, StaleFile, clipped
 from mcp_skills_server.format import media, versions
 from mcp_skills_server.format.nearest import nearest
@@ -23,8 +24,9 @@ from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
-from mcp_skills_server.rpc.messages import METHOD_NOT_FOUND, CallError
+from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import cursors
 
@@ -93,8 +95,13 @@ class Methods:
 
             self._executor = Executor(runtime.scripts, self._blobs, self._settings.secrets)
 
-    async def call(self, method: str, params: Mapping[str, Any]) -> Result:
+    async def call(self, method: str, params: Mapping[str, Any], owner: Owner = None) -> Result:
         """Answer one call.
+
+        Args:
+            method: which one.
+            params: what it is given.
+            owner: among whose blobs count those that it leaves.
 
         Raises:
             CallError: there is no such method, or it cannot be answered for what it was given (X-28).
@@ -104,7 +111,7 @@ class Methods:
             said = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(said, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params)
+            return await work(self, params, owner)
         except CallError:
             raise
         except RequestError as error:
@@ -118,7 +125,7 @@ class Methods:
 
     # Discovery
 
-    async def _list(self, params: Mapping[str, Any]) -> Result:
+    async def _list(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.listing(params)
         kind = f"{dialect.LIST} {wish.namespace or ''}"
         after = _after(wish.cursor, kind)
@@ -135,7 +142,7 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _describe(self, params: Mapping[str, Any]) -> Result:
+    async def _describe(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.description(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -147,7 +154,7 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _read(self, params: Mapping[str, Any]) -> Result:
+    async def _read(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.file_request(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -165,12 +172,12 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _guide(self, params: Mapping[str, Any]) -> Result:  # noqa: ARG002 - it takes none
+    async def _guide(self, _params: Mapping[str, Any], _owner: Owner) -> Result:
         return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, params: Mapping[str, Any]) -> Result:
+    async def _execute(self, params: Mapping[str, Any], owner: Owner) -> Result:
         wish = dialect.execution(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
@@ -179,11 +186,11 @@ class Methods:
                 return dialect.run(failed(dialect.DISABLED, self._refusal))
             if entry.skill is None:
                 return dialect.run(failed("not_executable", f"{wish.name} is an instruction; read it"))
-            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish))
+            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish, owner))
 
         return await self._answer(ask)
 
-    async def _run_code(self, params: Mapping[str, Any]) -> Result:
+    async def _run_code(self, params: Mapping[str, Any], owner: Owner) -> Result:
         wish = dialect.code_execution(params)
         executor = self._executor
         if executor is None or not self._settings.code:
@@ -193,21 +200,18 @@ class Methods:
             catalogue = await self._catalogue(snapshot, last=last)
             entries = [await self._find(catalogue, name, None) for name in wish.mount_skills]
             skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-            return dialect.run(await executor.run_code(wish, skills))
+            return dialect.run(await executor.run_code(wish, skills, owner))
 
         return await self._answer(ask)
 
-    async def _create_blob(self, params: Mapping[str, Any]) -> Result:
+    async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
         content, kind = dialect.blob_content(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, self._refusal)
-        try:
-            raw = content.encode("utf-8")
-        except UnicodeEncodeError:
-            raise CallError("content has half a character (a lone surrogate); leave it out") from None
-        return dialect.blob_made(self._blobs.add(raw, kind), len(raw))
+        raw = content.encode("utf-8")
+        return dialect.blob_made(self._blobs.add(raw, kind, owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any]) -> Result:
+    async def _read_blob(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.blob_request(params)
         if self._executor is None:
             return dialect.refusal(dialect.DISABLED, self._refusal)
@@ -256,7 +260,7 @@ class Methods:
         return None if file is None else await read(self._registry, file)
 
 
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any]], Awaitable[Result]]
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Owner], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
     dialect.LIST: Methods._list,  # pyright: ignore[reportPrivateUsage]
     dialect.DESCRIBE: Methods._describe,  # pyright: ignore[reportPrivateUsage]

@@ -11,9 +11,12 @@ from typing import Any, Final, cast
 
 import anyio.lowlevel
 
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.rpc import messages
-from mcp_skills_server.rpc.messages import INTERNAL_ERROR, INVALID_REQUEST, MAX_BATCH, CallError
+from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.runtime.quota import Owner
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +38,13 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(self, raw: bytes) -> bytes | None:
-        """The answer to a message, a call or a batch of them; None where none is wanted (SP-16, SP-20)."""
+    async def answer(self, raw: bytes, owner: Owner = None) -> bytes | None:
+        """The answer to a message, a call or a batch of them; None where none is wanted (SP-16, SP-20).
+
+        Args:
+            raw: the message.
+            owner: among whose things counts what it leaves here.
+        """
         if len(raw) > self.max_message:
             return self.too_long()
         try:
@@ -44,7 +52,7 @@ class Rpc:
         except CallError as error:
             return _error(None, error)
         if not isinstance(message, list):
-            return await self._one(message)
+            return await self._one(message, owner)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
             said = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
@@ -53,7 +61,7 @@ class Rpc:
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
-            told = await self._one(each) if size <= MAX_ANSWERS else _over(each)
+            told = await self._one(each, owner) if size <= MAX_ANSWERS else _over(each)
             if told is not None:
                 answers.append(told)
                 size += len(told)
@@ -64,13 +72,13 @@ class Rpc:
         said = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(said, code=INVALID_REQUEST))
 
-    async def _one(self, message: object) -> bytes | None:
+    async def _one(self, message: object, owner: Owner) -> bytes | None:
         try:
             call = messages.call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            told = messages.dump(messages.result(call.id, await self.methods.call(call.method, call.params)))
+            told = jsonrpc.dump(messages.result(call.id, await self.methods.call(call.method, call.params, owner)))
         except CallError as error:
             told = _error(call.id, error)
         except Exception:
@@ -79,8 +87,8 @@ class Rpc:
         return told if call.answered else None
 
 
-def _error(id_: messages.Id, error: CallError) -> bytes:
-    return messages.dump(messages.error(id_, error.code, str(error), error.data))
+def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
+    return jsonrpc.dump(jsonrpc.error(id_, error.code, str(error), error.data))
 
 
 def _over(message: object) -> bytes | None:

@@ -7,10 +7,7 @@ line that is too long is answered as such and skipped.
 
 from __future__ import annotations
 
-import select
 import signal
-import sys
-from collections.abc import AsyncIterator
 from typing import Final
 
 import anyio
@@ -27,7 +24,7 @@ _LOOK_S: Final = 0.5
 
 async def serve(rpc: Rpc) -> None:
     """Answer lines until stdin ends, nobody reads stdout any more, or SIGTERM or SIGINT comes."""
-    lines = _Lines(rpc.max_message)
+    pipes = Pipes(rpc.max_message)
     async with anyio.create_task_group() as tasks:
 
         async def end_on_signal() -> None:
@@ -39,17 +36,17 @@ async def serve(rpc: Rpc) -> None:
         async def end_with_the_client() -> None:
             while True:
                 await anyio.sleep(_LOOK_S)
-                if lines.unread():
+                if pipes.unread():
                     tasks.cancel_scope.cancel()
                     return
 
         tasks.start_soon(end_on_signal)
         tasks.start_soon(end_with_the_client)
-        await _serve(rpc, lines)
+        await _serve(rpc, pipes)
         tasks.cancel_scope.cancel()
 
 
-async def _serve(rpc: Rpc, lines: _Lines) -> None:
+async def _serve(rpc: Rpc, pipes: Pipes) -> None:
     places = anyio.Semaphore(_AT_ONCE)
     writing = anyio.Lock()
 
@@ -60,64 +57,12 @@ async def _serve(rpc: Rpc, lines: _Lines) -> None:
                 told = rpc.too_long() if line is None else await rpc.answer(line)
                 if told is not None:
                     async with writing:
-                        await lines.send(told + b"\n")
+                        await pipes.send(told + b"\n")
             except BrokenPipeError:
                 tasks.cancel_scope.cancel()
             finally:
                 places.release()
 
-        async for line in lines.read():
+        async for line in pipes.lines():
             await places.acquire()
             tasks.start_soon(work, line)
-
-
-class _Lines(Pipes):
-    """stdin and stdout as lines of bytes.
-
-    Args:
-        longest: bytes of a line.
-    """
-
-    def __init__(self, longest: int) -> None:
-        super().__init__(_nothing, _nothing)
-        self._longest = longest
-
-    async def read(self) -> AsyncIterator[bytes | None]:
-        """The lines that say anything; None for one that is too long."""
-        rest = bytearray()
-        dropping = False
-        while chunk := await self._read():
-            rest += chunk
-            *whole, last = rest.split(b"\n") if b"\n" in chunk else (rest,)
-            for line in whole:
-                if not dropping and line.strip():
-                    yield None if len(line) > self._longest else bytes(line)
-                dropping = False
-            rest = last
-            if len(rest) > self._longest:
-                if not dropping:
-                    yield None
-                dropping = True
-                rest = bytearray()
-        if rest.strip() and not dropping:
-            yield bytes(rest)
-
-    async def send(self, raw: bytes) -> None:
-        """Write these bytes.
-
-        Raises:
-            BrokenPipeError: nobody reads them.
-        """
-        await self._send(raw)
-
-    def unread(self) -> bool:
-        """Whether nobody can read stdout any more; False where the system does not tell before something is written."""
-        if sys.platform == "win32":
-            return False
-        poller = select.poll()
-        poller.register(self._out, 0)  # asked for nothing, it still tells of a reader that has gone
-        return any(told & (select.POLLERR | select.POLLHUP) for _, told in poller.poll(0))
-
-
-def _nothing() -> None:
-    return

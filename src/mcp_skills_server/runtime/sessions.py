@@ -1,7 +1,8 @@
 """The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
 
 A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none
-(MCP-11, X-15). An unknown handle and another's handle are told in the same words.
+(MCP-11, X-15). An unknown handle and another's handle are told in the same words. Whoever opens too many loses its own
+oldest, and nobody another's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 from mcp_skills_server.runtime.session import Runtime, Session
 
 MOST: Final = 4096
@@ -23,7 +25,7 @@ class Sessions:
 
     Args:
         runtime: what they share.
-        most: sessions at once; beyond it the one that was unused the longest ends.
+        most: sessions at once.
         idle_s: seconds after which an unused session ends.
         now: seconds of a clock that never goes back.
     """
@@ -32,7 +34,7 @@ class Sessions:
         self, runtime: Runtime, *, most: int = MOST, idle_s: float = IDLE_S, now: Callable[[], float] = time.monotonic
     ) -> None:
         self.runtime = runtime
-        self._most = most
+        self._quota = Quota[str]("sessions", most)
         self._idle_s = idle_s
         self._now = now
         self._open: OrderedDict[str, tuple[Session, str | None, float]] = OrderedDict()
@@ -44,18 +46,42 @@ class Sessions:
         """A session that nobody can find yet. `keep` it once it holds anything."""
         return Session(self.runtime, hosted=False)
 
-    def keep(self, session: Session, owner: str | None) -> None:
-        """Have the session found by its handle, by this owner alone; None where callers have no names."""
-        self._open[session.session_id] = (session, owner, self._now())
-        self._open.move_to_end(session.session_id)
+    def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
+        """Have the session found by its handle. One that is found already stays whose it is.
+
+        Args:
+            session: which.
+            owner: by whom alone it is found; None where callers have no names.
+            counted: among whose sessions it counts. Beyond the share the one that was unused the longest ends.
+
+        Raises:
+            QuotaError: all places are taken, and this caller has none to give up. The session has ended.
+        """
+        handle = session.session_id
+        if handle in self._open:
+            self._quota.renew(handle)
+        else:
+            self._end_idle()
+            try:
+                going = self._quota.claim(handle, counted, busy=lambda other: self._open[other][0].calls > 0)
+            except QuotaError:
+                session.close()
+                raise
+            for other in going:
+                self._open.pop(other)[0].close()
+        self._open[handle] = (session, owner, self._now())
+        self._open.move_to_end(handle)
+        self._end_idle()
+
+    def _end_idle(self) -> None:
         over: list[str] = []
-        too_many = len(self._open) - self._most
-        for handle, (old, _, used) in self._open.items():
-            if len(over) >= too_many and self._now() - used <= self._idle_s:
+        for handle, (session, _, used) in self._open.items():
+            if self._now() - used <= self._idle_s:
                 break
-            if old is not session and not old.calls:
+            if not session.calls:
                 over.append(handle)
         for handle in over:
+            self._quota.release(handle)
             self._open.pop(handle)[0].close()
 
     def find(self, handle: str, owner: str | None) -> Session:
@@ -75,7 +101,8 @@ class Sessions:
 
     def close(self) -> None:
         """End them all."""
-        for session, _, _ in self._open.values():
+        for handle, (session, _, _) in self._open.items():
+            self._quota.release(handle)
             session.close()
         self._open.clear()
         self.runtime.close()

@@ -1,13 +1,12 @@
 """Gives an MCP server of the Python SDK the skills of a registry.
 
 What the server already has stays: its handlers are asked for what is not a skill, and its lists are joined with ours.
-This module, `app.py` and `notify.py` are the only ones in this room that know the SDK.
+This module, `app.py`, `callers.py`, `exchange.py` and `notify.py` are the only ones here that know the SDK.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import anyio
 import mcp_types as types
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import principal_components
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import HandlerEntry, Server
 from mcp.server.subscriptions import ListenHandler
@@ -38,6 +35,7 @@ from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import cursors, handlers, prompts
+from mcp_skills_server.server.callers import bearer, counted
 from mcp_skills_server.server.handlers import Caller, Params, Settings
 from mcp_skills_server.server.notify import Notifier
 from mcp_skills_server.server.tools import Tools
@@ -272,7 +270,8 @@ class _Joint:
                 modern,
                 bool(declared) and sep2640.EXTENSION in declared,
                 partial(self._served, ctx),
-                owner=_owner(ctx),
+                owner=bearer(_scope(ctx)),
+                counted=counted(_scope(ctx)),
                 connection=None if modern else ctx.session._connection,  # pyright: ignore[reportPrivateUsage]
                 progress=partial(_report, ctx),
             )
@@ -333,13 +332,15 @@ class _Joint:
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         await self._attachment.ready()
-        if not await self._by_uri(ctx, params):
+        canonical = handlers.canonical(self._attachment.registry, self._attachment.settings, params.uri)
+        if canonical is None:
             raise NotServed(params.uri)
-        self._attachment.notifier.watch(ctx.session, params.uri)
+        self._attachment.notifier.watch(ctx.session, canonical, counted(_scope(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        self._attachment.notifier.unwatch(ctx.session, params.uri)
+        canonical = handlers.canonical(self._attachment.registry, self._attachment.settings, params.uri)
+        self._attachment.notifier.unwatch(ctx.session, params.uri if canonical is None else canonical)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
@@ -348,7 +349,7 @@ class _Joint:
             return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
         # Acknowledged after the first scan, so that whatever changes after the acknowledgement is told.
         await self._attachment.ready()
-        return await self._attachment.notifier.listen(ctx, params)
+        return await self._attachment.notifier.listen(ctx, params, counted(_scope(ctx)))
 
     def _relay(self, event: ServerEvent) -> None:
         notification = event_to_notification(event, {})
@@ -390,11 +391,9 @@ async def _complete(registry: Registry, settings: Settings, caller: Caller, para
     return await (prompts.complete_argument if of_prompt else handlers.complete)(registry, settings, caller, params)
 
 
-def _owner(ctx: Context) -> str | None:
-    """Whom the caller proved to be, as the guard of the transport found it."""
-    scope: Mapping[str, Any] = getattr(ctx.request, "scope", {})
-    user = scope.get("user")
-    return json.dumps(principal_components(user.access_token)) if isinstance(user, AuthenticatedUser) else None
+def _scope(ctx: Context) -> Mapping[str, Any]:
+    """The ASGI scope of a request, empty where it came over a pipe."""
+    return getattr(ctx.request, "scope", {})
 
 
 async def _report(ctx: Context, seconds: float) -> None:

@@ -23,6 +23,7 @@ from mcp_skills_server.format import uris
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server import cursors
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Caller:
         declares_skills: declared the extension `io.modelcontextprotocol/skills`.
         served: what else the server serves to this caller.
         owner: whom the caller proved to be, None where nobody has to.
+        counted: among whose things counts what the caller opens, None where callers are not told apart.
         connection: what its requests have in common, None where a request stands alone (MCP-10).
         progress: tells the caller for how many seconds its request has been at work.
     """
@@ -82,6 +84,7 @@ class Caller:
     declares_skills: bool
     served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
     owner: str | None = None
+    counted: Owner = None
     connection: object | None = None
     progress: Callable[[float], Awaitable[None]] | None = None
 
@@ -232,9 +235,15 @@ def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[st
                     yield each
 
 
+def canonical(registry: Registry, settings: Settings, target: str) -> str | None:
+    """This URI as notifications have it, or None if `resources/read` would not know it."""
+    found = uris.find(registry.snapshot, target, settings.least)
+    return None if found is None else uri(found[0].path, found[1])
+
+
 def is_served(registry: Registry, settings: Settings, target: str) -> bool:
     """Whether `resources/read` would know this URI."""
-    return uris.find(registry.snapshot, target, settings.least) is not None
+    return canonical(registry, settings, target) is not None
 
 
 def is_our_template(reference: Any) -> bool:

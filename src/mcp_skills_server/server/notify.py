@@ -3,7 +3,8 @@
 A legacy client hears of everything over its connection, once it said that it is initialized. A modern client hears
 what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
 notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
-bounded by what it subscribed to.
+bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
+nobody's streams or subscriptions are at another's cost.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from mcp_skills_server.dialects import prompts, resources, runtime, sep2076
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.uris import segments
+from mcp_skills_server.runtime.quota import Owner, Quota
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,12 @@ MOST_SUBSCRIPTIONS: Final = 1024
 """URIs that one client may watch."""
 MOST_STREAMS: Final = 1024
 """`subscriptions/listen` streams that may be open at once."""
+MOST_WATCHED: Final = 64 * MOST_SUBSCRIPTIONS
+"""Subscriptions of all legacy clients together."""
+LONGEST_URI: Final = 4096
+"""Characters of a URI that may be watched."""
+MOST_TEXT: Final = 32 << 10
+"""Characters of all URIs that one stream may name."""
 
 
 class Mailbox:
@@ -89,6 +98,8 @@ class Notifier:
         """Whether events of the server that we are attached to reach listen streams too, through `relay`."""
         self._told: set[Mailbox] = set()
         self._streams: set[Mailbox] = set()
+        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
+        self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Connection, _Legacy] = WeakKeyDictionary()
         self._tasks: TaskGroup | None = None
 
@@ -127,58 +138,78 @@ class Notifier:
                 self._told.add(client.mailbox)
                 self._tasks.start_soon(self._tell, session, client.mailbox)
 
-    def watch(self, session: ServerSession, uri: str) -> None:
+    def watch(self, session: ServerSession, uri: str, owner: Owner = None) -> None:
         """A legacy client wants to hear of one resource.
+
+        Args:
+            session: of the client.
+            uri: of a resource that is served, as notifications have it.
+            owner: among whose subscriptions it counts.
 
         Raises:
             RequestError: it watches too many.
         """
-        uris = self._client(session).uris
-        if uri not in uris and len(uris) >= MOST_SUBSCRIPTIONS:
+        client = self._client(session)
+        if uri in client.uris:
+            return
+        if len(client.uris) >= MOST_SUBSCRIPTIONS:
             raise RequestError(f"Too many subscriptions: at most {MOST_SUBSCRIPTIONS}")
-        uris.add(uri)
+        self._watched.claim((id(client), uri), owner, busy=lambda _: True)  # none ends without a word
+        client.uris.add(uri)
 
     def unwatch(self, session: ServerSession, uri: str) -> None:
         """A legacy client no longer wants to hear of one resource."""
-        self._client(session).uris.discard(uri)
+        client = self._client(session)
+        client.uris.discard(uri)
+        self._watched.release((id(client), uri))
 
     async def listen(
-        self, ctx: ServerRequestContext[Any, Any], params: types.SubscriptionsListenRequestParams
+        self,
+        ctx: ServerRequestContext[Any, Any],
+        params: types.SubscriptionsListenRequestParams,
+        owner: Owner = None,
     ) -> types.SubscriptionsListenResult:
         """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it (MCP-35...38).
 
+        An owner who opens too many streams has its oldest one ended, with its result.
+
         Raises:
-            RequestError: it names too many resources, or too many streams are open.
+            RequestError: it names too many resources, or others have left no place for a stream.
         """
         if ctx.request_id is None:
             raise RequestError("subscriptions/listen must be a request")
-        if len(self._streams) >= MOST_STREAMS:
-            raise RequestError(f"Too many listen streams: at most {MOST_STREAMS}")
         honoured = _honoured(
             params.notifications,
             skills=self._skills,
             tools=self._tools or self.relays,
             prompts=self._prompts or self.relays,
+            foreign=self.relays,
         )
         methods, uris = _wanted(honoured)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        for oldest in self._places.claim(mailbox, owner):
+            oldest.close()
         self._streams.add(mailbox)
         try:
             acknowledged = types.SubscriptionsAcknowledgedNotification(
                 params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=meta)
             )
             await ctx.session.send_notification(acknowledged, related_request_id=ctx.request_id)
+            del acknowledged, honoured, params  # a stream may last for days; what it needs is in its mailbox
             while (notice := await mailbox.take()) is not None:
                 await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
             if ctx.request is None:
                 # On stdio no stream closes with the request, so its end is said in words too (MCP-38).
                 cancelled = types.CancelledNotification(
-                    params=types.CancelledNotificationParams(request_id=ctx.request_id, reason="the server ends")
+                    params=types.CancelledNotificationParams(
+                        request_id=ctx.request_id, reason="the server ends the stream"
+                    )
                 )
                 await ctx.session.send_notification(cancelled, related_request_id=ctx.request_id)
         finally:
             self._streams.discard(mailbox)
+            self._places.release(mailbox)
         return types.SubscriptionsListenResult(_meta=meta)
 
     def _client(self, session: ServerSession) -> _Legacy:
@@ -188,8 +219,14 @@ class Notifier:
         if client is None:
             client = self._legacy[connection] = _Legacy()
             connection.exit_stack.callback(client.mailbox.close)
+            connection.exit_stack.callback(self._forget, client)
             connection.exit_stack.callback(self._legacy.pop, connection, None)
         return client
+
+    def _forget(self, client: _Legacy) -> None:
+        for uri in client.uris:
+            self._watched.release((id(client), uri))
+        client.uris.clear()
 
     async def _tell(self, session: ServerSession, mailbox: Mailbox) -> None:
         try:
@@ -211,12 +248,18 @@ class _SkillListChanged(
 
 
 def _honoured(
-    requested: types.SubscriptionFilter, *, skills: bool, tools: bool, prompts: bool
+    requested: types.SubscriptionFilter, *, skills: bool, tools: bool, prompts: bool, foreign: bool
 ) -> types.SubscriptionFilter:
-    """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12)."""
-    uris = list(dict.fromkeys(requested.resource_subscriptions or ()))
+    """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12).
+
+    A URI that can never name anything here is left out, as the acknowledgement shows.
+    """
+    asked = dict.fromkeys(requested.resource_subscriptions or ())
+    uris = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or segments(uri) is not None)]
     if len(uris) > MOST_SUBSCRIPTIONS:
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
+    if sum(map(len, uris)) > MOST_TEXT:
+        raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
     extra: dict[str, Any] = {}
     if skills and (requested.model_extra or {}).get("skillsListChanged") is True:
         extra["skillsListChanged"] = True

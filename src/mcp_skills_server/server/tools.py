@@ -15,6 +15,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
+from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import cursors
@@ -66,7 +67,10 @@ class Tools:
             return {"resultType": "complete", **runtime.failure(str(error))}
         result = await session.call(name, given, progress=caller.progress)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
-            self._sessions.keep(session, caller.owner)
+            try:
+                self._sessions.keep(session, caller.owner, caller.counted)
+            except QuotaError as error:
+                return {"resultType": "complete", **runtime.failure(str(error))}
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id
         return {"resultType": "complete", **result}

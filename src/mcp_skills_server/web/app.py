@@ -44,6 +44,7 @@ from mcp_skills_server.server.handlers import Settings
 from mcp_skills_server.web import rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.guards import Guard, Policy
+from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.patience import patient
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
     )
-    manager.asgi_app.app = _Endpoint(manager.asgi_app.app)  # inside of the limit, which hands on whole bodies
+    manager.asgi_app.app = _Endpoint(Judged(manager.asgi_app.app))  # inside of the limit, which hands on whole bodies
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:

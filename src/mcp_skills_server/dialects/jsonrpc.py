@@ -1,0 +1,88 @@
+"""JSON-RPC 2.0: bytes to messages, and answers to bytes, the same for every protocol that is carried by it. Pure.
+
+JSON is read as the standard has it: UTF-8, no NaN, no number that overflows; of two equal keys the last one counts. A
+byte order mark is passed over. Half a character (a lone surrogate, which JavaScript writes for a cut emoji) is read as
+U+FFFD, as every UTF-8 encoder of the web writes it: so the message can be answered, and so can whatever repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeAlias
+
+from mcp_skills_server.model import Json
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+INTERNAL_ERROR: Final = -32603
+
+Id: TypeAlias = str | int | float | None
+
+_HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_ESCAPE: Final = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+class JsonError(ValueError):
+    """The bytes are no JSON; the message says why."""
+
+
+def parse(raw: bytes | bytearray) -> Any:
+    """The JSON of a message.
+
+    Raises:
+        JsonError: it is none, or too deep to be read.
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise JsonError("the message is not UTF-8") from None
+    if _HALF.search(text):
+        text = _ESCAPE.sub(_whole, text)
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise JsonError("the message is nested too deeply") from None
+    except ValueError as error:
+        known = isinstance(error, json.JSONDecodeError | JsonError)
+        raise JsonError(str(error) if known else "a number is too long") from None
+
+
+def _whole(escape: re.Match[str]) -> str:
+    return r"\ufffd" if escape["half"] else escape[0]
+
+
+def _refuse(name: str) -> NoReturn:
+    raise JsonError(f"JSON has no {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise JsonError("a number is too large")
+    return value
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+
+
+def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
+    """An answer that says why there is no result (SP-20)."""
+    told: dict[str, Any] = {"code": code, "message": message}
+    return {"jsonrpc": "2.0", "id": id_, "error": told if data is None else {**told, "data": data}}
+
+
+def dump(value: object) -> bytes:
+    """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode("ascii")

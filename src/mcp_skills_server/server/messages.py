@@ -1,0 +1,165 @@
+"""What may come in as a message of MCP, whatever carries it. Pure, but for the ids that are under way.
+
+Every message is judged here before the SDK sees it, so that all transports and eras answer alike: what is no JSON with
+-32700, what is no message with -32600, each with the id where it could be read. The SDK's transports would be silent,
+or say something else in each era.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
+
+MOST_LEVELS: Final = 100
+"""Arrays and objects within each other; the parsers below stop at different depths beyond this."""
+LONGEST_ID: Final = 1000
+"""Characters of an id, which is kept while its request is under way, and repeated in each notification of a stream."""
+LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
+"""Bytes of messages of these methods: what they ask for is kept for as long as the client likes."""
+
+Id: TypeAlias = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message that may be handed on.
+
+    Attributes:
+        fields: the whole message.
+        kind: "request", "notification" or "answer".
+    """
+
+    fields: dict[str, Any]
+    kind: str
+
+    @property
+    def id(self) -> Id:
+        """What the request is answered by. Only requests have it."""
+        return self.fields["id"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a message is not handed on.
+
+    Attributes:
+        code: of JSON-RPC.
+        message: for people, one line.
+        id: what the refused request is known by; None where that could not be read.
+    """
+
+    code: int
+    message: str
+    id: Id | None = None
+
+    @property
+    def answer(self) -> bytes:
+        """The answer, as it is sent."""
+        return jsonrpc.dump(jsonrpc.error(self.id, self.code, self.message))
+
+
+def judge(raw: bytes | bytearray) -> Message | Refusal:
+    """What a message is, or how it is refused. Time is linear in its length."""
+    try:
+        value = jsonrpc.parse(raw)
+    except jsonrpc.JsonError as error:
+        return Refusal(PARSE_ERROR, f"Parse error: {error}")
+    if not isinstance(value, dict):
+        said = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
+        return Refusal(INVALID_REQUEST, f"Invalid Request: {said}")
+    fields = cast(dict[str, Any], value)
+    id_ = fields.get("id")
+    told = id_ if _is_id(id_) else None
+    if "method" not in fields and ("result" in fields or "error" in fields):
+        kind, wrong, told = "answer", _wrong_with_answer(fields), None  # its id is one of ours, not one of the client's
+    else:
+        kind = "request" if "id" in fields else "notification"
+        wrong = _wrong_with_call(fields)
+    if wrong is None and raw.count(b"[") + raw.count(b"{") > MOST_LEVELS and _is_deep(fields):
+        wrong = f"it is nested more than {MOST_LEVELS} levels deep"
+    if wrong is not None:
+        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", told)
+    longest = LONGEST.get(fields["method"]) if kind == "request" else None
+    if longest is not None and len(raw) > longest:
+        said = f"{fields['method']} takes at most {longest:,} bytes, and this has {len(raw):,}; ask for fewer resources"
+        return Refusal(INVALID_PARAMS, said, told)
+    return Message(fields, kind)
+
+
+def too_long(most: int) -> Refusal:
+    """How a message is refused that was not read to its end, because it has more than so many bytes."""
+    return Refusal(INVALID_REQUEST, f"Invalid Request: the message has more than {most:,} bytes")
+
+
+def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
+    if fields.get("jsonrpc") != "2.0":
+        return 'jsonrpc must be "2.0"'
+    if "id" in fields and not _is_id(fields["id"]):
+        return f"id must be a string of at most {LONGEST_ID:,} characters or an integer"
+    if not isinstance(fields.get("method"), str):
+        return "method must be a string"
+    if not isinstance(fields.get("params"), dict | None):
+        return "params must be an object"
+    return None
+
+
+def _wrong_with_answer(fields: Mapping[str, Any]) -> str | None:
+    result, error = fields.get("result"), fields.get("error")
+    if fields.get("jsonrpc") == "2.0":
+        if "error" not in fields and isinstance(result, dict) and _is_id(fields.get("id")):
+            return None
+        if "result" not in fields and isinstance(error, dict) and (fields.get("id") is None or _is_id(fields["id"])):
+            told = cast(dict[str, Any], error)
+            if type(told.get("code")) is int and isinstance(told.get("message"), str):
+                return None
+    return "it is neither a request nor a response"
+
+
+def _is_id(value: object) -> bool:
+    return type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        inner: list[object] = []
+        for each in level:
+            held = cast(dict[str, object], each).values() if isinstance(each, dict) else cast(list[object], each)
+            inner += [child for child in held if isinstance(child, dict | list)]
+        if not inner:
+            return False
+        level = inner
+    return True
+
+
+class UnderWay:
+    """The requests of one connection that have no answer yet, by their ids; "1" and 1 are two."""
+
+    def __init__(self) -> None:
+        self._ids: set[tuple[type, Id]] = set()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def begin(self, id_: Id) -> Refusal | None:
+        """A request with this id has come; how it is refused if another one with this id has no answer yet."""
+        key = (type(id_), id_)
+        if key in self._ids:
+            return duplicate(id_)
+        self._ids.add(key)
+        return None
+
+    def end(self, id_: Id) -> None:
+        """The request of this id has its answer, or will get none. One that is not under way is passed over."""
+        self._ids.discard((type(id_), id_))
+
+
+def duplicate(id_: Id) -> Refusal:
+    """How a request is refused while another one of the same id is under way."""
+    shown = jsonrpc.dump(id_[:100] if isinstance(id_, str) else id_).decode()
+    said = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
+    return Refusal(INVALID_REQUEST, said, id_)

@@ -1,0 +1,88 @@
+"""Messages that are none, and what each is answered with, whatever carries it and in both eras."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+CALL: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "skills/list"}
+
+
+def raw(**fields: Any) -> bytes:
+    """A request with these fields in place of its own."""
+    return json.dumps({**CALL, **fields}).encode()
+
+
+def without(*names: str, **fields: Any) -> bytes:
+    """A request without these fields, and with others."""
+    return json.dumps({name: value for name, value in {**CALL, **fields}.items() if name not in names}).encode()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One message.
+
+    Attributes:
+        title: what is wrong with it.
+        raw: the message.
+        code: of the error.
+        id: that the error must have.
+        rpc: the Skills Protocol answers it alike; elsewhere JSON-RPC lets it do otherwise.
+    """
+
+    title: str
+    raw: bytes
+    code: int
+    id: Any = None
+    rpc: bool = True
+
+
+MALFORMED = [
+    Case("garbage", b"junk", -32700),
+    Case("half", raw()[:-9], -32700),
+    Case("nothing but NUL", b"\0" * 1000, -32700),
+    Case("not UTF-8", raw(params={"name": "X"}).replace(b"X", b"\xe9"), -32700),
+    Case("half a character in UTF-8", raw(params={"name": "X"}).replace(b"X", b"\xed\xa0\xbd"), -32700),
+    Case("UTF-16", raw().decode().encode("utf-16").replace(b"\n", b""), -32700),
+    Case("NaN", raw(params={"name": float("nan")}), -32700),
+    Case("a number without end", raw(params={"name": 1}).replace(b"1", b"1" * 5000), -32700),
+    Case("a number too large", raw(params={"name": 1}).replace(b"1", b"1e999"), -32700),
+    Case("too deep to be read", b"[" * 100_000, -32700),
+    Case("deep", raw(params={"name": "X"}).replace(b'"X"', b"[" * 150 + b"]" * 150), -32600, 7, rpc=False),
+    Case("a batch", b"[" + raw() + b"," + raw(id=8) + b"]", -32600, rpc=False),
+    Case("an empty batch", b"[]", -32600),
+    Case("a number", b"5", -32600),
+    Case("a text", b'"text"', -32600),
+    Case("null", b"null", -32600),
+    Case("an empty object", b"{}", -32600),
+    Case("another JSON-RPC", raw(jsonrpc="1.0"), -32600, 7),
+    Case("another JSON-RPC and a text as id", raw(jsonrpc=2, id="seven"), -32600, "seven"),
+    Case("no JSON-RPC", without("jsonrpc"), -32600, 7),
+    Case("id null", raw(id=None), -32600, rpc=False),
+    Case("id 1.5", raw(id=1.5), -32600, rpc=False),
+    Case("id 1.0", raw(id=1.0), -32600, rpc=False),
+    Case("id an object", raw(id={}), -32600),
+    Case("id an array", raw(id=[7]), -32600),
+    Case("id true", raw(id=True), -32600),
+    Case("id too long", raw(id="x" * 1001), -32600, rpc=False),
+    Case("no method", without("method"), -32600, 7),
+    Case("method a number", raw(method=5), -32600, 7),
+    Case("params an array", raw(params=[1]), -32600, 7, rpc=False),
+    Case("params a text", raw(params="text"), -32600, 7),
+    Case("a notification with an array", without("id", method="notifications/x", params=[1]), -32600, rpc=False),
+    Case("a notification of another JSON-RPC", without("id", method="notifications/x", jsonrpc="1.0"), -32600),
+    Case("half a response", without("method", result=5), -32600, rpc=False),
+]
+"""Every message that is refused."""
+
+HALF = "git \ud83d"
+"""What JavaScript makes of a text that ends in the middle of an emoji."""
+HALVES = [
+    ("tools/call", {"name": "skills_search", "arguments": {"query": HALF}}),
+    ("skills/get", {"name": HALF}),
+    ("skills/get", {"uri": f"skill://{HALF}/SKILL.md"}),
+    ("skills/list", {"\ud83d": HALF}),
+    ("tools/call", {"name": "skills_load", "arguments": {"names": [HALF]}}),
+]
+"""Requests with half a character: each is answered, everywhere alike."""

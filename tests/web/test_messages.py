@@ -1,0 +1,216 @@
+"""Every message over HTTP has the answer that it has over stdio, in both eras; one id at a time in each session."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from malformed import CALL, HALVES, MALFORMED
+from mcp_skills_server.web.messages import Judged
+from web.http_wire import HttpClient, Reply, Server, client, http_serving
+from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server over HTTP."""
+    with http_serving(FIXTURES) as out:
+        yield out
+
+
+def send(asked: HttpClient, body: bytes) -> Reply:
+    """Send a body with the headers of a call of `skills/list`."""
+    return asked.server.send(body=body, headers=asked.headers(CALL))
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_every_malformed_message_is_answered_as_over_stdio(server: Server, era: Era) -> None:
+    with client(server, era) as asked:
+        for case in MALFORMED:
+            reply = send(asked, case.raw)
+            assert reply.error == (400, case.code, case.id), case.title
+            assert len(reply.body) < 500
+            assert asked.request("skills/list")["skills"]
+
+
+@pytest.mark.parametrize("path", ["/rpc"])
+def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(server: Server, path: str) -> None:
+    for case in MALFORMED:
+        reply = server.send(path=path, body=case.raw, headers={"Content-Type": "application/json"})
+        if case.rpc:
+            assert reply.error == (200, case.code, case.id), case.title
+        else:
+            assert reply.status in {200, 204}
+
+
+@pytest.mark.parametrize(("method", "params"), HALVES)
+def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
+    server: Server, method: str, params: dict[str, Any]
+) -> None:
+    told: list[Any] = []
+    for era in ("legacy", "modern"):
+        with client(server, era) as asked:
+            message = asked.message(method, params)
+            (answer,) = asked.post(message).messages
+            assert answer["id"] == message["id"]
+            told.append(answer.get("error") or answer["result"].get("content") or answer["result"]["skills"])
+    assert told[0] == told[1]
+
+
+def test_a_byte_order_mark_is_passed_over(server: Server) -> None:
+    for era in ("legacy", "modern"):
+        with client(server, era) as asked:
+            (answer,) = send(asked, b"\xef\xbb\xbf" + json.dumps(asked.message("skills/list")).encode()).messages
+            assert answer["result"]["skills"]
+
+
+def test_an_id_under_way_in_a_session_is_refused_at_once_and_other_sessions_may_have_it(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with (
+        http_serving(FIXTURES, command=[sys.executable, "-c", SLOW_LOAD, str(gate)]) as server,
+        client(server, "legacy") as one,
+        client(server, "legacy") as other,
+        ThreadPoolExecutor(12) as pool,
+    ):
+        strangers = pool.submit(send, other, json.dumps(CALL).encode())
+        ten = [pool.submit(send, one, json.dumps(CALL).encode()) for _ in range(10)]
+        for reply in islice(as_completed(ten, DEADLINE), 9):
+            assert reply.result().error == (400, -32600, 7)
+            assert "the id 7 is under way" in reply.result().messages[0]["error"]["message"]
+        (first,) = (each for each in ten if not each.done())
+        twin = pool.submit(send, one, json.dumps({**CALL, "id": "7"}).encode())
+        gate.write_text("go")
+        for asked, id_ in ((first, 7), (strangers, 7), (twin, "7")):
+            (answer,) = asked.result(DEADLINE).messages
+            assert answer["id"] == id_
+            assert answer["result"]["skills"]
+
+
+def test_a_client_that_gives_every_request_the_same_id_one_after_the_other_is_served(server: Server) -> None:
+    with client(server, "legacy") as asked:
+        for _ in range(50):
+            (answer,) = send(asked, json.dumps(CALL).encode()).messages
+            assert answer["result"]["skills"]
+
+
+# In process, where the order is ours to choose
+
+
+def posted(id_: Any, session: bytes | None = b"s") -> tuple[Scope, bytes]:
+    """A request as ASGI has it."""
+    headers = [] if session is None else [(b"mcp-session-id", session)]
+    return {"type": "http", "method": "POST", "headers": headers}, json.dumps({**CALL, "id": id_}).encode()
+
+
+async def ask(app: Judged, scope: Scope, body: bytes, told: list[Message]) -> None:
+    """Send a request; what comes back is in the list as it comes."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        told.append(message)
+
+    await app(scope, receive, send)
+
+
+class Slow:
+    """Stands for the SDK: answers when it is told to, and is done a while later."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+        self.come = anyio.Semaphore(0)
+        self.answer = anyio.Semaphore(0)
+        self.leave = anyio.Semaphore(0)
+
+    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+        """As the SDK's endpoint."""
+        message = json.loads((await receive())["body"])
+        self.bodies.append(message)
+        self.come.release()
+        await self.answer.acquire()
+        stream = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": stream})
+        note = b'event: message\r\ndata: {"jsonrpc":"2.0","method":"notifications/x"}\r\n\r\n'
+        await send({"type": "http.response.body", "body": note, "more_body": True})
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}, separators=(",", ":"))
+        event = f"event: message\r\ndata: {text}\r\n\r\n".encode()
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+        await self.leave.acquire()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("id_", [7, "7", 'a"b'])
+async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> None:
+    slow = Slow()
+    app = Judged(slow)
+    first: list[Message] = []
+    second: list[Message] = []
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, app, *posted(id_), first)
+            await slow.come.acquire()
+            refused: list[Message] = []
+            await ask(app, *posted(id_), refused)
+            assert refused[0]["status"] == 400
+            slow.answer.release()
+            while len(first) < 3:
+                await anyio.lowlevel.checkpoint()
+            tasks.start_soon(ask, app, *posted(id_), second)
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert len(slow.bodies) == 1  # it waits until the SDK has cleared the place
+            assert second == []
+            slow.leave.release()
+            await slow.come.acquire()
+            slow.answer.release()
+            slow.leave.release()
+    assert second[0]["status"] == 200
+    assert app._asked == {}
+
+
+@pytest.mark.anyio
+async def test_ids_that_are_written_alike_wait_for_each_other() -> None:
+    slow = Slow()
+    app = Judged(slow)
+    told: dict[Any, list[Message]] = {7: [], "7": []}
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, app, *posted(7), told[7])
+            await slow.come.acquire()
+            tasks.start_soon(ask, app, *posted("7"), told["7"])
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            assert len(slow.bodies) == 1
+            for semaphore in (slow.answer, slow.answer, slow.leave, slow.leave):
+                semaphore.release()
+    assert [each["id"] for each in slow.bodies] == [7, "7"]
+    assert [each[0]["status"] for each in told.values()] == [200, 200]
+
+
+@pytest.mark.anyio
+async def test_where_there_is_no_session_each_request_stands_alone() -> None:
+    slow = Slow()
+    app = Judged(slow)
+    told: list[list[Message]] = [[], []]
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            for each in told:
+                tasks.start_soon(ask, app, *posted(7, None), each)
+            for _ in told:
+                await slow.come.acquire()
+            for semaphore in (slow.answer, slow.answer, slow.leave, slow.leave):
+                semaphore.release()
+    assert [each[0]["status"] for each in told] == [200, 200]

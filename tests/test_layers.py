@@ -36,7 +36,14 @@ NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
 }  # fmt: skip
-KNOW_THE_SDK = {"server/app.py", "server/attach.py", "server/notify.py", "web/app.py", "web/guards.py"}
+KNOW_THE_SDK = {
+    "server/app.py",
+    "server/attach.py",
+    "server/notify.py",
+    "web/app.py",
+    "web/endpoint.py",
+    "web/guards.py",
+}
 OPEN_SKILL_FILES = "catalog/"
 
 MODULES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))

@@ -25,6 +25,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
 
@@ -64,8 +65,19 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="HTTP: close a legacy session that nobody used for so long.",
 )
-@click.option("--max-sessions", type=click.IntRange(min=1), default=1000, help="HTTP: legacy sessions at once.")
-@click.option("--max-connections", type=click.IntRange(min=1), default=1000, help="HTTP: connections at once.")
+@click.option(
+    "--max-sessions",
+    type=click.IntRange(min=1),
+    default=1000,
+    help="HTTP: legacy sessions at once. Then the client with most loses its oldest idle one.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=1000,
+    help="HTTP: connections at once. Then the client with most loses its oldest idle one. The process's limit of open "
+    "files bounds it too.",
+)
 @click.option(
     "--request-timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -173,7 +185,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _over_stdio(runtime, settings, watcher)
     else:
-        _over_http(runtime, settings, watcher, options)
+        _over_http(runtime, settings, watcher, supply, options)
     if supply is not None:
         supply.stop()
     leave()
@@ -197,7 +209,9 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -
     anyio.run(serve_stdio, runtime, settings, watcher)
 
 
-def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, options: dict[str, Any]) -> None:
+def _over_http(
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, supply: Supply | None, options: dict[str, Any]
+) -> None:
     import anyio
 
     from mcp_skills_server.web.app import HttpSettings, serve_http
@@ -227,5 +241,6 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, op
         publish_only=options["publish_only"],
         publish_grace=options["publish_grace"],
         rpc=execution_settings(options) if options["rpc"] else None,
+        sites=supply.sites if supply is not None else list,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

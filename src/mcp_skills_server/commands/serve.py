@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -179,7 +180,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     runtime = make_runtime(registry, options)
     watcher = make_watcher(registry, options)
     if supply is not None:
-        supply.start()
+        supply.start(partial(_take_in, registry))
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
@@ -189,6 +190,12 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     if supply is not None:
         supply.stop()
     leave()
+
+
+def _take_in(registry: Registry, folder: str) -> None:
+    """Serve what has come, once the first scan is done."""
+    registry.loaded.wait()
+    registry.refresh([os.path.realpath(folder)])
 
 
 def _settle_after_load(registry: Registry) -> None:

@@ -14,6 +14,7 @@ import random
 import re
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -88,6 +89,7 @@ class Supply:
         self._stop = threading.Event()
         self._told: dict[str, tuple[str, ...]] = {}
         self._ready: set[str] = set()
+        self._arrived: Callable[[str], object] = str
         self._trouble: dict[str, str] = {}
 
     def root(self, given: str) -> str | Copy:
@@ -138,8 +140,14 @@ class Supply:
         if self._sites:
             anyio.run(all_sites)
 
-    def start(self) -> None:
-        """Keep everything current, in a thread of its own, until `stop`."""
+    def start(self, arrived: Callable[[str], object] | None = None) -> None:
+        """Keep everything current, in a thread of its own, until `stop`.
+
+        `arrived` is called in another thread with the folder of a site when it was fetched for the first time, and the
+        site is ready only after it: a watch would need a moment to see what came.
+        """
+        if arrived is not None:
+            self._arrived = arrived
         if self._sites or self._archives:
             threading.Thread(target=anyio.run, args=(self._follow,), name="skills-supply", daemon=True).start()
 
@@ -210,8 +218,10 @@ class Supply:
         except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", shown(site))
             raise _NotFetched("it could not be fetched") from error
-        self._ready.add(site)
         self._trouble.pop(site, None)
+        if site not in self._ready:
+            await to_thread.run_sync(self._arrived, str(folder))
+            self._ready.add(site)
         self._tell(site, (*report.warnings, *map(str, report.refused)))
         changed = [*report.added, *report.updated, *report.pruned]
         if changed:

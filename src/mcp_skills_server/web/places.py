@@ -123,6 +123,14 @@ class _Table:
         self.drop(place)
         place.close()
 
+    def end_one(self) -> None:
+        """Close one, whoever's it is: one that is silent, if there is any, of the owner who has most."""
+        for state in State:
+            having = [owner for owner in self.counts if self.has(owner, state)]
+            if having:
+                self.end(max(having, key=self.counts.__getitem__), state)
+                return
+
 
 class Places:
     """All places of a server.
@@ -147,10 +155,7 @@ class Places:
             return
         place.spare = True
         if self._spare.full:
-            most = giver(self._spare.counts, owner, lambda _: True) or max(
-                self._spare.counts, key=self._spare.counts.__getitem__
-            )
-            self._spare.end(most, next(state for state in State if self._spare.has(most, state)))
+            self._spare.end_one()
         place.enter(self._spare)
 
     def admits(self, place: Place) -> bool:

@@ -101,7 +101,9 @@ def elsewhere(server: Server, address: str, path: str = "/healthz", **headers: s
 )
 def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count: int, more: tuple[str, ...]) -> None:
     with http_serving(FIXTURES, *more, command=limited(limit)) as server:
-        server.said("serving 17 skills")
+        until = monotonic() + DEADLINE
+        while server.send("GET", "/readyz").status != 200:
+            assert monotonic() < until
         with crowd(server, count):
             assert server.send("GET", "/healthz").status == 200
             assert server.send("GET", "/readyz").body == b"ready\n"

@@ -23,6 +23,13 @@ def asked(server: Server, path: str = "/readyz") -> tuple[int, list[str]]:
     return reply.status, reply.body.decode().splitlines()
 
 
+def until_scanned(server: Server) -> None:
+    """The log says what is served a moment before the scan counts as done."""
+    until = monotonic() + DEADLINE
+    while "first scan" in asked(server)[1][0]:
+        assert monotonic() < until
+
+
 def until_ready(server: Server) -> None:
     until = monotonic() + DEADLINE
     while asked(server)[0] != 200:
@@ -36,7 +43,7 @@ def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) ->
         site = f"{publisher.url}{INDEX}"
         with http_serving(f"{site}?key=very-secret", tmp_path / "local", *options(tmp_path)) as server:
             server.said("there is no copy of it yet")
-            server.said("serving 1 skills")
+            until_scanned(server)
             status, lines = asked(server)
             assert status == 503 and len(lines) == 1
             assert lines[0].startswith(f"{site}: ") and "503" in lines[0]
@@ -69,7 +76,7 @@ def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
             until_ready(server)
         publisher.routes[INDEX] = answer(b"", 503)
         with http_serving(publisher.url, *options(tmp_path)) as server:
-            server.said("serving 1 skills")
+            until_scanned(server)
             server.said("serving the last copy")
             status, lines = asked(server, "/readyz?verbose")
             assert (status, lines[0]) == (200, "ready")
@@ -80,7 +87,7 @@ def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.routes[INDEX] = publisher.stall()
         with http_serving(f"{publisher.url}/a", f"{publisher.url}/b", *options(tmp_path)) as server:
-            server.said("serving 0 skills")
+            until_scanned(server)
             status, lines = asked(server)
             assert status == 503
             assert lines == [f"{publisher.url}/a: not fetched yet (and 1 more; see /readyz?verbose)"]
@@ -90,7 +97,7 @@ def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:
 def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path, path: str) -> None:
     write_skill(tmp_path / "a")
     with http_serving(tmp_path, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
-        server.said("serving 1 skills")
+        until_scanned(server)
         assert server.send("GET", "/readyz").status == 200
         assert server.send("GET", path).status == 401
         assert server.send("GET", path, headers={"Authorization": f"Bearer {TOKEN}"}).status == 200

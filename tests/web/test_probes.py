@@ -85,12 +85,13 @@ def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
 
 def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:
     with Publisher() as publisher:
-        with http_serving(f"{publisher.url}/a", f"{publisher.url}/b", *options(tmp_path)) as server:
+        publisher.routes[INDEX] = answer(b"", 503)
+        sites = publisher.url, f"{publisher.url}{INDEX}"
+        with http_serving(*sites, *options(tmp_path)) as server:
             until_scanned(server)
-            status, lines = asked(server)
-            assert status == 503 and len(lines) == 1
-            assert lines[0].startswith(f"{publisher.url}/a: ")
-            assert lines[0].endswith(" (and 1 more; see /readyz?verbose)")
+            status, (line,) = asked(server)
+            assert status == 503 and line.startswith(f"{publisher.url}: ")
+            assert line.endswith(" (and 1 more; see /readyz?verbose)")
 
 
 @pytest.mark.parametrize("path", ["/readyz?verbose", "/healthz?x=1"])

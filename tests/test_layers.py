@@ -38,7 +38,7 @@ NOT_IN_PURE_ROOMS = {
 }  # fmt: skip
 KNOW_THE_SDK = {
     "server/app.py", "server/attach.py", "server/callers.py", "server/exchange.py", "server/notify.py",
-    "web/app.py", "web/guards.py",
+    "web/app.py", "web/endpoint.py", "web/guards.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
 

@@ -270,7 +270,7 @@ def check_manifests(config: dict[str, Any], steps: Steps) -> None:
     steps.check(ids == [user, group, group] and security["runAsNonRoot"], "kubernetes.yaml: the user of the image")
     steps.check(container["securityContext"]["readOnlyRootFilesystem"], "kubernetes.yaml: a read-only root")
     probes = {key: container[key]["httpGet"]["path"] for key in ("livenessProbe", "readinessProbe", "startupProbe")}
-    steps.check(list(probes.values()) == ["/healthz", "/readyz", "/readyz"], "kubernetes.yaml: the probes")
+    steps.check(list(probes.values()) == ["/healthz", "/readyz", "/healthz"], "kubernetes.yaml: the probes")
     (port,) = container["ports"]
     steps.check(port["containerPort"] == PORT, f"kubernetes.yaml: port {PORT}")
     selector = deployment["spec"]["selector"]["matchLabels"]

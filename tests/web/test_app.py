@@ -326,7 +326,7 @@ def test_a_skill_that_goes_is_told_and_gone_in_both_eras(folder: Path, era: Era)
 
 @pytest.mark.requirement("MCP-49")
 def test_a_listen_stream_that_its_client_closed_frees_its_place(folder: Path) -> None:
-    with http_serving(folder, "--max-connections", "4") as server, client(server, "modern") as one:
+    with http_serving(folder, "--max-connections", "3") as server, client(server, "modern") as one:
         one.every_skill()
         for _ in range(3):
             streams = [one.listen(skillsListChanged=True) for _ in range(3)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
+    from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
 
@@ -64,8 +66,19 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="HTTP: close a legacy session that nobody used for so long.",
 )
-@click.option("--max-sessions", type=click.IntRange(min=1), default=1000, help="HTTP: legacy sessions at once.")
-@click.option("--max-connections", type=click.IntRange(min=1), default=1000, help="HTTP: connections at once.")
+@click.option(
+    "--max-sessions",
+    type=click.IntRange(min=1),
+    default=1000,
+    help="HTTP: legacy sessions at once. Then the client with most loses its oldest idle one.",
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(min=1),
+    default=1000,
+    help="HTTP: connections at once. Then the client with most loses its oldest idle one. The process's limit of open "
+    "files bounds it too.",
+)
 @click.option(
     "--request-timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -167,16 +180,22 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     runtime = make_runtime(registry, options)
     watcher = make_watcher(registry, options)
     if supply is not None:
-        supply.start()
+        supply.start(partial(_take_in, registry))
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _over_stdio(runtime, settings, watcher)
     else:
-        _over_http(runtime, settings, watcher, options)
+        _over_http(runtime, settings, watcher, supply, options)
     if supply is not None:
         supply.stop()
     leave()
+
+
+def _take_in(registry: Registry, folder: str) -> None:
+    """Serve what has come, once the first scan is done."""
+    registry.loaded.wait()
+    registry.refresh([os.path.realpath(folder)])
 
 
 def _settle_after_load(registry: Registry) -> None:
@@ -197,7 +216,9 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -
     anyio.run(serve_stdio, runtime, settings, watcher)
 
 
-def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, options: dict[str, Any]) -> None:
+def _over_http(
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, supply: Supply | None, options: dict[str, Any]
+) -> None:
     import anyio
 
     from mcp_skills_server.web.app import HttpSettings, serve_http
@@ -227,5 +248,6 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, op
         publish_only=options["publish_only"],
         publish_grace=options["publish_grace"],
         rpc=execution_settings(options) if options["rpc"] else None,
+        sites=supply.sites if supply is not None else list,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

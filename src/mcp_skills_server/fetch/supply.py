@@ -14,7 +14,8 @@ import random
 import re
 import sys
 import threading
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +52,22 @@ def default_cache() -> Path:
     return Path(base).expanduser() / "mcp-skills-server"
 
 
+@dataclass(frozen=True, slots=True)
+class SiteState:
+    """How it stands with a root that is a site.
+
+    Attributes:
+        name: its address, without what may be a secret.
+        ready: it has answered once, or a copy of it was kept.
+        trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
+            always is one.
+    """
+
+    name: str
+    ready: bool
+    trouble: str | None
+
+
 class _NotFetched(Exception):  # noqa: N818
     """A site cannot be had now; the message says why."""
 
@@ -71,6 +88,9 @@ class Supply:
         self._archives: list[Unpacked] = []
         self._stop = threading.Event()
         self._told: dict[str, tuple[str, ...]] = {}
+        self._ready: set[str] = set()
+        self._arrived: Callable[[str], object] = str
+        self._trouble: dict[str, str] = {}
 
     def root(self, given: str) -> str | Copy:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
@@ -81,12 +101,22 @@ class Supply:
         if wellknown.is_site(given):
             check(given)
             self._sites[given] = self._folder(given)
+            if _has_skills(self._sites[given]):
+                self._ready.add(given)
             return Copy(str(self._sites[given]), bare(given))
         if archive.is_archive(given) and os.path.isfile(given):
             unpacked = Unpacked(given)
             self._archives.append(unpacked)
             return Copy(unpacked.folder, given)
         return given
+
+    def sites(self) -> list[SiteState]:
+        """The state of every site, from any thread."""
+        out: list[SiteState] = []
+        for site in self._sites:
+            ready, trouble = site in self._ready, self._trouble.get(site)
+            out.append(SiteState(bare(site), ready, trouble if ready else trouble or "not fetched yet"))
+        return out
 
     def fetch(self) -> None:
         """Fetch every site now, whatever its cache headers say, and wait for it.
@@ -110,8 +140,14 @@ class Supply:
         if self._sites:
             anyio.run(all_sites)
 
-    def start(self) -> None:
-        """Keep everything current, in a thread of its own, until `stop`."""
+    def start(self, arrived: Callable[[str], object] | None = None) -> None:
+        """Keep everything current, in a thread of its own, until `stop`.
+
+        `arrived` is called in another thread with the folder of a site when it was fetched for the first time, and the
+        site is ready only after it: a watch would need a moment to see what came.
+        """
+        if arrived is not None:
+            self._arrived = arrived
         if self._sites or self._archives:
             threading.Thread(target=anyio.run, args=(self._follow,), name="skills-supply", daemon=True).start()
 
@@ -153,7 +189,9 @@ class Supply:
                 report = await self._refresh(site, folder)
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
                 logger.debug("%s: %s", shown(site), error)
+                self._failed(site, folder, str(error))
             except _NotFetched as trouble:
+                self._failed(site, folder, str(trouble))
                 last = "serving the last copy" if _has_skills(folder) else "there is no copy of it yet"
                 self._tell(site, (f"{trouble}; {last}",))
             else:
@@ -180,12 +218,21 @@ class Supply:
         except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", shown(site))
             raise _NotFetched("it could not be fetched") from error
+        self._trouble.pop(site, None)
+        if site not in self._ready:
+            await to_thread.run_sync(self._arrived, str(folder))
+            self._ready.add(site)
         self._tell(site, (*report.warnings, *map(str, report.refused)))
         changed = [*report.added, *report.updated, *report.pruned]
         if changed:
             more = f" and {len(changed) - _NAMES_TOLD} more" if len(changed) > _NAMES_TOLD else ""
             logger.info("%s: fetched %s%s", shown(site), ", ".join(changed[:_NAMES_TOLD]), more)
         return report
+
+    def _failed(self, site: str, folder: Path, why: str) -> None:
+        self._trouble[site] = why
+        if _has_skills(folder):  # what another server fetched into the same cache
+            self._ready.add(site)
 
     def _tell(self, site: str, words: tuple[str, ...]) -> None:
         """Log what is wrong, once for as long as it stays the same."""

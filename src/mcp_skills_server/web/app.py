@@ -1,39 +1,36 @@
 """The HTTP shell: a Starlette app over the SDK's streamable HTTP and over discovery, run by uvicorn.
 
 One endpoint of MCP answers both protocol eras; sessions exist for legacy clients alone. Everything that a stranger can
-make grow has a limit: sessions in number and age, bodies in size, connections in number.
+make grow has a limit: sessions in number and age, bodies in size, connections in number, and all of them in share.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
 import logging
 import signal
 import socket
+import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-import mcp_types as types
 import uvicorn
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.publish.publication import GRACE_S, Keeping, Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
@@ -41,19 +38,23 @@ from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
-from mcp_skills_server.web import rpc
+from mcp_skills_server.web import probes, rpc
+from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.guards import Guard, Policy
+from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
 from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.patience import patient
+from mcp_skills_server.web.places import PLACE, Place, Places
+
+if TYPE_CHECKING:
+    from mcp_skills_server.fetch.supply import SiteState
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG: Final = 2048
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
-_ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
-"""The key of `params._meta` that makes a request one of the modern era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,15 @@ class HttpSettings:
         port: port to listen on, 0 for any that is free.
         policy: who may come in.
         session_idle: seconds after which an unused legacy session is closed.
-        max_sessions: legacy sessions at once.
+        max_sessions: legacy sessions at once; then the owner with most loses the one it left alone longest.
         max_body: bytes of a request.
-        max_connections: connections at once.
+        max_connections: connections at once, if there are file descriptors for so many.
         request_timeout: seconds that a client may take for the head of a request, and again for its body.
         publish: answer discovery below `/.well-known`, to whom the policy lets in.
         publish_only: answer discovery and no MCP.
         publish_grace: seconds for which an artifact stays that the index no longer names.
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
+        sites: tells the state of the roots that are sites.
     """
 
     host: str
@@ -87,6 +89,7 @@ class HttpSettings:
     publish_only: bool = False
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
+    sites: Callable[[], Sequence[SiteState]] = list
 
     @property
     def entrance(self) -> str:
@@ -110,14 +113,6 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    async def alive(_: Request) -> PlainTextResponse:
-        return PlainTextResponse("alive\n")
-
-    async def ready(_: Request) -> PlainTextResponse:
-        if runtime.registry.loaded.is_set():
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("the first scan is not done\n", status_code=503)
-
     middleware = [Middleware(Guard, policy=http.policy)]
     if http.policy.origins:
         cors = Middleware(
@@ -135,7 +130,7 @@ def make_app(
             yield
 
     app = Starlette(
-        routes=[*routes, Route("/healthz", alive), Route("/readyz", ready)], middleware=middleware, lifespan=lifespan
+        routes=[*routes, *probes.routes(runtime.registry, http.sites)], middleware=middleware, lifespan=lifespan
     )
     return app, end
 
@@ -143,7 +138,7 @@ def make_app(
 def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
     server = make_server()
     attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
-    manager = StreamableHTTPSessionManager(
+    manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -151,7 +146,8 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
     )
-    manager.asgi_app.app = _Endpoint(Judged(manager.asgi_app.app))  # inside of the limit, which hands on whole bodies
+    # Inside of the limit, which hands on whole bodies.
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:
@@ -162,7 +158,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
     def end() -> None:
         # Listen streams end with their result, as the protocol says, and GET streams with the end of their body.
         attachment.notifier.close()
-        for transport in list(manager._server_instances.values()):  # pyright: ignore[reportPrivateUsage]
+        for transport in manager.transports:
             transport.close_standalone_sse_stream()
 
     return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
@@ -197,54 +193,6 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
-class _Endpoint:
-    """The SDK's endpoint, and what it leaves out: it goes by the headers alone, and trips over half a request."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand on what is whole and agrees with itself."""
-        if scope["type"] != "http" or scope["method"] != "POST":
-            # No events are kept. The SDK would answer this header with nothing at all; without it a stream opens.
-            headers = [header for header in scope.get("headers", ()) if header[0] != b"last-event-id"]
-            await self._app({**scope, "headers": headers}, receive, send)
-            return
-        first: Message | None = await receive()  # the whole body, since it comes through the limit
-        if first["type"] != "http.request" or first.get("more_body"):
-            return  # the client left in the middle of it: nobody reads an answer
-        version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), b"")
-        body: bytes = first.get("body", b"")
-        if version.decode("latin-1") in ("", *HANDSHAKE_PROTOCOL_VERSIONS) and (found := _modern_request(body)):
-            error = {"code": types.HEADER_MISMATCH, "message": _MISMATCH}
-            answer = JSONResponse({"jsonrpc": "2.0", "id": found["id"], "error": error}, status_code=400)
-            await answer(scope, receive, send)
-            return
-
-        async def replay() -> Message:
-            nonlocal first
-            message, first = first, None
-            return await receive() if message is None else message
-
-        await self._app(scope, replay, send)
-
-
-_MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
-
-
-def _modern_request(body: bytes) -> dict[str, Any] | None:
-    """The request of the modern era that this is, if it is one, whatever its headers say (MCP-42)."""
-    if b"protocolVersion" not in body:
-        return None
-    try:
-        request = json.loads(body)
-        version = request["params"]["_meta"][_ENVELOPE]
-        is_request = type(request["id"]) in (str, int) and request["method"] != "initialize"
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None
-
-
 async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
@@ -252,13 +200,17 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         UsageError: the address cannot be listened on.
     """
     app, end = make_app(runtime, settings, http, watcher)
-    listener = _listen(http.host, http.port)
+    listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
+    allowed = allowance(http.max_connections)
+    told = Counted(logger.warning)
+    places = Places(allowed.places, allowed.spare, told)
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+        place: Place | None = scope.get("state", {}).get(PLACE)
         try:
-            await app(scope, receive, send)
+            await app(scope, receive, _closing(place, send) if place is not None and place.spare else send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
             if not server.should_exit:
@@ -266,15 +218,15 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
     config = uvicorn.Config(
         quiet,
-        http=patient(http.request_timeout),
+        http=patient(http.request_timeout, places),
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="on",
         server_header=False,
-        limit_concurrency=http.max_connections,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config)
+    server = _Server(config, allowed, told)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -291,23 +243,38 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
             tasks.cancel_scope.cancel()
 
 
+def _closing(place: Place, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then."""
+
+    async def last(message: Message) -> None:
+        if message["type"] == "http.response.start" and place.spare:
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return last
+
+
 class _Server(uvicorn.Server):
-    """uvicorn, with the signals left to us: it would raise them again at the end and spoil the exit code."""
+    """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
+
+    def __init__(self, config: uvicorn.Config, allowed: Budget, told: Counted) -> None:
+        super().__init__(config)
+        self._allowed = allowed
+        self._told = told
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the number of TCP: asyncio sets TCP_NODELAY only on what has it, and an answer would take 40 ms without.
-        listener = socket.socket(family, kind, number)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a label that no host name can have
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --host or --port") from None
-    return listener
+        def protocol() -> asyncio.Protocol:
+            make: Any = self.config.http_protocol_class
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+        accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._told) for each in sockets or []]
+        self.servers = accepting
+        self.started = True

@@ -1,7 +1,7 @@
 """Who may come in: Host and Origin against DNS rebinding, bearer tokens against strangers.
 
 Pure ASGI around the endpoints, so that a refusal costs nothing. Tokens are compared in constant time and never
-logged; the name that the operator gave one is.
+logged; the name that the operator gave one is. Who is let in is counted: by the token, else by the address.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from mcp.server.auth.provider import AccessToken
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.quota import owner_of
+from mcp_skills_server.web.places import PLACE, Place
 
 logger = logging.getLogger(__name__)
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
-"""Probes come from whatever runs the container, under any Host and without a token; they tell nothing."""
+"""Probes come from whatever runs the container, under any Host and without a token."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin", b"authorization"))
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_FILE: Final = 1 << 20
@@ -173,7 +175,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with 403 or 401, or hand on with the bearer as the user."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or (scope["path"] in OPEN_PATHS and not scope.get("query_string")):
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
@@ -185,7 +187,7 @@ class Guard:
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"))
             await _refuse(send, 403, "This Origin may not come in")
         elif not policy.tokens or scope["path"].startswith(policy.open_below):
-            await self._app(scope, receive, send)
+            await self._hand_on(scope, receive, send, None)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
             logger.warning("refused a request without a token that lets it in")
             await _refuse(send, 401, "A bearer token is required")
@@ -193,14 +195,24 @@ class Guard:
             logger.debug("%s by the bearer of %s", scope["method"], token.name)
             # The SDK binds a session to the user who opened it.
             user = AuthenticatedUser(AccessToken(token=token.name, client_id=token.name, scopes=[]))
-            await self._app({**scope, "user": user}, receive, send)
+            await self._hand_on({**scope, "user": user}, receive, send, token)
+
+    async def _hand_on(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
+        place: Place | None = scope.get("state", {}).get(PLACE)
+        if place is None or place.admitted(owner_of(token.name, None) if token else None):
+            await self._app(scope, receive, send)
+        else:
+            await _refuse(send, 503, "All connections are busy; try again in a moment")
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32600, "message": message}}).encode()
+    code = -32603 if status == 503 else -32600
+    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b'Bearer realm="mcp-skills-server"'))
+    elif status == 503:
+        headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

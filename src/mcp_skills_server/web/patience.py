@@ -3,6 +3,8 @@
 uvicorn bounds what comes between two requests, and neither the first one nor one that has begun. Here a connection has
 the same time for the head of a request and again for its body. An answer may take as long as it likes, and a stream
 too; but a client that leaves more than a buffer full unread loses the connection, and with it the memory that it holds.
+One on a spare place has less time for its request. What each does is noted in its place, so that one that waits can go
+when the places are taken.
 """
 
 from __future__ import annotations
@@ -16,10 +18,16 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from mcp_skills_server.runtime.quota import owner_of
+from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.places import PLACE, Place, Places, State
+
 logger = logging.getLogger(__name__)
 
 _OWED: Final = (h11.IDLE, h11.SEND_BODY)
 """The client's states in which it is for it to send something."""
+_SPARE_S: Final = 2.0
+"""Seconds for a request on a spare place; they are few."""
 _LEAST_RATE: Final = 1024
 """Bytes a second that a client must read of what waits for it."""
 _LOOKS: Final = 4
@@ -40,12 +48,14 @@ def _unread(transport: asyncio.Transport) -> int:
     return waiting
 
 
-def patient(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, which closes a connection that owes the head or the body of a request for so long."""
+def patient(seconds: float, places: Places) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long."""
+    told = Counted(logger.info)
 
     class Patient(H11Protocol):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
+        def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
+            self._place = Place()
+            super().__init__(app_state={**app_state, PLACE: self._place}, **kwargs)
             self._since: object = None
             self._timer: asyncio.TimerHandle | None = None
             self._waiting = 0
@@ -54,6 +64,7 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
+            places.enter(self._place, owner_of(None, self.client[0] if self.client else None) or "", transport.abort)
             self._look()
             self._look_at_reading()
 
@@ -61,8 +72,13 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
             super().data_received(data)
             self._look()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._note()
+
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
+            self._place.leave()
             self._stop()
             if self._reading is not None:
                 self._reading.cancel()
@@ -73,13 +89,19 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
 
         def _look(self) -> None:
             """Begin to wait when another part of a request is owed than before."""
+            self._note()
             owed = (self.cycle, self.conn.their_state)
             if owed[1] not in _OWED:
                 self._stop()
             elif owed != self._since:
                 self._stop()
                 self._since = owed
-                self._timer = self.loop.call_later(seconds, self._give_up)
+                patience = min(seconds, _SPARE_S) if self._place.spare else seconds
+                self._timer = self.loop.call_later(patience, self._give_up)
+
+        def _note(self) -> None:
+            """A request whose body is still to come waits for its client, whatever was begun of it."""
+            self._place.is_(State.RESTING if self.conn.their_state in _OWED else State.BUSY)
 
         def _look_at_reading(self) -> None:
             """End it if hardly anything was read look after look, though nothing was added to what waits."""
@@ -88,7 +110,7 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
             hardly = waiting and self._waiting and self._waiting - waiting < _LEAST_RATE * seconds
             self._idle = self._idle + 1 if hardly else 0
             if self._idle == _LOOKS:
-                logger.info("cut off a client that did not read its answer for %g s", _LOOKS * seconds)
+                told.tell(f"cut off a client that did not read its answer for {_LOOKS * seconds:g} s")
                 self.transport.abort()
                 return
             self._waiting = waiting
@@ -101,7 +123,7 @@ def patient(seconds: float) -> type[asyncio.Protocol]:
                 self._timer = None
 
         def _give_up(self) -> None:
-            logger.info("closed a connection that sent no whole request in %g s", seconds)
+            told.tell(f"closed a connection that sent no whole request in {seconds:g} s")
             self.transport.close()
 
     return Patient

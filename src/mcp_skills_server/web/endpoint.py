@@ -1,0 +1,119 @@
+"""What is ours about the SDK's endpoint: whose session ends when there are too many, and what it gets wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from contextvars import ContextVar
+from typing import Any, Final
+
+import mcp_types as types
+from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+from mcp.server.streamable_http import StreamableHTTPServerTransport
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mcp_skills_server.server.callers import counted
+from mcp_skills_server.web.shares import giver
+
+_ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
+"""The key of `params._meta` that makes a request one of the modern era."""
+_MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
+_opener: ContextVar[str] = ContextVar("opener")
+
+
+class Sessions(StreamableHTTPSessionManager):
+    """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._owners: dict[str, str] = {}
+
+    @property
+    def transports(self) -> list[StreamableHTTPServerTransport]:
+        """Those of all sessions that are open."""
+        return list(self._server_instances.values())
+
+    async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _opener.set(counted(scope) or "")
+        await super()._handle_stateful_request(scope, receive, send)
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        opener = _opener.get()
+        if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
+            self._end_one_for(opener)
+        transport = super()._admit_session(requestor)
+        if transport is not None and transport.mcp_session_id is not None:
+            self._owners[transport.mcp_session_id] = opener
+        return transport
+
+    async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
+        self._owners.pop(session_id, None)
+        await super()._discard_session(session_id, transport)
+
+    def _end_one_for(self, opener: str) -> None:
+        # The clock of a session stands still while a request of it is answered or a stream is open.
+        idle = {
+            session: scope.deadline
+            for session, transport in self._server_instances.items()
+            if (scope := transport.idle_scope) is not None and scope.deadline < math.inf
+        }
+        by_owner = Counter(self._owners.values())
+        idle_owners = {self._owners[session] for session in idle}
+        gives = giver(by_owner, opener, idle_owners.__contains__)
+        if gives is None:
+            return
+        oldest = min((session for session in idle if self._owners[session] == gives), key=idle.__getitem__)
+        transport = self._server_instances.pop(oldest)  # so that its client gets 404 from now on, and opens another
+        self._session_owners.pop(oldest, None)
+        del self._owners[oldest]
+        if transport.idle_scope is not None:
+            transport.idle_scope.cancel()  # as the end of its time would
+
+
+class Endpoint:
+    """The SDK's endpoint, and what it leaves out: it goes by the headers alone, and trips over half a request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on what is whole and agrees with itself."""
+        if scope["type"] != "http" or scope["method"] != "POST":
+            # No events are kept. The SDK would answer this header with nothing at all; without it a stream opens.
+            headers = [header for header in scope.get("headers", ()) if header[0] != b"last-event-id"]
+            await self._app({**scope, "headers": headers}, receive, send)
+            return
+        first: Message | None = await receive()  # the whole body, since it comes through the limit
+        if first["type"] != "http.request" or first.get("more_body"):
+            return  # the client left in the middle of it: nobody reads an answer
+        version = next((value for name, value in scope["headers"] if name == b"mcp-protocol-version"), b"")
+        body: bytes = first.get("body", b"")
+        if version.decode("latin-1") in ("", *HANDSHAKE_PROTOCOL_VERSIONS) and (found := _modern_request(body)):
+            error = {"code": types.HEADER_MISMATCH, "message": _MISMATCH}
+            answer = JSONResponse({"jsonrpc": "2.0", "id": found["id"], "error": error}, status_code=400)
+            await answer(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            nonlocal first
+            message, first = first, None
+            return await receive() if message is None else message
+
+        await self._app(scope, replay, send)
+
+
+def _modern_request(body: bytes) -> dict[str, Any] | None:
+    """The request of the modern era that this is, if it is one, whatever its headers say (MCP-42)."""
+    if b"protocolVersion" not in body:
+        return None
+    try:
+        request = json.loads(body)
+        version = request["params"]["_meta"][_ENVELOPE]
+        is_request = type(request["id"]) in (str, int) and request["method"] != "initialize"
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return request if is_request and version not in HANDSHAKE_PROTOCOL_VERSIONS else None

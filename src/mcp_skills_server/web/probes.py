@@ -1,0 +1,58 @@
+"""`/healthz` and `/readyz`: whether the server lives, and whether it has what it is to serve.
+
+A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
+would take requests and have nothing to say. One that fails later does not, because its last copy is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from mcp_skills_server.catalog.registry import Registry
+
+if TYPE_CHECKING:
+    from mcp_skills_server.fetch.supply import SiteState
+
+
+def routes(registry: Registry, sites: Callable[[], Sequence[SiteState]]) -> list[Route]:
+    """The routes of both.
+
+    Args:
+        registry: what is served; somebody else loads it.
+        sites: the state of each root that is a site.
+    """
+
+    async def alive(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("alive\n")
+
+    async def ready(request: Request) -> PlainTextResponse:
+        known = sites()
+        missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
+        if not registry.loaded.is_set():
+            missing.insert(0, "the first scan is not done")
+        lines = missing[:1] or ["ready"]
+        if len(missing) > 1:
+            lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
+        if "verbose" in request.query_params:
+            lines += [*_others(registry, known), *map(_line, known)]
+        return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
+
+    return [Route("/healthz", alive), Route("/readyz", ready)]
+
+
+def _others(registry: Registry, sites: Sequence[SiteState]) -> list[str]:
+    """A line for each folder and archive."""
+    state = "read" if registry.loaded.is_set() else "the first scan is not done"
+    names = {site.name for site in sites}
+    return [f"{root.shown}: {state}" for root in registry.roots if root.origin not in names]
+
+
+def _line(site: SiteState) -> str:
+    if not site.ready:
+        return f"{site.name}: {site.trouble}"
+    return f"{site.name}: {f'serving the last copy ({site.trouble})' if site.trouble else 'fetched'}"

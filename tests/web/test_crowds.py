@@ -1,0 +1,297 @@
+"""More connections than can be served: real sockets, from several addresses, under real limits of open files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from web.http_wire import HttpClient, Server, client, http_serving
+from wire import DEADLINE, FIXTURES, write_skill
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from mcp_skills_server.cli import main
+main(sys.argv[1:])
+"""
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TOKEN = "made-up-token-of-alpha-000001"
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and all of 127.0.0.0/8")
+
+
+def limited(soft: int, hard: int | None = None) -> list[str]:
+    """The command, in a process that may open so many files."""
+    return [sys.executable, "-c", LIMITED.format(soft=soft, hard=hard or soft)]
+
+
+def descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+@contextmanager
+def crowd(server: Server, count: int, address: str = "127.0.0.1", said: bytes = b"") -> Iterator[list[socket.socket]]:
+    """So many connections from an address, which say this and then nothing."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < count + 200:
+        if hard < count + 200:
+            pytest.skip(f"needs {count + 200} open files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count + 200, hard))
+    with ExitStack() as stack:
+        out: list[socket.socket] = []
+        for _ in range(count):
+            bare = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), DEADLINE, (address, 0)))
+            bare.sendall(said)
+            out.append(bare)
+        yield out
+
+
+def ask(bare: socket.socket, said: bytes = PROBE) -> bytes:
+    """The whole answer on a connection that stays."""
+    bare.sendall(said)
+    head = b""
+    while b"\r\n\r\n" not in head:
+        piece = bare.recv(1)
+        assert piece, f"closed after {head!r}"
+        head += piece
+    length = int(head.lower().partition(b"content-length:")[2].split()[0])
+    body = b""
+    while len(body) < length:
+        body += bare.recv(length - len(body))
+    return head + body
+
+
+def is_closed(bare: socket.socket) -> bool:
+    try:
+        return bare.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def elsewhere(server: Server, address: str, path: str = "/healthz", **headers: str) -> tuple[int, bytes]:
+    """One request from this address: status and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE, source_address=(address, 0))
+    try:
+        connection.request("GET", path, headers=headers)
+        with connection.getresponse() as response:
+            return response.status, response.read()
+    finally:
+        connection.close()
+
+
+# Descriptors
+
+
+@linux
+@pytest.mark.parametrize(
+    ("limit", "count", "more"), [(1024, 1100, ()), (1024, 1100, ("--max-connections", "50")), (20, 200, ())]
+)
+def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count: int, more: tuple[str, ...]) -> None:
+    with http_serving(FIXTURES, *more, command=limited(limit)) as server:
+        until = monotonic() + DEADLINE
+        while server.send("GET", "/readyz").status != 200:
+            assert monotonic() < until
+        with crowd(server, count):
+            assert server.send("GET", "/healthz").status == 200
+            assert server.send("GET", "/readyz").body == b"ready\n"
+            with client(server, "modern") as modern, client(server, "legacy") as legacy:
+                assert len(modern.every_skill()) == len(legacy.every_skill()) == 17
+            assert descriptors(server) <= (limit if not more else 100)
+            code, took = server.signal(signal.SIGTERM)
+            assert code == 0 and took < 2
+        assert server.stderr.count("\n") <= 5 and len(server.stderr) < 1000, server.stderr
+
+
+@linux
+def test_the_limit_of_open_files_is_raised_as_far_as_is_needed_and_allowed() -> None:
+    with http_serving(FIXTURES, command=limited(64, 4096)) as server:
+        assert "connections at once" not in server.stderr
+        soft, _ = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        assert 1100 < soft < 1200
+        with crowd(server, 300) as there:
+            assert all(ask(bare).endswith(b"alive\n") for bare in there)
+
+
+def test_too_few_open_files_are_told_in_a_line() -> None:
+    command = [*limited(12), "serve", str(FIXTURES), "--transport", "http", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "12 open files leave none for connections; allow at least" in done.stderr
+
+
+@linux
+def test_want_of_descriptors_is_an_error_of_the_request_and_passes(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", body="# A\n")
+    with http_serving(tmp_path, command=limited(200)) as server, client(server, "modern") as one:
+        ((uri,),) = [[each["uri"] for each in skill["resources"]] for skill in one.every_skill()]
+        raw = one.read(uri)
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        with server.connect() as bare:
+            for _ in range(3):
+                ask(bare)  # so that the connections before it are gone
+            taken = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+            none_left = next(number for number in range(200) if number not in taken)
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (none_left, before[1]))
+            for _ in range(20):
+                body = json.dumps(message := one.message("resources/read", {"uri": uri})).encode()
+                head = "".join(f"{name}: {value}\r\n" for name, value in one.headers(message).items())
+                said = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+                assert b'"error"' in ask(bare, said.encode() + body)
+            with server.connect() as late:
+                late.sendall(PROBE)
+                server.said("a connection waits to be accepted")
+                assert ask(bare).endswith(b"alive\n")
+                resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, before)
+                assert late.recv(1000).startswith(b"HTTP/1.1 200")  # and it did not have to come again
+        assert one.read(uri) == raw
+        assert server.stderr.count("waits to be accepted") == 1
+        code, took = server.signal(signal.SIGTERM)
+        assert code == 0 and took < 2
+
+
+# Fairness
+
+
+@linux
+def test_a_crowd_from_one_address_takes_no_place_of_another() -> None:
+    with http_serving(FIXTURES, "--max-connections", "20") as server, crowd(server, 3, "127.0.0.2") as kept:
+        assert all(ask(bare).endswith(b"alive\n") for bare in kept)
+        with crowd(server, 200), crowd(server, 60, said=PROBE[:-2]):
+            assert all(ask(bare).endswith(b"alive\n") for bare in kept)
+            assert elsewhere(server, "127.0.0.3")[0] == 200
+            assert elsewhere(server, "127.0.0.1", "/.well-known/agent-skills/index.json")[0] == 200
+
+
+@linux
+def test_places_that_are_busy_are_left_alone_and_the_probes_answer_beside_them(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--max-connections", "4") as server, client(server, "modern") as one:
+        one.every_skill()
+        streams = [one.listen(number, skillsListChanged=True) for number in range(4)]
+        with crowd(server, 100):
+            for _ in range(20):
+                for path in ("/healthz", "/readyz"):
+                    reply = server.send("GET", path)
+                    assert (reply.status, reply.headers["Connection"]) == (200, "close")
+            reply = one.post(one.message("skills/list"))
+            assert reply.error == (503, -32603, None)
+            assert (reply.headers["Retry-After"], reply.headers["Connection"]) == ("1", "close")
+            write_skill(tmp_path / "b")
+            for stream in streams:
+                assert stream.until("notifications/skills/list_changed")
+        server.said("all 4 places for connections are taken")
+        assert server.stderr.count("all 4 places") == 1
+        streams[0].close()
+        until = monotonic() + DEADLINE
+        while (reply := one.post(one.message("skills/list"))).status == 503:
+            assert monotonic() < until
+        assert len(reply.messages[0]["result"]["skills"]) == 2
+        code, took = server.signal(signal.SIGTERM)
+        assert code == 0 and took < 2
+
+
+@linux
+def test_who_holds_all_places_with_streams_gives_one_to_a_client_from_elsewhere() -> None:
+    with http_serving(FIXTURES, "--max-connections", "4") as server, client(server, "modern") as one:
+        one.every_skill()
+        streams = [one.listen(number, skillsListChanged=True) for number in range(4)]
+        assert one.post(one.message("skills/list")).status == 503
+        assert elsewhere(server, "127.0.0.2", "/.well-known/agent-skills/index.json")[0] == 200
+        assert streams[0].next() is None  # the oldest, cut off
+        assert one.request("skills/list")["skills"]  # in the place of the one that has left
+
+
+@linux
+def test_strangers_cut_off_nobody_who_bears_a_token() -> None:
+    lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
+    with (
+        http_serving(FIXTURES, "--max-connections", "4", environment=lines) as server,
+        client(server, "modern", token=TOKEN) as one,
+    ):
+        one.every_skill()
+        streams = [one.listen(number, skillsListChanged=True) for number in range(3)]
+        with crowd(server, 50, "127.0.0.2"), crowd(server, 50, "127.0.0.3", said=PROBE):
+            for _ in range(10):
+                status, _ = elsewhere(server, "127.0.0.2", "/mcp", Authorization="Bearer wrong-token-0123456789")
+                assert status == 401
+            assert one.request("skills/list")["skills"]  # in the place that the strangers had
+        assert all(stream.messages.empty() and stream.whole is None for stream in streams)
+
+
+# Sessions
+
+
+def opened(server: Server, address: str = "127.0.0.1") -> tuple[int, str | None]:
+    """A handshake from this address: status and session."""
+    one = HttpClient(server, "legacy")
+    hello: dict[str, Any] = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE, source_address=(address, 0))
+    try:
+        message = one.message("initialize", hello)
+        connection.request("POST", "/mcp", json.dumps(message), one.headers(message))
+        with connection.getresponse() as response:
+            response.read()
+            return response.status, response.headers["Mcp-Session-Id"]
+    finally:
+        connection.close()
+
+
+@linux
+def test_sessions_opened_without_end_by_one_address_lock_nobody_out() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "20") as server:
+        other = HttpClient(server, "legacy")
+        status, other.session = opened(server, "127.0.0.2")
+        assert status == 200
+        hog = [opened(server) for _ in range(100)]
+        assert {status for status, _ in hog} == {200}
+        assert opened(server, "127.0.0.3")[0] == 200
+        assert len(other.every_skill()) == 17  # which is another's, and older than all of them
+        first, last = HttpClient(server, "legacy"), HttpClient(server, "legacy")
+        first.session, last.session = hog[0][1], hog[-1][1]
+        assert first.post(first.message("skills/list")).error == (404, -32600, None)
+        assert last.request("skills/list")["skills"]
+        first.session = None
+        first.open()  # as the protocol wants it after 404
+        assert first.request("skills/list")["skills"]
+
+
+def test_a_session_with_an_open_stream_is_not_idle() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "2") as server, ExitStack() as stack:
+        held, idle = (stack.enter_context(client(server, "legacy")) for _ in range(2))
+        stream = held.follow()
+        third = stack.enter_context(client(server, "legacy"))
+        assert idle.post(idle.message("skills/list")).error == (404, -32600, None)
+        assert held.request("skills/list")["skills"] and third.request("skills/list")["skills"]
+        assert stream.whole is None
+        third.follow()
+        last = stack.enter_context(client(server, "legacy", opened=False))
+        assert last.post(last.message("initialize", {})).error == (503, -32603, None)
+
+
+def test_sessions_are_counted_by_token() -> None:
+    other = "made-up-token-of-beta-0000002"
+    lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN},beta={other}"}
+    with http_serving(FIXTURES, "--max-sessions", "4", environment=lines) as server, ExitStack() as stack:
+        mine = stack.enter_context(client(server, "legacy", token=other))
+        for _ in range(20):
+            stack.enter_context(client(server, "legacy", token=TOKEN))
+        assert mine.request("skills/list")["skills"]
+        again = stack.enter_context(client(server, "legacy", token=other))
+        assert mine.request("skills/list")["skills"] and again.request("skills/list")["skills"]

@@ -1,0 +1,104 @@
+"""`/healthz` and `/readyz`: a server is ready when every site among its roots has answered, or has a copy kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from fetch.publishers import INDEX, Publisher, answer, index_of
+from web.http_wire import Server, client, http_serving
+from wire import DEADLINE, write_skill
+
+TOKEN = "made-up-token-of-alpha-000001"
+
+
+def options(tmp_path: Path) -> list[str]:
+    return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+
+
+def asked(server: Server, path: str = "/readyz") -> tuple[int, list[str]]:
+    reply = server.send("GET", path)
+    return reply.status, reply.body.decode().splitlines()
+
+
+def until_scanned(server: Server) -> None:
+    """The log says what is served a moment before the scan counts as done."""
+    until = monotonic() + DEADLINE
+    while "first scan" in asked(server)[1][0]:
+        assert monotonic() < until
+
+
+def until_ready(server: Server) -> None:
+    until = monotonic() + DEADLINE
+    while asked(server)[0] != 200:
+        assert monotonic() < until, asked(server)
+
+
+def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) -> None:
+    write_skill(tmp_path / "local" / "mine")
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = answer(b"", 503)
+        site = f"{publisher.url}{INDEX}"
+        with http_serving(f"{site}?key=very-secret", tmp_path / "local", *options(tmp_path)) as server:
+            server.said("there is no copy of it yet")
+            until_scanned(server)
+            status, lines = asked(server)
+            assert status == 503 and len(lines) == 1
+            assert lines[0].startswith(f"{site}: ") and "503" in lines[0]
+            assert server.send("GET", "/healthz").status == 200
+            status, lines = asked(server, "/readyz?verbose")
+            assert status == 503 and lines[1:] == [f"{tmp_path}/local: read", lines[0]]
+            assert "very-secret" not in server.stderr + "".join(lines)
+
+
+def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.add("alpha")
+        with http_serving(publisher.url, *options(tmp_path)) as server, client(server, "modern") as one:
+            until_ready(server)
+            assert [skill["frontmatter"]["name"] for skill in one.every_skill()] == ["alpha"]
+            assert asked(server, "/readyz?verbose") == (200, ["ready", f"{publisher.url}: fetched"])
+
+
+def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = answer(index_of([]))
+        with http_serving(publisher.url, *options(tmp_path)) as server:
+            until_ready(server)
+
+
+def test_a_site_that_fails_is_ready_by_its_last_copy(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.add("alpha")
+        with http_serving(publisher.url, *options(tmp_path)) as server:
+            until_ready(server)
+        publisher.routes[INDEX] = answer(b"", 503)
+        with http_serving(publisher.url, *options(tmp_path)) as server:
+            until_scanned(server)
+            server.said("serving the last copy")
+            status, lines = asked(server, "/readyz?verbose")
+            assert (status, lines[0]) == (200, "ready")
+            assert lines[1].startswith(f"{publisher.url}: serving the last copy (") and len(lines) == 2
+
+
+def test_several_that_are_missing_are_counted(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = answer(b"", 503)
+        sites = publisher.url, f"{publisher.url}{INDEX}"
+        with http_serving(*sites, *options(tmp_path)) as server:
+            until_scanned(server)
+            status, (line,) = asked(server)
+            assert status == 503 and line.startswith(f"{publisher.url}: ")
+            assert line.endswith(" (and 1 more; see /readyz?verbose)")
+
+
+@pytest.mark.parametrize("path", ["/readyz?verbose", "/healthz?x=1"])
+def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path, path: str) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
+        until_scanned(server)
+        assert server.send("GET", "/readyz").status == 200
+        assert server.send("GET", path).status == 401
+        assert server.send("GET", path, headers={"Authorization": f"Bearer {TOKEN}"}).status == 200

@@ -41,9 +41,9 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
-def loaded(*roots: Path, limits: Limits | None = None) -> Registry:
-    """A registry after its first scan."""
-    registry = Registry(roots, limits)
+def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0) -> Registry:
+    """A registry after its first scan. Unless told otherwise it holds on to nothing that has become worse."""
+    registry = Registry(roots, limits, quiet_s=quiet_s)
     registry.load()
     return registry
 

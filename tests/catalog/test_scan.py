@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +70,45 @@ def test_files_come_in_path_order(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("ASG-6")
 def test_a_skill_below_the_depth_limit_is_told_and_not_served(tmp_path: Path) -> None:
-    plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/twelve"))
-    registry = loaded(tmp_path)
+    plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/sixteen"))
+    registry = loaded(tmp_path, limits=Limits(depth=6))
     assert served(registry) == ["1/2/3/4/5/six"]
     assert codes(registry) == ["too-deep", "too-deep"]
+    assert len(served(loaded(tmp_path))) == 3
+
+
+def test_a_hostile_depth_is_cut_reported_and_costs_no_recursion(tmp_path: Path) -> None:
+    """Made by descriptor, for no path of such a length can be opened."""
+    plant(tmp_path, skills("one", "1/two"))
+    here = os.open(tmp_path / "1", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("1", dir_fd=here)
+        inner = os.open("1", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        registry = loaded(tmp_path, limits=Limits(depth=10_000))
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for what removes this folder at the end
+    assert served(registry) == ["1/two", "one"]
+    (found,) = registry.snapshot.problems
+    assert found.code == "too-deep" and f"more than {tree.MOST_LEVELS} levels" in found.message
+    assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
 
 
 def test_deeper_than_is_looked_the_answer_is_the_same_from_wherever_the_scan_starts(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(1, 13)) + "/thirteen"
+    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS)) + "/deepest"
     registry = loaded(plant(tmp_path, skills("one")))
     plant(tmp_path, skills(deep))
     assert not registry.refresh([str(tmp_path / deep / "SKILL.md")])
     assert not registry.refresh()
     assert list(registry.snapshot.skills) == ["one"]
+    assert codes(registry) == ["too-deep"]
 
 
 def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(14))
+    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
     registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
     assert served(registry) == ["two"]
     assert codes(registry) == ["too-deep"]
@@ -168,8 +191,23 @@ def test_over_a_limit_a_skill_is_told_and_not_served(tmp_path: Path, files: dict
     plant(tmp_path, skills("bad", "good") | files)
     registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
     assert "good" in served(registry)
-    assert registry.snapshot.skills["bad"].standing is Standing.UNUSABLE
-    assert code in codes(registry.snapshot.skills["bad"])
+    bad = registry.snapshot.skills["bad"]
+    assert bad.standing is (Standing.UNUSABLE if code == "skill-md-too-large" else Standing.LENIENT)
+    assert code in codes(bad)
+
+
+@pytest.mark.requirement("S40-19")
+def test_of_a_skill_over_a_limit_the_part_within_it_is_kept_for_those_who_read_single_files(tmp_path: Path) -> None:
+    more = {"a/b/deep.md": "x", "a/near.md": "x", "z.md": "x", "huge.bin": "x" * 990, "nested/SKILL.md": skill_md("n")}
+    plant(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
+    few = loaded(tmp_path, limits=Limits(files=4)).snapshot.skills["one"]
+    assert list(few.files) == ["SKILL.md", "a/near.md", "huge.bin", "z.md"]
+    assert few.standing is Standing.LENIENT and "the skill has 6 files, 4 are allowed" in few.problems[0].message
+    small = loaded(tmp_path, limits=Limits(bytes=500)).snapshot.skills["one"]
+    assert list(small.files) == ["SKILL.md", "a/b/deep.md", "a/near.md", "nested/SKILL.md", "z.md"]
+    assert small.standing is Standing.LENIENT and small.size <= 500
+    none = loaded(tmp_path, limits=Limits(bytes=1)).snapshot.skills["one"]
+    assert list(none.files) == ["SKILL.md"]
 
 
 def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:

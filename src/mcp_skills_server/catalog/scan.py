@@ -344,8 +344,6 @@ class _Scanner:
         for name in here.denied:
             if name != SKILL_MD:
                 find("unreadable", f"{prefix}{name} cannot be looked at: {_DENIED}", name)
-        if here.overfull:
-            find("too-many-files", f"one directory holds more than {self._limits.files} files; {_IN_PART}", "")
         if here.unreadable:
             find("unreadable", "the directory cannot be opened", "")
         if here.cut:
@@ -360,8 +358,9 @@ class _Scanner:
         depth = here.path.count("/") + 1 if here.path else 0
         if depth > limits.depth:
             yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
-        if len(files) > limits.files:
-            yield problem("too-many-files", f"the skill has {len(files)} files, {limits.files} are allowed; {_IN_PART}")
+        count = len(files) + _unkept(here)
+        if count > limits.files:
+            yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
         size = sum(file.size for file in files.values())
         if size > limits.bytes:
             yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
@@ -430,6 +429,11 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)
     return Reading(document.frontmatter, heading(document.body), standing(problems), problems, headings(document.body))
+
+
+def _unkept(here: Directory) -> int:
+    """How many files lie in and below this directory that the walk did not keep."""
+    return here.overfull + sum(map(_unkept, here.directories))
 
 
 def _is_unread(reading: Reading) -> bool:

@@ -76,7 +76,8 @@ class Directory:
     denied: Sequence[str] = ()
     """Names that are there and cannot be looked at: the directory may be read but not entered."""
     unreadable: bool = False
-    overfull: bool = False
+    overfull: int = 0
+    """How many more files there are than were kept."""
     cut: bool = False
     """Deeper than the walk goes: what lies below is not known."""
 
@@ -158,7 +159,7 @@ def walk(
                     inner.append(name)
                 elif entry.is_file(follow_symlinks=False):
                     if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
-                        here.overfull = True
+                        here.overfull += 1
                         continue
                     found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
                     files[name] = file_from(found, root, prefix + name, now)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from catalog.forest import age, codes, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import scan, tree
+from catalog.forest import age, as_nobody, codes, loaded, plant, skill_md, skills
+from mcp_skills_server.catalog import passed, scan, tree
+from mcp_skills_server.catalog.passed import PassedOver, passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits, Root
 from mcp_skills_server.errors import StaleFile
@@ -476,3 +477,86 @@ def test_the_headings_of_the_body_are_read(tmp_path: Path) -> None:
 def test_what_has_no_frontmatter_has_no_headings(tmp_path: Path) -> None:
     plant(tmp_path, {"one/SKILL.md": "# One\n\n## Steps\n"})
     assert loaded(tmp_path).snapshot.skills["one"].reading.headings == ()
+
+
+# What a user may not enter, and folders whose names begin with a dot
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for_empty(open_path: Path) -> None:
+    plant(open_path, skills("a", "whole", "group/b") | {"whole/sub/x.md": "x", "loose/notes.md": "x"})
+    with as_nobody(open_path):
+        for path in ("a", "whole/sub", "group", "loose"):
+            (open_path / path).chmod(0o444)
+        registry = loaded(open_path)
+    assert {path: codes(skill) for path, skill in registry.snapshot.skills.items()} == {
+        "a": ["unreadable"],
+        "whole": ["unreadable"],
+    }
+    said = {found.path: found.text for found in registry.problems()}
+    assert said == {
+        f"{open_path}/a/SKILL.md": "SKILL.md cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+        f"{open_path}/whole/sub/x.md": "sub/x.md cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+        f"{open_path}/group/b": "the directory cannot be opened; give the user that runs the server permission to "
+        "read it",
+        f"{open_path}/loose": "1 of its names cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+    }
+
+
+def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
+    plant(tmp_path, skills(".curated/a", ".curated/a/.no/x", "b/.claude/c", ".git/d", ".venv/e", "node_modules/f"))
+    plant(tmp_path, {".curated/a/.env": "x", ".curated/.agents/g/SKILL.md": skill_md("g")})
+    registry = loaded(tmp_path, limits=Limits(hidden=True))
+    assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
+    assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
+    assert passed_over(registry) == []
+    plain = loaded(tmp_path)
+    assert served(plain) == []
+    assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
+
+
+def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
+    plant(tmp_path, skills(".curated/b") | {".curated/a/.no/SKILL.md": skill_md("no"), ".curated/a/ref.md": "x"})
+    registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
+    assert served(registry) == [".curated/a", ".curated/b"]
+    assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # nobody said that it came
+    registry.refresh([str(tmp_path / ".curated/a/ref.md")])
+    assert "ref.md" in registry.snapshot.skills[".curated/a"].files
+
+
+def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidden_is(tmp_path: Path) -> None:
+    plant(tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"})
+    for name, target in (("one.md", "guide.md"), ("two.md", ".env"), ("three.md", "../.key")):
+        (tmp_path / ".curated/a" / name).symlink_to(target)
+    skill = loaded(tmp_path, limits=Limits(hidden=True)).snapshot.skills[".curated/a"]
+    assert list(skill.files) == ["SKILL.md", "guide.md", "one.md"]
+    assert codes(skill) == ["link-outside", "link-outside"]
+
+
+def test_the_count_of_what_was_passed_over_looks_at_a_bounded_number_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
+    monkeypatch.setattr(passed, "_MOST_NAMES", 100)
+    real, opened = tree.open_directory, list[str]()
+
+    def open_directory(root_path: str, path: str) -> Any:
+        opened.append(path)
+        return real(root_path, path)
+
+    monkeypatch.setattr(tree, "open_directory", open_directory)
+    assert passed_over(registry) == [] and len(opened) == 1
+    monkeypatch.setattr(passed, "_MOST_NAMES", 400)
+    (found,) = passed_over(registry)
+    assert str(found).startswith(f"{tmp_path}: at least {found.skills} skills lie in folders whose names begin")
+    assert 90 <= found.skills < 300 and len(opened) < 110
+
+
+def test_many_dot_folders_are_named_in_part() -> None:
+    many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
+    assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
+    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")

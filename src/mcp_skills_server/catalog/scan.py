@@ -318,8 +318,8 @@ class _Scanner:
         """Collect what lies in this directory and below it, by its path in the skill."""
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
-        def find(code: str, message: str, name: str) -> None:
-            findings.append(problem(code, message).at(self._root.show(join(here.path, name)), skill.path))
+        def find(code: str, message: str, name: str, mend: str | None = None) -> None:
+            findings.append(problem(code, message, mend=mend).at(self._root.show(join(here.path, name)), skill.path))
 
         before = len(files)
         for name, file in here.files.items():
@@ -343,7 +343,7 @@ class _Scanner:
             find("file-name", f"the name of {prefix}{name} is not UTF-8, so the file is not served", name)
         for name in here.denied:
             if name != SKILL_MD:
-                find("unreadable", f"{prefix}{name} cannot be looked at: {_DENIED}", name)
+                find("unreadable", f"{prefix}{name} cannot be looked at: {_DENIED}", name, _ADMIT)
         if here.unreadable:
             find("unreadable", "the directory cannot be opened", "")
         if here.cut:
@@ -407,7 +407,9 @@ class _Scanner:
             found = problem("unreadable", "the directory cannot be opened")
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         elif here.denied:
-            found = problem("unreadable", f"{len(here.denied)} names in it cannot be looked at: {_DENIED}", mend=_ADMIT)
+            found = problem(
+                "unreadable", f"{len(here.denied)} of its names cannot be looked at: {_DENIED}", mend=_ADMIT
+            )
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         if here.cut:
             said = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
@@ -417,7 +419,7 @@ class _Scanner:
 
 
 _TRIES: Final = 3
-_DENIED: Final = "its folder may be read but not entered"
+_DENIED: Final = "the folder may be read but not entered"
 _ADMIT: Final = "give the user that runs the server permission to enter the folder"
 _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
 

@@ -507,7 +507,19 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
 
 
 def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
-    plant(tmp_path, skills(".curated/a", ".curated/a/.no/x", "b/.claude/c", ".git/d", ".venv/e", "node_modules/f"))
+    plant(
+        tmp_path,
+        skills(
+            ".curated/a",
+            ".curated/a/.no/x",
+            "b/.claude/c",
+            ".git/d",
+            ".venv/e",
+            "node_modules/f",
+            ".mcp-skills/x/h",
+            ".mcp-skills-server.staging/i",
+        ),
+    )
     plant(tmp_path, {".curated/a/.env": "x", ".curated/.agents/g/SKILL.md": skill_md("g")})
     registry = loaded(tmp_path, limits=Limits(hidden=True))
     assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]

@@ -39,6 +39,8 @@ Handle: TypeAlias = "int | str"
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
 """Dot folders that hold a program's own state, never a person's skills."""
+_OURS: Final = ".mcp-skills"
+"""How the names of such folders of `fetch` and `publish` begin: what they hold are copies."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 
@@ -58,7 +60,9 @@ def is_entered(name: str, *, hidden: bool) -> bool:
 
     Inside a skill nothing changes: what `is_ignored` names is never part of it.
     """
-    return not is_ignored(name) or (hidden and name[0] == "." and name not in _NEVER_ENTERED)
+    return not is_ignored(name) or (
+        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(_OURS)
+    )
 
 
 @dataclass(slots=True)

@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mcp_skills_server.commands.serve import serve
-from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
+from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -227,6 +228,125 @@ def test_a_folder_without_skills_is_told_so(tmp_path: Path) -> None:
         done = run(command, tmp_path)
         assert done.returncode == 0
         assert done.stderr.startswith("mcp-skills-server: no skill") and len(done.stderr.splitlines()) == 1
+
+
+def shape_of_dot_folders(top: Path) -> Path:
+    """As a public collection has it: every skill in a dot folder; and what no walk may enter."""
+    for path in (".curated/one", ".curated/two", ".system/three", "plugin/.claude/skills/four", ".git/hooks/five"):
+        write_skill(top / path)
+    write_skill(top / ".curated/one/.hidden/six")
+    write_skill(top / ".curated/one/nested")
+    return top
+
+
+def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_there(tmp_path: Path) -> None:
+    shape_of_dot_folders(tmp_path)
+    said = (
+        f"mcp-skills-server: {tmp_path}: 5 skills lie in folders whose names begin with a dot: .curated, .system, "
+        "plugin/.claude; name one as root, or give --hidden\n"
+    )
+    counted = {"root": str(tmp_path), "skills": 5, "folders": [".curated", ".system", "plugin/.claude"]}
+    for command in (["list"], ["validate"]):
+        done = run(*command, tmp_path)
+        assert (done.returncode, done.stderr) == (0, said)
+        told = json.loads(run(*command, tmp_path, "--format", "json").stdout)
+        assert told["passed_over"] == [counted | {"complete": True}]
+    assert said in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
+
+
+@pytest.mark.parametrize("given", [["--hidden"], []])
+def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str]) -> None:
+    shape_of_dot_folders(tmp_path)
+    (tmp_path / ".curated/one/.secret").write_text("x")
+    environment = {} if given else {"MCP_SKILLS_HIDDEN": "1"}
+    told = json.loads(run("list", tmp_path, "--format", "json", *given, **environment).stdout)
+    assert [each["path"] for each in told["skills"]] == [
+        ".curated/one", ".curated/one/nested", ".curated/two", ".system/three", "plugin/.claude/skills/four",
+    ]  # fmt: skip
+    assert (told["skills"][0]["uri"], told["skills"][0]["files"]) == ("skill://.curated/one/SKILL.md", 2)
+    assert told["passed_over"] == told["problems"] == []
+    done = run("validate", tmp_path, *given, **environment)
+    assert done.stdout.splitlines()[-1].startswith("5 skills, 0 errors")
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_a_skill_path_with_a_dot_segment_works_as_a_uri_everywhere(tmp_path: Path, era: Era) -> None:
+    shape_of_dot_folders(tmp_path)
+    (tmp_path / ".curated/two/guide.md").write_text("Read on.\n")
+    (tmp_path / ".curated/two/also.md").symlink_to("guide.md")
+    (tmp_path / ".curated/two/.secret").write_text("x")
+    (tmp_path / ".curated/two/leak.md").symlink_to(".secret")
+    with serving(tmp_path, "--hidden", era=era) as wire:
+        entries = {each["uri"]: each for each in wire.every_skill()}
+        uri = "skill://.curated/two"
+        assert f"{uri}/SKILL.md" in entries and len(entries) == 5
+        found = wire.request("skills/get", {"uri": f"{uri}/SKILL.md"})["skill"]
+        assert {each["uri"] for each in found["resources"]} == {
+            f"{uri}/{name}.md" for name in ("SKILL", "guide", "also")
+        }
+        for name in ("guide", "also"):
+            read = wire.request("resources/read", {"uri": f"{uri}/{name}.md"})
+            assert read["contents"][0]["text"] == "Read on.\n"
+        listed = wire.request("resources/directory/read", {"uri": "skill://.curated"})
+        assert {each["uri"] for each in listed["resources"]} == {"skill://.curated/one", uri}
+        for bad in (f"{uri}/.secret", f"{uri}/leak.md", f"{uri}/../one/SKILL.md", f"{uri}/./SKILL.md",
+                    f"{uri}/%2e%2e/one/SKILL.md", "skill://../x", "skill://.git/hooks/five/SKILL.md"):  # fmt: skip
+            with pytest.raises(WireError):
+                wire.request("resources/read", {"uri": bad})
+
+
+def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one" / "same")
+    write_skill(tmp_path / "two" / "same", description="")
+    write_skill(tmp_path / "two" / "other")
+    (tmp_path / "two" / "link").symlink_to(tmp_path / "one")
+    roots = (tmp_path / "one", tmp_path / "two")
+    told = json.loads(run("list", *roots, "--format", "json").stdout)
+    assert [each["path"] for each in told["skills"]] == ["other", "same"]
+    assert {(each["code"], each["skill"]) for each in told["problems"]} == {("shadowed", "same"), ("link-outside", "")}
+    told = json.loads(run("validate", *roots, "--format", "json").stdout)
+    assert told["skills"] == 3
+    found = {each["code"]: each for each in told["problems"]}
+    assert set(found) == {"shadowed", "link-outside", "description-missing"}
+    assert found["shadowed"]["path"] == str(tmp_path / "two/same")
+    assert f"is hidden by {tmp_path / 'one/same'}" in found["shadowed"]["message"]
+    assert "[shadowed]" not in run("validate", tmp_path / "two", tmp_path / "two/other").stdout
+
+
+def test_a_skill_over_a_limit_is_said_to_be_so_everywhere(tmp_path: Path) -> None:
+    write_skill(tmp_path / "big", **{f"f{number}_md": "x" for number in range(9)})
+    few = ("--max-files", "4")
+    assert "(not listed)" in run("list", tmp_path, *few).stdout
+    shown = run("show", tmp_path, "big", *few).stdout
+    assert "only by tools, prompts and the Skills Protocol" in shown and "[too-many-files]" in shown
+    done = run("validate", tmp_path, *few)
+    assert done.returncode == 1 and "the skill has 10 files, 4 are allowed; it is not listed" in done.stdout
+    with serving(tmp_path, *few) as wire:
+        assert wire.every_skill() == []
+        result = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["big"]}})
+        assert not result.get("isError") and "# Thing" in json.dumps(result)
+        result = wire.request("tools/call", {"name": "skills_read", "arguments": {"skill": "big", "path": "f8.md"}})
+        assert result["isError"]
+        wire.close()
+        assert b"the skill has 10 files, 4 are allowed" in wire.stderr
+
+
+def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> None:
+    for number in range(3):
+        write_skill(tmp_path / f"skill-{number}")
+    assert run("validate", tmp_path).stderr == ""
+    ours, theirs = os.openpty()
+    done = subprocess.run(
+        [*COMMAND, "validate", str(tmp_path)], stdout=subprocess.PIPE, stderr=theirs, timeout=DEADLINE, check=False
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # how Linux tells the end of a terminal
+        while read := os.read(ours, 4096):
+            shown += read
+    os.close(ours)
+    assert b"Checking skills" in shown and b"100%" in shown
+    assert done.stdout == b"3 skills, 0 errors, 0 warnings\n"
 
 
 def test_counts_are_told_in_words(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ class UsageError(SkillsServerError, ValueError):
 class StaleFile(SkillsServerError, OSError):  # noqa: N818
     """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again."""
 
-    def __init__(self, path: str, reason: str | None = None) -> None:
+    def __init__(self, path: str, reason: str | None = None, *, gone: bool = False) -> None:
         super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
         self.path = path
         self.reason = reason
+        self.in_motion = reason is None or gone
+        """Changed or vanished, as a file does that is being replaced; False where the system refuses it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -16,6 +17,7 @@ from mcp_skills_server.model import Changes, Skill
 
 LONG_AGO = 1_600_000_000
 """A time stamp, in seconds, that any scan takes for settled."""
+_NOBODY = 65534
 DEADLINE = 10.0
 """Seconds that a test waits for what must come."""
 
@@ -41,9 +43,9 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
-def loaded(*roots: Path, limits: Limits | None = None) -> Registry:
-    """A registry after its first scan."""
-    registry = Registry(roots, limits)
+def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0) -> Registry:
+    """A registry after its first scan. Unless told otherwise it holds on to nothing that has become worse."""
+    registry = Registry(roots, limits, quiet_s=quiet_s)
     registry.load()
     return registry
 
@@ -53,6 +55,21 @@ def age(top: Path) -> None:
     for path in top.rglob("*"):
         if path.is_file() and not path.is_symlink():
             os.utime(path, (LONG_AGO, LONG_AGO))
+
+
+@contextmanager
+def as_nobody(place: Path) -> Iterator[None]:
+    """Not to be the superuser, for whom every permission holds; what lies in `place` is given to nobody."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (place, *place.rglob("*")):
+        os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
+    os.seteuid(_NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def codes(subject: Registry | Skill) -> list[str]:

@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from catalog.forest import Told, codes, loaded, plant, skill_md, skills, together, view
 from mcp_skills_server.catalog import registry as registry_module
-from mcp_skills_server.catalog import scan, tree
+from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits, digest_of
 from mcp_skills_server.errors import StaleFile, UsageError
@@ -428,11 +429,20 @@ def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, mo
     assert len(got) == 2 and [digest_of(raw) for raw in right] == [file.digest]
 
 
-def test_an_unusable_skill_is_never_read_whole(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/model.bin": "x" * 1000}), limits=Limits(bytes=500))
-    skill = registry.snapshot.skills["a"]
-    registry.prove(skill)
-    assert skill.files["model.bin"].digest is None
+def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
+    registry = loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
+    real, sizes = tree.read, list[int]()
+
+    def read(root_path: str, file: SkillFile) -> bytes:
+        sizes.append(file.size)
+        return real(root_path, file)
+
+    monkeypatch.setattr(tree, "read", read)
+    registry.prove(registry.snapshot.skills["a"])
+    assert 0 < sum(sizes) <= 500
 
 
 def test_proving_passes_over_what_is_gone(tmp_path: Path) -> None:
@@ -459,13 +469,15 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
 
 
 def test_the_bodies_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(9)))))
     monkeypatch.setattr(registry_module, "_BODIES_KEPT", 3)
+    registry = loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(9)))))
     found = list(registry.snapshot.skills.values())
     for skill in found:
         registry.body(skill)
     assert [registry.has_body(skill) for skill in found] == [False] * 6 + [True] * 3
     monkeypatch.setattr(registry_module, "_BODIES_SIZE", 0)
+    registry = loaded(tmp_path)
+    found = list(registry.snapshot.skills.values())
     assert registry.body(found[0]).text == "Do it."
     assert not any(registry.has_body(skill) for skill in found)
 
@@ -617,7 +629,7 @@ def test_an_inspection_of_a_skill_that_cannot_be_read_reads_what_it_can(tmp_path
 
 
 LIMITS = Limits(skill_md=260, files=4, bytes=700, depth=2)
-DIRECTORIES: Final = ("a", "a", "a", "b", "b", "s", "a-b", ".git")
+DIRECTORIES: Final = ("a", "a", "a", "b", "b", "s", "a-b", ".git", ".dot")
 FILES: Final = ("SKILL.md", "SKILL.md", "SKILL.md", "skill.md", "x.md", "y.txt", "z.bin", "x.md~")
 CONTENTS: Final = (
     *(skill_md(name) for name in ("a", "b", "s", "one")),
@@ -714,7 +726,7 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
 
 
 def check(registry: Registry, top: Path) -> None:
-    fresh = loaded(top / "one", top / "two", limits=LIMITS)
+    fresh = loaded(top / "one", top / "two", limits=registry.limits)
     assert view(registry) == view(fresh)
 
 
@@ -724,15 +736,18 @@ def check_changes(before: dict[str, Skill], after: dict[str, Skill], changes: Ch
     assert dict(changes.after) == {path: new for path, new in after.items() if before.get(path) is not new}
 
 
-@given(st.lists(st.lists(OPERATION, min_size=1, max_size=3), min_size=1, max_size=10))
-def test_an_incremental_refresh_ends_where_a_fresh_scan_does(steps: Sequence[Sequence[tuple[str, str, str]]]) -> None:
-    with tempfile.TemporaryDirectory() as made, mock.patch.object(scan, "_LOOK_BELOW", 1):
+@pytest.mark.parametrize("hidden", [False, True])
+@given(steps=st.lists(st.lists(OPERATION, min_size=1, max_size=3), min_size=1, max_size=10))
+def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
+    steps: Sequence[Sequence[tuple[str, str, str]]], *, hidden: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as made, mock.patch.object(tree, "MOST_LEVELS", 3):
         top = Path(os.path.realpath(made))
         (top / "outside").mkdir()
         (top / "outside.md").write_text("secret")
         (top / "one").mkdir()
         (top / "two").mkdir()
-        registry = loaded(top / "one", top / "two", limits=LIMITS)
+        registry = loaded(top / "one", top / "two", limits=replace(LIMITS, hidden=hidden))
         for step in steps:
             paths: list[str] = []
             for verb, one, other in step:

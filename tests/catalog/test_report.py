@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant, skill_md, skills
+from catalog.forest import as_nobody, plant, skill_md, skills
 from mcp_skills_server.catalog import report
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
+from mcp_skills_server.model import Changes
+from wire import Era, serving
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +22,7 @@ def hears_all(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def reported(*roots: Path) -> Registry:
-    registry = Registry(roots)
+    registry = Registry(roots, quiet_s=0)
     report_to_log(registry)
     registry.load()
     return registry
@@ -35,7 +38,7 @@ def test_that_there_is_no_skill_is_told_too(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages == [f"serving 0 skills from {tmp_path}"]
     plant(tmp_path, skills("a"))
     registry.refresh()
-    assert len(caplog.messages) == 1
+    assert caplog.messages[1:] == ["skill a: added"]
 
 
 @pytest.mark.requirement("ASG-9", "ASG-17", "ASG-18", "X-2")
@@ -54,15 +57,131 @@ def test_what_is_not_served_is_told_with_place_reason_and_mend(
     assert "begin the file with a line" in told[0] and "[shadowed]" in told[1]
 
 
-def test_an_edit_is_told_only_when_it_brings_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    registry = reported(plant(tmp_path, skills("a", "b")))
+def lines(caplog: pytest.LogCaptureFixture, registry: Registry) -> list[tuple[str, str]]:
+    """(level, message) of what a refresh brings."""
     caplog.clear()
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", "version: 2")})
     registry.refresh()
-    assert caplog.messages == []
-    plant(tmp_path, {"a/SKILL.md": skill_md("other", "version: 3")})
-    registry.refresh()
-    assert ["[name-mismatch]" in message for message in caplog.messages] == [True]
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
+
+
+def test_a_skill_that_comes_changes_and_goes_is_one_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = reported(plant(tmp_path, skills("a", "b")))
+    plant(tmp_path, skills("new") | {f"a/{number}.md": "x" for number in range(5)})
+    assert lines(caplog, registry) == [
+        ("INFO", "skill a: changed (0.md, 1.md, 2.md and 2 more)"),
+        ("INFO", "skill new: added"),
+    ]
+    plant(tmp_path, {"b/SKILL.md": skill_md("b", "license: x")})
+    assert lines(caplog, registry) == [("INFO", "skill b: changed (SKILL.md)")]
+    shutil.rmtree(tmp_path / "new")
+    (tmp_path / "a/SKILL.md").unlink()
+    assert lines(caplog, registry) == [
+        ("INFO", f"skill a: removed: {tmp_path}/a/SKILL.md is gone"),
+        ("INFO", "skill new: removed: its folder is gone"),
+    ]
+    assert lines(caplog, registry) == []
+
+
+def test_a_broken_edit_is_one_line_with_the_reason_and_so_is_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = reported(plant(tmp_path, skills("a", "b")))
+    plant(tmp_path, {"a/SKILL.md": skill_md("other"), "b/SKILL.md": "x", "c/SKILL.md": "y"})
+    found = lines(caplog, registry)
+    assert [(level, text.split(f": {tmp_path}")[0], text[-40:].partition("[")[2]) for level, text in found] == [
+        ("WARNING", "skill a: no longer listed", "name-mismatch]"),
+        ("WARNING", "skill b: no longer served", "frontmatter-missing]"),
+        ("WARNING", "skill c: found, not served", "frontmatter-missing]"),
+    ]
+    plant(tmp_path, skills("a", "b", "c"))
+    found = lines(caplog, registry)
+    assert [text for _, text in found][:3] == [f"skill {name}: served now" for name in "abc"]
+    assert [text.startswith(f"no longer: {tmp_path}/") for _, text in found] == [False] * 3 + [True] * 3
+
+
+def test_a_problem_that_comes_or_goes_alone_is_one_line_and_no_news_to_clients(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = reported(plant(tmp_path / "one", skills("a")), plant(tmp_path / "two", skills("b")))
+    heard: list[Changes] = []
+    registry.subscribe(heard.append)
+    (tmp_path / "one/link").symlink_to(tmp_path / "two")
+    ((level, text),) = lines(caplog, registry)
+    assert level == "WARNING" and "[link-outside]" in text
+    (tmp_path / "one/link").unlink()
+    ((level, text),) = lines(caplog, registry)
+    assert level == "INFO" and text.startswith(f"no longer: {tmp_path}/one/link: ")
+    plant(tmp_path, skills("two/a"))
+    ((_, text),) = lines(caplog, registry)
+    assert "[shadowed]" in text and heard == []
+
+
+def test_a_problem_that_only_moves_to_another_line_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = reported(plant(tmp_path, {"a/SKILL.md": skill_md("a", "odd: 1")}))
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", "# a note", "odd: 1")})
+    assert lines(caplog, registry) == [("INFO", "skill a: changed (SKILL.md)")]
+
+
+def test_a_skill_that_is_hidden_later_is_one_line_that_says_by_what(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = reported(plant(tmp_path / "one", {}), plant(tmp_path / "two", skills("a/b", "c")))
+    plant(tmp_path, skills("one/a"))
+    (level, text), (_, added) = lines(caplog, registry)
+    assert level == "WARNING" and added == "skill a: added"
+    assert text.startswith("skill a/b: removed: ") and f"is hidden by {tmp_path}/one/a, which comes first" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+def test_a_skill_that_loses_its_permission_is_one_line_that_says_so(
+    open_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plant(open_path, skills("a", "group/b", "group/c"))
+    with as_nobody(open_path):
+        registry = reported(open_path)
+        (open_path / "a").chmod(0)
+        (open_path / "group").chmod(0o444)
+        found = lines(caplog, registry)
+        (open_path / "a").chmod(0o755)
+        (open_path / "group").chmod(0o755)
+        back = lines(caplog, registry)
+    assert [text.split(": ")[:3] for level, text in found if level == "WARNING"][:3] == [
+        ["skill a", "removed", str(open_path / "a")],
+        ["skill group/b", "removed", str(open_path / "group/b")],
+        ["skill group/c", "removed", str(open_path / "group/c")],
+    ]
+    assert all("the directory cannot be opened" in text for _, text in found[:3])
+    assert {text for _, text in back} >= {"skill a: added", "skill group/b: added", "skill group/c: added"}
+
+
+def test_thousands_of_differences_are_the_first_twenty_and_a_count(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = reported(plant(tmp_path, skills(*(f"old{number}" for number in range(400)))))
+    shutil.rmtree(tmp_path)
+    plant(tmp_path, skills(*(f"new{number}" for number in range(600))) | {"bad/SKILL.md": "x"})
+    found = lines(caplog, registry)
+    assert len(found) == 21
+    assert found[0][1].startswith("skill bad: found, not served: ")
+    assert "and 981 more, in all 601 skills added, 400 removed, 0 changed" in found[-1][1]
+
+
+@pytest.mark.parametrize("era", ["legacy"])
+def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path, era: Era) -> None:
+    plant(tmp_path, skills("a", "b"))
+    with serving(tmp_path, era=era) as wire:
+        wire.every_skill()
+        plant(tmp_path, skills("new"))
+        wire.until("notifications/skills/list_changed")
+        shutil.rmtree(tmp_path / "a")
+        wire.until("notifications/skills/list_changed")
+        plant(tmp_path, {"b/SKILL.md": "x"})
+        wire.until("notifications/skills/list_changed")
+        assert wire.close() == 0
+        told = wire.stderr.decode()
+    assert "INFO: skill new: added\n" in told
+    assert "INFO: skill a: removed: its folder is gone\n" in told
+    assert "WARNING: skill b: no longer served: " in told and "[frontmatter-missing]\n" in told
 
 
 def test_a_root_that_goes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

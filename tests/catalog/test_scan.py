@@ -6,13 +6,15 @@ import errno
 import os
 import shutil
 import stat
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from catalog.forest import age, codes, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import scan, tree
+from catalog.forest import age, as_nobody, codes, loaded, plant, skill_md, skills
+from mcp_skills_server.catalog import passed, scan, tree
+from mcp_skills_server.catalog.passed import PassedOver, passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits, Root
 from mcp_skills_server.errors import StaleFile
@@ -70,23 +72,45 @@ def test_files_come_in_path_order(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("ASG-6")
 def test_a_skill_below_the_depth_limit_is_told_and_not_served(tmp_path: Path) -> None:
-    plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/twelve"))
-    registry = loaded(tmp_path)
+    plant(tmp_path, skills("1/2/3/4/5/six", "1/2/3/4/5/6/seven", "1/2/3/4/5/6/7/8/9/10/11/12/13/14/15/sixteen"))
+    registry = loaded(tmp_path, limits=Limits(depth=6))
     assert served(registry) == ["1/2/3/4/5/six"]
     assert codes(registry) == ["too-deep", "too-deep"]
+    assert len(served(loaded(tmp_path))) == 3
+
+
+def test_a_hostile_depth_is_cut_reported_and_costs_no_recursion(tmp_path: Path) -> None:
+    """Made by descriptor, for no path of such a length can be opened."""
+    plant(tmp_path, skills("one", "1/two"))
+    here = os.open(tmp_path / "1", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("1", dir_fd=here)
+        inner = os.open("1", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+    try:
+        registry = loaded(tmp_path, limits=Limits(depth=10_000))
+    finally:
+        subprocess.run(["rm", "-rf", tmp_path / "1/1"], check=True)  # too deep for what removes this folder at the end
+    assert served(registry) == ["1/two", "one"]
+    (found,) = registry.snapshot.problems
+    assert found.code == "too-deep" and f"more than {tree.MOST_LEVELS} levels" in found.message
+    assert found.path == str(tmp_path / "/".join(["1"] * tree.MOST_LEVELS))
 
 
 def test_deeper_than_is_looked_the_answer_is_the_same_from_wherever_the_scan_starts(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(1, 13)) + "/thirteen"
+    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS)) + "/deepest"
     registry = loaded(plant(tmp_path, skills("one")))
     plant(tmp_path, skills(deep))
     assert not registry.refresh([str(tmp_path / deep / "SKILL.md")])
     assert not registry.refresh()
     assert list(registry.snapshot.skills) == ["one"]
+    assert codes(registry) == ["too-deep"]
 
 
 def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -> None:
-    deep = "/".join(str(number) for number in range(14))
+    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
     registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
     assert served(registry) == ["two"]
     assert codes(registry) == ["too-deep"]
@@ -169,8 +193,23 @@ def test_over_a_limit_a_skill_is_told_and_not_served(tmp_path: Path, files: dict
     plant(tmp_path, skills("bad", "good") | files)
     registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
     assert "good" in served(registry)
-    assert registry.snapshot.skills["bad"].standing is Standing.UNUSABLE
-    assert code in codes(registry.snapshot.skills["bad"])
+    bad = registry.snapshot.skills["bad"]
+    assert bad.standing is (Standing.UNUSABLE if code == "skill-md-too-large" else Standing.LENIENT)
+    assert code in codes(bad)
+
+
+@pytest.mark.requirement("S40-19")
+def test_of_a_skill_over_a_limit_the_part_within_it_is_kept_for_those_who_read_single_files(tmp_path: Path) -> None:
+    more = {"a/b/deep.md": "x", "a/near.md": "x", "z.md": "x", "huge.bin": "x" * 990, "nested/SKILL.md": skill_md("n")}
+    plant(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
+    few = loaded(tmp_path, limits=Limits(files=4)).snapshot.skills["one"]
+    assert list(few.files) == ["SKILL.md", "a/near.md", "huge.bin", "z.md"]
+    assert few.standing is Standing.LENIENT and "the skill has 6 files, 4 are allowed" in few.problems[0].message
+    small = loaded(tmp_path, limits=Limits(bytes=500)).snapshot.skills["one"]
+    assert list(small.files) == ["SKILL.md", "a/b/deep.md", "a/near.md", "nested/SKILL.md", "z.md"]
+    assert small.standing is Standing.LENIENT and small.size <= 500
+    none = loaded(tmp_path, limits=Limits(bytes=1)).snapshot.skills["one"]
+    assert list(none.files) == ["SKILL.md"]
 
 
 def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
@@ -439,3 +478,98 @@ def test_the_headings_of_the_body_are_read(tmp_path: Path) -> None:
 def test_what_has_no_frontmatter_has_no_headings(tmp_path: Path) -> None:
     plant(tmp_path, {"one/SKILL.md": "# One\n\n## Steps\n"})
     assert loaded(tmp_path).snapshot.skills["one"].reading.headings == ()
+
+
+# What a user may not enter, and folders whose names begin with a dot
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for_empty(open_path: Path) -> None:
+    plant(open_path, skills("a", "whole", "group/b") | {"whole/sub/x.md": "x", "loose/notes.md": "x"})
+    with as_nobody(open_path):
+        for path in ("a", "whole/sub", "group", "loose"):
+            (open_path / path).chmod(0o444)
+        registry = loaded(open_path)
+    assert {path: codes(skill) for path, skill in registry.snapshot.skills.items()} == {
+        "a": ["unreadable"],
+        "whole": ["unreadable"],
+    }
+    said = {found.path: found.text for found in registry.problems()}
+    assert said == {
+        f"{open_path}/a/SKILL.md": "SKILL.md cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+        f"{open_path}/whole/sub/x.md": "sub/x.md cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+        f"{open_path}/group/b": "the directory cannot be opened; give the user that runs the server permission to "
+        "read it",
+        f"{open_path}/loose": "1 of its names cannot be looked at: the folder may be read but not entered; give the "
+        "user that runs the server permission to enter the folder",
+    }
+
+
+def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        skills(
+            ".curated/a",
+            ".curated/a/.no/x",
+            "b/.claude/c",
+            ".git/d",
+            ".venv/e",
+            "node_modules/f",
+            ".mcp-skills/x/h",
+            ".mcp-skills-server.staging/i",
+        ),
+    )
+    plant(tmp_path, {".curated/a/.env": "x", ".curated/.agents/g/SKILL.md": skill_md("g")})
+    registry = loaded(tmp_path, limits=Limits(hidden=True))
+    assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
+    assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
+    assert passed_over(registry) == []
+    plain = loaded(tmp_path)
+    assert served(plain) == []
+    assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
+
+
+def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
+    plant(tmp_path, skills(".curated/b") | {".curated/a/.no/SKILL.md": skill_md("no"), ".curated/a/ref.md": "x"})
+    registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
+    assert served(registry) == [".curated/a", ".curated/b"]
+    assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # nobody said that it came
+    registry.refresh([str(tmp_path / ".curated/a/ref.md")])
+    assert "ref.md" in registry.snapshot.skills[".curated/a"].files
+
+
+def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidden_is(tmp_path: Path) -> None:
+    plant(tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"})
+    for name, target in (("one.md", "guide.md"), ("two.md", ".env"), ("three.md", "../.key")):
+        (tmp_path / ".curated/a" / name).symlink_to(target)
+    skill = loaded(tmp_path, limits=Limits(hidden=True)).snapshot.skills[".curated/a"]
+    assert list(skill.files) == ["SKILL.md", "guide.md", "one.md"]
+    assert codes(skill) == ["link-outside", "link-outside"]
+
+
+def test_the_count_of_what_was_passed_over_looks_at_a_bounded_number_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
+    monkeypatch.setattr(passed, "_MOST_NAMES", 100)
+    real, opened = tree.open_directory, list[str]()
+
+    def open_directory(root_path: str, path: str) -> Any:
+        opened.append(path)
+        return real(root_path, path)
+
+    monkeypatch.setattr(tree, "open_directory", open_directory)
+    assert passed_over(registry) == [] and len(opened) == 1
+    monkeypatch.setattr(passed, "_MOST_NAMES", 400)
+    (found,) = passed_over(registry)
+    assert str(found).startswith(f"{tmp_path}: at least {found.skills} skills lie in folders whose names begin")
+    assert 90 <= found.skills < 300 and len(opened) < 110
+
+
+def test_many_dot_folders_are_named_in_part() -> None:
+    many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
+    assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
+    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")

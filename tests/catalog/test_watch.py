@@ -75,8 +75,8 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
     plant(tmp_path, skills("one"))
     real = registry_module.scan
 
-    def scan(*arguments: Any) -> Any:
-        found = real(*arguments)
+    def scan(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
         if not (tmp_path / "two").exists():
             plant(tmp_path, skills("two"))
         return found

@@ -29,6 +29,12 @@ def _unreadable(bundle: Path) -> None:
     (bundle / "locked" / "notes.md").write_text("Nobody may read this.\n")
 
 
+def _too_deep(bundle: Path) -> None:
+    place = bundle.joinpath(*map(str, range(32)), "too-deep")
+    place.mkdir(parents=True)
+    (place / "SKILL.md").write_text(skill_md("too-deep"))
+
+
 def _too_many_files(bundle: Path) -> None:
     (bundle / "SKILL.md").write_text(skill_md("too-many-files"))
     (bundle / "assets").mkdir()
@@ -71,6 +77,7 @@ def _file_name_portable(bundle: Path) -> None:
 RECIPES: dict[str, Callable[[Path], None]] = {
     "skill-md-too-large": _skill_md_too_large,
     "unreadable": _unreadable,
+    "too-deep": _too_deep,
     "too-many-files": _too_many_files,
     "too-many-bytes": _too_many_bytes,
     "root-missing": _root_missing,

@@ -36,7 +36,7 @@ EVIDENCE = {
     "description-missing": b"---",
     "description-length": b"description:",
     "compatibility-length": b"compatibility:",
-    "metadata-type": b"metadata:",
+    "metadata-type": b"reviewers: 3",
     "license-type": b"license:",
     "allowed-tools-form": b"allowed-tools:",
     "allowed-tools-type": b"allowed-tools:",

@@ -103,6 +103,22 @@ def test_a_closing_fence_may_end_the_file(raw: bytes):
 
 
 @pytest.mark.requirement("AS-2")
+@pytest.mark.parametrize("opening", ["---", "--- ", "---\t", "--- \t  "])
+@pytest.mark.parametrize("closing", ["---", "---  ", "---\t"])
+@pytest.mark.parametrize("rest", ["", "\n", "\nText\n", "\n\n--- \nText\n"])
+def test_blanks_may_follow_a_fence(opening: str, closing: str, rest: str):
+    """As YAML's own markers have it; 24 of 31,753 real files do."""
+    plain = parse(f"---\nname: a\nmetadata:\n  b: c\n---{rest}".encode())
+    assert plain.frontmatter == {"name": "a", "metadata": {"b": "c"}}
+    assert parse(f"{opening}\nname: a\nmetadata:\n  b: c\n{closing}{rest}".encode()) == plain
+
+
+def test_the_fields_of_metadata_keep_their_lines_and_what_was_written():
+    found = document("metadata:\n  version: 1.10\n  tags: [a, b]\n  'on': yes\n  more: {version: 2}\nversion: 3")
+    assert found.metadata == {"version": (3, "1.10"), "tags": (4, None), "on": (5, "yes"), "more": (6, None)}
+
+
+@pytest.mark.requirement("AS-2")
 @pytest.mark.parametrize(
     "raw", [b"---\n---\n", b"---\n---", b"---\n\n---\nText", b"---\n# note\n---\n", b"---\n~\n---\n"]
 )
@@ -121,8 +137,8 @@ def test_empty_frontmatter_is_a_problem_of_its_own(raw: bytes):
         (b" \n\n", "empty"),
         (b"# Title\n", "does not begin"),
         (b"name: a\n---\n", "does not begin"),
-        (b" ---\nname: a\n---\n", "blanks around"),
-        (b"--- \nname: a\n---\n", "blanks around"),
+        (b" ---\nname: a\n---\n", "blanks before"),
+        (b" --- \nname: a\n---\n", "blanks before"),
         (b"\n---\nname: a\n---\n", "blank lines"),
         (b"----\nname: a\n----\n", "does not begin"),
         (b"--- # note\nname: a\n---\n", "does not begin"),
@@ -142,8 +158,9 @@ def test_a_file_that_does_not_begin_with_a_fence_has_no_frontmatter(raw: bytes, 
         (b"---", 1),
         (b"---\n", 1),
         (b"---\nname: a\n\n# Title\n", 1),
-        (b"---\nname: a\n--- \nText\n", 3),
         (b"---\nname: a\n  ---\nText\n", 3),
+        (b"---\nname: a\n  --- \nText\n", 3),
+        (b"---\nname: a\n--- # note\nText\n", 1),
         (b"---\nname: a --- b\nText ---\n", 1),
     ],
 )

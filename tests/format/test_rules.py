@@ -212,11 +212,39 @@ def test_metadata_of_another_shape_is_an_error(value: Any):
     assert [(each.code, each.severity, each.line) for each in found] == [("metadata-type", "error", 4)]
 
 
+@pytest.mark.requirement("AS-12", "ASG-18")
+@pytest.mark.parametrize(
+    ("written", "said", "hint"),
+    [
+        ("version: 1.10", "a number", 'write version: "1.10"'),
+        ("version: 2", "a number", 'write version: "2"'),
+        ("internal: true", "true or false", 'write internal: "true"'),
+        ("tags: [a, b, 3]", "a list", 'write tags: "a, b, 3"'),
+        ("empty:", "no value", 'write empty: ""'),
+        ("empty: ~", "no value", 'write empty: ""'),
+        ("host: {emoji: x, bins: [y]}", "a mapping", """write host: '{"emoji":"x","bins":["y"]}'"""),
+        ('"on": 1', "a number", 'write "on": "1"'),
+        ("quote: [it's, '\"']", "a list", 'write quote: "it\'s, \\""'),
+        ("long: [" + "a, " * 100 + "b]", "a list", "write 'long' as one text in quotes"),
+        ('"a\\n\\e": 1', "a number", 'write "a\\n\\u001b": "1"'),
+    ],
+)
+def test_a_value_of_metadata_that_is_no_text_is_told_with_its_line_and_the_line_to_write(
+    written: str, said: str, hint: str
+):
+    raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
+    (found,) = check(parse(raw), "a")
+    assert (found.code, found.line, found.mend) == ("metadata-type", 6, hint)
+    assert f"metadata has {said} where text belongs" in found.message
+    if not hint.endswith("as one text in quotes"):
+        fixed = raw.decode().replace(written, hint.removeprefix("write "))
+        assert check(parse(fixed.encode()), "a") == ()
+
+
 @pytest.mark.requirement("AS-12")
-def test_metadata_names_its_wrong_keys_on_one_line():
-    (found,) = problems(SOUND | {"metadata": {"good": "x", "bad\n\x1b[31m": 1, "worse": 2}})
-    assert "'bad\\n\\x1b[31m', 'worse'" in found.message
-    assert "good" not in found.message
+def test_of_very_many_wrong_values_the_rest_is_counted():
+    found = problems(SOUND | {"metadata": {f"k{number}": number for number in range(100)}})
+    assert len(found) == 11 and "90 more values" in found[-1].message
 
 
 @pytest.mark.requirement("AS-13")

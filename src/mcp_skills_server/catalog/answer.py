@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 
 from mcp_skills_server.catalog.registry import Body, Registry
 from mcp_skills_server.errors import StaleFile
@@ -18,7 +18,9 @@ from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
 
 _T = TypeVar("_T")
 
-_TRIES: Final = 3
+_TRIES: Final = 6
+_PAUSE_S: Final = 0.005
+"""Before the third try, and twice as long before each one that follows: what is being written needs time."""
 _INLINE_BYTES: Final = 1 << 18
 """Larger files are read off the event loop."""
 _INLINE_MARKDOWN: Final = 1 << 14
@@ -39,6 +41,8 @@ async def answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[_
             if last:
                 raise
             await to_thread.run_sync(registry.recover, stale)
+            if attempt and stale.in_motion:
+                await sleep(_PAUSE_S * 2 ** (attempt - 1))
     raise AssertionError
 
 
@@ -47,20 +51,32 @@ async def off_loop(quick: bool, work: Callable[..., _T], *arguments: Any) -> _T:
     return work(*arguments) if quick else await to_thread.run_sync(partial(work, *arguments))
 
 
-async def read(registry: Registry, file: SkillFile) -> bytes:
-    """`Registry.read` without holding up others.
+async def read(registry: Registry, file: SkillFile, *, last: bool = False) -> bytes:
+    """`Registry.read` without holding up others; on the last try also the bytes that a scan has kept.
 
     Raises:
         StaleFile: as there.
     """
-    return await off_loop(file.size <= _INLINE_BYTES, registry.read, file)
+    try:
+        return await off_loop(file.size <= _INLINE_BYTES, registry.read, file)
+    except StaleFile as stale:
+        kept = registry.last_read(file) if last and stale.in_motion else None
+        if kept is None:
+            raise
+        return kept
 
 
-async def body(registry: Registry, skill: Skill) -> Body:
-    """`Registry.body` without holding up others.
+async def body(registry: Registry, skill: Skill, *, last: bool = False) -> Body:
+    """`Registry.body` without holding up others; on the last try also that of the bytes that a scan has kept.
 
     Raises:
         StaleFile: as there.
     """
     quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
-    return await off_loop(quick, registry.body, skill)
+    try:
+        return await off_loop(quick, registry.body, skill)
+    except StaleFile as stale:
+        kept = registry.last_body(skill) if last and stale.in_motion else None
+        if kept is None:
+            raise
+        return kept

@@ -12,7 +12,6 @@ import gc
 import logging
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,8 @@ from itertools import islice
 from typing import Final
 
 from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
+from mcp_skills_server.catalog.held import QUIET_S, Held, Kept
+from mcp_skills_server.catalog.scan import Limits, Root, Scan, digest_of, scan
 from mcp_skills_server.catalog.shelf import Shelf, join, outermost, owner, parents, touched, within
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
@@ -68,12 +68,20 @@ class Registry:
         roots: directories that hold skills or are one; the earlier root wins (ASG-7). A path to a SKILL.md stands
             for its directory.
         limits: what a skill may measure.
+        quiet_s: seconds for which a SKILL.md that is gone or has become worse must stay so before the skill becomes
+            what it is then; until then it stands as it was. Editors and tools write a file in several steps.
 
     Raises:
         UsageError: a root is not there, is not a directory, or cannot be read.
     """
 
-    def __init__(self, roots: Sequence[str | os.PathLike[str] | Copy], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        roots: Sequence[str | os.PathLike[str] | Copy],
+        limits: Limits | None = None,
+        *,
+        quiet_s: float = QUIET_S,
+    ) -> None:
         self.limits = limits or Limits()
         self.roots = _open_roots(roots)
         self.snapshot = Snapshot({})
@@ -82,21 +90,24 @@ class Registry:
         self._skills = [Shelf() for _ in self.roots]
         self._loose: list[list[tuple[str, Problem]]] = [[] for _ in self.roots]
         self._missing: dict[int, Problem] = {}
-        self._listeners: dict[object, Callable[[Changes], None]] = {}
-        self._bodies: OrderedDict[Skill, Body] = OrderedDict()
-        self._bodies_size = 0
-        self._bodies_lock = threading.Lock()
+        self._dotted: list[list[str]] = [[] for _ in self.roots]
+        self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
+        self._held = Held(self._look_at_held, quiet_s)
+        self._bodies: Kept[Skill, Body] = Kept(_BODIES_KEPT, _BODIES_SIZE, lambda body: body.text)
+        self._replacing: Kept[SkillFile, bytes] = Kept(_BODIES_KEPT, _BODIES_SIZE, lambda raw: raw)
+        self._proved: dict[str, Skill] = {}
         self._digest_lock = threading.Lock()
 
     # Keeping current
 
-    def subscribe(self, listener: Callable[[Changes], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
         """Have `listener` called after the first scan and after each swap that changed something, in its thread.
 
-        It is called in the order of the swaps and must return at once. Returns what ends the subscription.
+        It is called in the order of the swaps and must return at once. With `problems` it is also called, with empty
+        changes, when nothing has changed but what is wrong. Returns what ends the subscription.
         """
         token = object()
-        self._listeners[token] = listener
+        self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
 
     def load(self) -> None:
@@ -107,7 +118,7 @@ class Registry:
         try:
             with self._lock:
                 if not self.refresh():
-                    self._tell(Changes({}, {}))
+                    self._tell(Changes({}, {}), first=True)
         finally:
             if collecting:
                 gc.enable()
@@ -165,7 +176,7 @@ class Registry:
         ]
 
     def _touched_part(self, root: Root, location: str) -> str | None:
-        if any(tree.is_ignored(name) for name in location.split("/") if name):
+        if self._is_passed_over(root, location):
             return None
         while not tree.is_utf8(location):
             location = location.rpartition("/")[0]
@@ -174,23 +185,52 @@ class Registry:
             return location  # what was told of it may be over
         return part
 
+    def _is_passed_over(self, root: Root, location: str) -> bool:
+        """Whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
+        names = [name for name in location.split("/") if name]
+        if not any(map(tree.is_ignored, names)):
+            return False
+        skills, hidden = self._skills[root.index], self.limits.hidden and "" not in self._skills[root.index]
+        for depth, name in enumerate(names, 1):
+            if not tree.is_entered(name, hidden=hidden):
+                return True
+            hidden = hidden and "/".join(names[:depth]) not in skills
+        return False
+
+    def _look_at_held(self) -> None:
+        with self._lock:
+            self.refresh([os.path.join(self.roots[root].path, place) for root, place in self._held.places])
+
     def _scan_part(self, root: Root, part: str) -> tuple[dict[str, Skill], dict[str, Skill]]:
         """Scan one part; returns what is gone and what came, by directory. Unchanged skills are in neither."""
         mine = self._skills[root.index]
         known = {directory: mine[directory] for directory in mine.below(part)}
         namespace = mine[""].path if "" in mine else ""
+        held: set[str] = set()
+
+        def hold(directory: str, state: object) -> bool:
+            keep = self._held.keep(root.index, directory, state)
+            if keep:
+                held.add(directory)
+            return keep
+
         try:
-            found = scan(root, part, known, namespace, self.limits)
+            found = scan(root, part, known, namespace, self.limits, hold=hold)
             self._missing.pop(root.index, None)
-            skills, loose = found.skills, found.problems
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in tree.GONE or not os.path.isdir(root.path):
                 self._report_missing(root, error)
                 return {}, {}
-            skills, loose = {}, []
+            found = Scan()
+        self._held.settle(root.index, part, held)
+        for file, raw in found.read.items():
+            self._replacing.put(file, raw)
         keep = [entry for entry in self._loose[root.index] if part and not within(entry[0], part)]
-        self._loose[root.index] = keep + loose
+        self._loose[root.index] = keep + found.problems
+        dotted = [place for place in self._dotted[root.index] if part and not within(place, part)]
+        self._dotted[root.index] = dotted + found.passed
+        skills = found.skills
         gone = {d: skill for d, skill in known.items() if skills.get(d) is not skill}
         came = {d: skill for d, skill in skills.items() if known.get(d) is not skill}
         mine.replace(gone, came)
@@ -218,12 +258,22 @@ class Registry:
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
         changes = Changes(before, after)
-        if changes:
-            self._tell(changes)
+        self._remember_proved(changes)
+        self._tell(changes)
         return changes
 
-    def _tell(self, changes: Changes) -> None:
-        for listener in list(self._listeners.values()):
+    def _remember_proved(self, changes: Changes) -> None:
+        """Of a skill that changed keep the last state of which all digests are known, until those of the new are."""
+        for path, skill in changes.before.items():
+            if path not in changes.after:
+                self._proved.pop(path, None)
+            elif all(file.digest is not None for file in skill.files.values()):
+                self._proved[path] = skill
+
+    def _tell(self, changes: Changes, *, first: bool = False) -> None:
+        for listener, problems in list(self._listeners.values()):
+            if not (changes or first or problems):
+                continue
             try:
                 listener(changes)
             except Exception:  # one listener's bug must not cost the others their news
@@ -249,6 +299,8 @@ class Registry:
                 if winner is None:
                     mine[skill.path] = skill
                     continue
+                if self.place(merged[winner]) == self.place(skill):
+                    continue  # of one root inside another: nothing is hidden
                 place = self.roots[merged[winner].root].show(merged[winner].directory)
                 found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
                 shadowed.append(found.at(root.show(skill.directory), skill.path))
@@ -295,14 +347,28 @@ class Registry:
         kept = self._bodies.get(skill)
         if kept is not None and tree.is_fresh(self.roots[file.root].path, file):
             return kept
-        document = frontmatter.parse(self.read(file))
+        return self._body_of(skill, self.read(file))
+
+    def last_read(self, file: SkillFile) -> bytes | None:
+        """The bytes that a scan read of a SKILL.md that is being replaced again, while they are kept.
+
+        They are what its digest stands for, though the disk no longer has them.
+        """
+        return self._replacing.get(file)
+
+    def last_body(self, skill: Skill) -> Body | None:
+        """The same of a skill's instructions."""
+        raw = self.last_read(skill.files[SKILL_MD])
+        return self._bodies.get(skill) or (None if raw is None else self._body_of(skill, raw))
+
+    def last_proved(self, skill: Skill) -> Skill | None:
+        """What this skill was when last all its digests were known, as long as it is not gone."""
+        return self._proved.get(skill.path)
+
+    def _body_of(self, skill: Skill, raw: bytes) -> Body:
+        document = frontmatter.parse(raw)
         body = Body(document.body, linked_files(references(document.body), skill.files, SKILL_MD))
-        with self._bodies_lock:
-            if skill not in self._bodies:
-                self._bodies[skill] = body
-                self._bodies_size += len(body.text)
-            while len(self._bodies) > _BODIES_KEPT or self._bodies_size > _BODIES_SIZE:
-                self._bodies_size -= len(self._bodies.popitem(last=False)[1].text)
+        self._bodies.put(skill, body)
         return body
 
     def has_body(self, skill: Skill) -> bool:
@@ -323,6 +389,8 @@ class Registry:
                 self.digest(file)
             except StaleFile:
                 continue
+        if all(file.digest is not None for file in skill.files.values()):
+            self._proved.pop(skill.path, None)
 
     def place(self, skill: Skill) -> str:
         """The absolute path of the skill's directory, for whoever works on the same disk."""
@@ -330,12 +398,27 @@ class Registry:
 
     # Problems
 
-    def problems(self) -> list[Problem]:
+    def of_root(self, root: Root) -> Snapshot:
+        """The skills of one root as if it were the only one, those included that another hides."""
+        mine = self._skills[root.index]
+        loose = [found for _, found in self._loose[root.index]]
+        missing = [self._missing[root.index]] if root.index in self._missing else []
+        return Snapshot({mine[directory].path: mine[directory] for directory in mine.below("")}, (*missing, *loose))
+
+    def dot_folders(self, root: Root) -> list[str]:
+        """The folders of a root that no scan entered because their names begin with a dot, from the root.
+
+        As of the scan of the folder that each lies in: nothing that happens in or to them is looked at.
+        """
+        return sorted(self._dotted[root.index])
+
+    def problems(self, snapshot: Snapshot | None = None) -> list[Problem]:
         """Everything that is wrong, by place: skills, roots, and what shows only among several skills.
 
-        Of `dependencies` only the resources are judged; tools and prompts are the server's matter.
+        Of the current snapshot, unless another is given. Of `dependencies` only the resources are judged; tools and
+        prompts are the server's matter.
         """
-        snapshot = self.snapshot
+        snapshot = snapshot or self.snapshot
         found = snapshot.all_problems
         for path in snapshot.paths(Standing.VALID):
             others = [other for other in snapshot.named(snapshot.skills[path].name, Standing.VALID) if other != path]

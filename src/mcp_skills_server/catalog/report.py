@@ -1,41 +1,158 @@
-"""What the operator reads in the log: what is served, and each skill that is not, with the reason."""
+"""What the operator reads in the log: what is served, each skill that is not, and every difference from then on."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
 
+from mcp_skills_server.catalog.passed import passed_over
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.shelf import join
 from mcp_skills_server.format.frontmatter import IS_FAST
-from mcp_skills_server.model import Changes, Standing
+from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 20
+_FILES_NAMED: Final = 3
+_OWN_LINE: Final = "root-missing"
+"""The registry says this itself when it happens."""
+
+Line: TypeAlias = tuple[int, str]
+"""A level of `logging`, and what is said."""
+_Key: TypeAlias = tuple[str, str, str]
 
 
 def report_to_log(registry: Registry) -> None:
-    """Log a summary of the first scan, and from then on every error that an edit brings."""
-    first = True
+    """Log a summary of the first scan, and from then on every difference: skills and problems that come, change or go.
+
+    At most a few lines at once, with a count of the rest.
+    """
+    said: tuple[Problem, ...] | None = None
 
     def report(changes: Changes) -> None:
-        nonlocal first
-        snapshot = registry.snapshot
-        errors = [
-            problem for skill in changes.after.values() for problem in skill.problems if problem.severity == "error"
-        ]
-        if first:
-            first = False
-            shown = ", ".join(root.shown for root in registry.roots)
-            logger.info("serving %d skills from %s", len(snapshot.paths(Standing.VALID)), shown)
-            errors += snapshot.problems
-        for problem in errors[:_AT_ONCE]:
-            logger.warning("%s", problem)
-        if len(errors) > _AT_ONCE:
-            logger.warning("and %d more; 'mcp-skills-server validate' tells all", len(errors) - _AT_ONCE)
+        nonlocal said
+        before, said = said, registry.snapshot.problems
+        if before is None:
+            _report_first(registry)
+            return
+        lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
+        for level, text in lines[:_AT_ONCE]:
+            logger.log(level, "%s", text)
+        if len(lines) > _AT_ONCE:
+            came, went = len(changes.after.keys() - changes.before), len(changes.before.keys() - changes.after)
+            in_all = f"in all {came} skills added, {went} removed, {len(changes.after) - came} changed"
+            more = "and %d more, %s; 'mcp-skills-server validate' tells all"
+            logger.log(lines[0][0], more, len(lines) - _AT_ONCE, in_all)
 
     if not IS_FAST:
         logger.warning(
             "PyYAML lacks its C parser; large folders are read slowly. Install a PyYAML wheel for this platform"
         )
-    registry.subscribe(report)
+    registry.subscribe(report, problems=True)
+
+
+def _report_first(registry: Registry) -> None:
+    snapshot = registry.snapshot
+    shown = ", ".join(root.shown for root in registry.roots)
+    logger.info("serving %d skills from %s", len(snapshot.paths(Standing.VALID)), shown)
+    for passed in passed_over(registry):
+        logger.warning("%s", printable(str(passed)))
+    errors = [found for skill in snapshot.skills.values() for found in skill.problems if found.severity == "error"]
+    errors += snapshot.problems
+    for problem in errors[:_AT_ONCE]:
+        logger.warning("%s", problem)
+    if len(errors) > _AT_ONCE:
+        logger.warning("and %d more; 'mcp-skills-server validate' tells all", len(errors) - _AT_ONCE)
+
+
+def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[Line]:
+    """A line for each skill and each problem that came, changed or went."""
+    now = registry.snapshot.problems
+    loose = set(now)
+    hidden = {(found.skill, found.path): found for found in now if found.code == "shadowed"}
+    closed = {found.path: found for found in now if found.code == "unreadable"}
+    looks = 0
+    files: dict[str, list[str]] = {}
+    for skill_path, file_path in changes.files if len(changes.after) <= _AT_ONCE else ():
+        files.setdefault(skill_path, []).append(file_path)
+    explained: set[_Key] = set()
+    for path in sorted(changes.before.keys() | changes.after.keys()):
+        old, new = changes.before.get(path), changes.after.get(path)
+        reason: Problem | str | None = None
+        if old is not None and new is None:
+            place = registry.roots[old.root].show(old.directory)
+            above = (place[:end] for end, letter in enumerate(place + os.sep) if letter == os.sep)
+            reason = hidden.get((path, place)) or next((closed[each] for each in above if each in closed), None)
+            if reason is None and looks < _AT_ONCE:  # the rest is only counted
+                looks += 1
+                reason = _where_it_is(registry, old)
+        if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
+            reason = next((found for found in new.problems if found.severity == "error"), None)
+        if isinstance(reason, Problem):
+            explained.add(_key(reason))
+        line = _line_of(path, old, new, reason, sorted(files.get(path, ())))
+        if line is not None:
+            yield line
+    was = [*before, *(found for skill in changes.before.values() for found in skill.problems)]
+    are = [*now, *(found for skill in changes.after.values() for found in skill.problems)]
+    for found in _missing_from(was, are):
+        if found.code != _OWN_LINE and _key(found) not in explained:
+            yield (logging.WARNING if found.severity == "error" or found in loose else logging.INFO), str(found)
+    for found in _missing_from(are, was):
+        if found.skill not in changes.before or found.skill in changes.after:  # else it went with its skill
+            yield logging.INFO, f"no longer: {found}"
+
+
+def _line_of(
+    path: str, old: Skill | None, new: Skill | None, reason: Problem | str | None, files: list[str]
+) -> Line | None:
+    name = f"skill {printable(path)}"
+    why = f": {reason}" if reason else ""
+    if new is None:
+        return logging.WARNING if isinstance(reason, Problem) else logging.INFO, f"{name}: removed{why}"
+    served, was_served = new.standing is Standing.VALID, old is not None and old.standing is Standing.VALID
+    if old is None:
+        return (
+            (logging.INFO, f"{name}: added") if served else (logging.WARNING, f"{name}: found, not {_state(new)}{why}")
+        )
+    if new.standing < old.standing:
+        return logging.WARNING, f"{name}: no longer {_state(new)}{why}"
+    if served and not was_served:
+        return logging.INFO, f"{name}: served now"
+    if not files:
+        return logging.INFO, f"{name}: changed"
+    more = f" and {len(files) - _FILES_NAMED} more" if len(files) > _FILES_NAMED else ""
+    return logging.INFO, f"{name}: changed ({printable(', '.join(files[:_FILES_NAMED]))}{more})"
+
+
+def _state(skill: Skill) -> str:
+    return "listed" if skill.standing is Standing.LENIENT else "served"
+
+
+def _where_it_is(registry: Registry, skill: Skill) -> str:
+    folder = registry.place(skill)
+    if not os.path.lexists(folder):
+        return "its folder is gone"
+    if not os.path.lexists(os.path.join(folder, SKILL_MD)):
+        return f"{registry.roots[skill.root].show(join(skill.directory, SKILL_MD))} is gone"
+    return "it goes by another path now, or its folder lies behind a link"
+
+
+def _key(found: Problem) -> _Key:
+    """What makes two findings the same problem: not the line, which moves when something is written above."""
+    return found.code, found.path, found.message
+
+
+def _missing_from(were: Iterable[Problem], are: Iterable[Problem]) -> Iterator[Problem]:
+    """Those of `are` that were not there."""
+    known = Counter(map(_key, were))
+    for found in are:
+        key = _key(found)
+        if known[key]:
+            known[key] -= 1
+        else:
+            yield found

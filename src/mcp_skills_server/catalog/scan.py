@@ -9,9 +9,9 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.shelf import join, within
@@ -22,8 +22,9 @@ from mcp_skills_server.format.codes import problem, standing
 from mcp_skills_server.format.links import heading, headings
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
-_LOOK_BELOW: Final = 6
-"""How many levels below the depth limit the walk goes on, so that a skill that lies too deep is told, not lost."""
+Hold: TypeAlias = Callable[[str, object], bool]
+"""Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
+worse. The second argument tells one state of it from the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,15 @@ class Limits:
         skill_md: bytes of SKILL.md.
         files: files of one skill, nested skills included.
         bytes: bytes of one skill.
-        depth: levels of directories between a root and a skill in it.
+        depth: levels of directories between a root and a skill in it, at most `tree.MOST_LEVELS`.
+        hidden: look into folders whose names begin with a dot, too; inside a skill such names stay ignored.
     """
 
     skill_md: int = 1 << 20
     files: int = 512
     bytes: int = 16 << 20
-    depth: int = 6
+    depth: int = 32
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +76,14 @@ class Scan:
     Attributes:
         skills: by directory below the root.
         problems: (place below the root, problem) of what belongs to no skill.
+        passed: dot folders that were passed over, by their place below the root.
+        read: what was read of each SKILL.md that is not what was known of it.
     """
 
-    skills: dict[str, Skill]
-    problems: list[tuple[str, Problem]]
+    skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
+    problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
+    passed: list[str] = field(default_factory=list[str])
+    read: dict[SkillFile, bytes] = field(default_factory=dict[SkillFile, bytes])
 
 
 def digest_of(raw: bytes) -> str:
@@ -84,29 +91,32 @@ def digest_of(raw: bytes) -> str:
     return "sha256:" + hashlib.sha256(raw).hexdigest()
 
 
-def scan(root: Root, part: str, known: Mapping[str, Skill], namespace: str, limits: Limits) -> Scan:
+def scan(
+    root: Root, part: str, known: Mapping[str, Skill], namespace: str, limits: Limits, *, hold: Hold | None = None
+) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
+    `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
 
     Raises:
         OSError: the directory cannot be opened.
     """
-    depth = part.count("/") + 1 if part else 0
-    below = limits.depth + _LOOK_BELOW - depth
+    # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
+    below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
     else:
         try:
             with tree.open_directory(root.path, part) as handle:
-                found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files)
+                found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files, hidden=limits.hidden)
         except OSError as error:
             found = _instead(root, part, error) if part else None
             if found is None:
                 raise
     if found is None:
-        return Scan({}, [])
-    scanner = _Scanner(root, known, namespace if part else "", limits)
+        return Scan()
+    scanner = _Scanner(root, known, namespace if part else "", limits, hold)
     scanner.visit(found, inside=False)
     return scanner.out
 
@@ -129,8 +139,11 @@ def _link_at(root: Root, part: str) -> Directory | None:
 class _Scanner:
     """Turns one walk into skills, with what is known already."""
 
-    def __init__(self, root: Root, known: Mapping[str, Skill], namespace: str, limits: Limits) -> None:
-        self.out = Scan({}, [])
+    def __init__(
+        self, root: Root, known: Mapping[str, Skill], namespace: str, limits: Limits, hold: Hold | None
+    ) -> None:
+        self.out = Scan()
+        self._hold = hold
         self._root = root
         self._known = known
         self._namespace = namespace
@@ -143,17 +156,31 @@ class _Scanner:
         for name, file in here.files.items():
             here.files[name] = self._recognised(file)
         manifest = self._manifest(here, inside)
-        if manifest is not None:
-            skill = self._skill(here, manifest)
+        skill = None if manifest is None else self._skill(here, manifest)
+        held = self._held(here, skill)
+        if held is not None:
+            skill = held
+        if skill is not None:
             self.out.skills[here.path] = skill
             if not here.path:
                 self._namespace = skill.path
         elif not inside:
             self._report_loose(here)
         for inner in here.directories:
-            self.visit(inner, inside=inside or manifest is not None)
-        if manifest is not None:
+            self.visit(inner, inside=inside or skill is not None)
+        if skill is not None and held is None:
             self._complete(here)
+
+    def _held(self, here: Directory, found: Skill | None) -> Skill | None:
+        """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""
+        old = self._known.get(here.path)
+        if self._hold is None or old is None or old.standing is Standing.UNUSABLE:
+            return None
+        if found is not None and found.reading.standing >= old.reading.standing:
+            return None
+        now = here.files.get(SKILL_MD)
+        state = now.signature if now is not None else None if found is None else found.reading.problems
+        return old if self._hold(here.path, state) else None
 
     def _recognised(self, new: SkillFile) -> SkillFile:
         """The known file, if this is still it: by signature, or by its bytes under a new signature."""
@@ -185,6 +212,8 @@ class _Scanner:
             if linked is not None and within(linked.location, here.path):
                 return linked
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
+        if SKILL_MD in here.denied:
+            return problem("unreadable", f"SKILL.md cannot be looked at: {_DENIED}", mend=_ADMIT)
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
         if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
@@ -227,6 +256,7 @@ class _Scanner:
         return tree.spelled(name)
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
+        reason: str | None = None
         for _ in range(_TRIES):
             if manifest.size > self._limits.skill_md:
                 found = problem(
@@ -237,7 +267,7 @@ class _Scanner:
             try:
                 raw = tree.read(self._root.path, manifest)
             except StaleFile as error:
-                again = tree.look_again(self._root.path, manifest)
+                again, reason = tree.look_again(self._root.path, manifest), error.reason
                 if again is None or (error.reason and again.signature == manifest.signature):
                     break
                 manifest = again
@@ -248,8 +278,11 @@ class _Scanner:
                     here.files[SKILL_MD] = again
                 continue
             manifest.digest = digest_of(raw)
+            if here.path in self._known:
+                self.out.read[manifest] = raw
             return read_skill_md(raw, self._directory_name(here))
-        return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", "SKILL.md cannot be read"),))
+        said = f"SKILL.md cannot be read ({reason or 'it keeps changing'})"
+        return Reading({}, None, Standing.UNUSABLE, (problem("unreadable", said),))
 
     def _complete(self, here: Directory) -> None:
         """Give the skill its files, nested skills' included, and judge the bundle; reuse the old one if it is equal."""
@@ -259,7 +292,10 @@ class _Scanner:
         empty: list[str] = []
         self._gather(here, skill, files, findings, empty)
         files = dict(sorted(files.items()))
-        findings += [found.at(self._root.show(here.path), skill.path) for found in self._over_limits(here, files)]
+        over = list(self._over_limits(here, files))
+        if over:
+            findings += [found.at(self._root.show(here.path), skill.path) for found in over]
+            files = self._as_far_as_allowed(files)
         standing_now = min(skill.standing, standing(findings))
         empties, said = tuple(sorted(empty)), tuple(findings)
         found = Skill(
@@ -282,8 +318,8 @@ class _Scanner:
         """Collect what lies in this directory and below it, by its path in the skill."""
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
-        def find(code: str, message: str, name: str) -> None:
-            findings.append(problem(code, message).at(self._root.show(join(here.path, name)), skill.path))
+        def find(code: str, message: str, name: str, mend: str | None = None) -> None:
+            findings.append(problem(code, message, mend=mend).at(self._root.show(join(here.path, name)), skill.path))
 
         before = len(files)
         for name, file in here.files.items():
@@ -305,8 +341,9 @@ class _Scanner:
                 find("file-irregular", f"{prefix}{name} is not a regular file", name)
         for name in here.unnamed:
             find("file-name", f"the name of {prefix}{name} is not UTF-8, so the file is not served", name)
-        if here.overfull:
-            find("too-many-files", f"one directory holds more than {self._limits.files} files", "")
+        for name in here.denied:
+            if name != SKILL_MD:
+                find("unreadable", f"{prefix}{name} cannot be looked at: {_DENIED}", name, _ADMIT)
         if here.unreadable:
             find("unreadable", "the directory cannot be opened", "")
         if here.cut:
@@ -321,11 +358,28 @@ class _Scanner:
         depth = here.path.count("/") + 1 if here.path else 0
         if depth > limits.depth:
             yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
-        if len(files) > limits.files:
-            yield problem("too-many-files", f"the skill has {len(files)} files, at most {limits.files} are allowed")
+        count = len(files) + _unkept(here)
+        if count > limits.files:
+            yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
         size = sum(file.size for file in files.values())
         if size > limits.bytes:
-            yield problem("too-many-bytes", f"the skill has {size} bytes, at most {limits.bytes} are allowed")
+            yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
+
+    def _as_far_as_allowed(self, files: Mapping[str, SkillFile]) -> dict[str, SkillFile]:
+        """The files that the limits leave of a skill: SKILL.md first, then what lies nearest to it (S40-19).
+
+        All that any client can make the server hash, copy or send of a skill is thus bounded by the limits.
+        """
+        kept: set[str] = set()
+        left = self._limits.bytes
+        for path in sorted(files, key=lambda path: (path != SKILL_MD, path.count("/"), path)):
+            if len(kept) >= self._limits.files:
+                break
+            size = files[path].size
+            if size <= left or path == SKILL_MD:
+                kept.add(path)
+                left -= size
+        return {path: file for path, file in files.items() if path in kept}
 
     def _link(self, here: Directory, name: str) -> SkillFile | None:
         key = join(here.path, name)
@@ -352,9 +406,22 @@ class _Scanner:
         if here.unreadable:
             found = problem("unreadable", "the directory cannot be opened")
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
+        elif here.denied:
+            found = problem(
+                "unreadable", f"{len(here.denied)} of its names cannot be looked at: {_DENIED}", mend=_ADMIT
+            )
+            self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
+        if here.cut:
+            said = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
+            found = problem("too-deep", said, mend="serve a folder that lies nearer to them as a root of its own")
+            self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
+        self.out.passed += [join(here.path, name) for name in here.dotted]
 
 
 _TRIES: Final = 3
+_DENIED: Final = "the folder may be read but not entered"
+_ADMIT: Final = "give the user that runs the server permission to enter the folder"
+_IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
@@ -364,6 +431,11 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)
     return Reading(document.frontmatter, heading(document.body), standing(problems), problems, headings(document.body))
+
+
+def _unkept(here: Directory) -> int:
+    """How many files lie in and below this directory that the walk did not keep."""
+    return here.overfull + sum(map(_unkept, here.directories))
 
 
 def _is_unread(reading: Reading) -> bool:

@@ -12,7 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -24,6 +24,8 @@ _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O
 _FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
+MOST_LEVELS: Final = 64
+"""How deep a walk goes below a root, whatever is asked for: one open descriptor and a few frames for each level."""
 _SETTLED_NS: Final = 2_000_000_000
 """A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
 
@@ -37,6 +39,9 @@ Handle: TypeAlias = "int | str"
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
 """Dot folders that hold a program's own state, never a person's skills."""
+_OURS: Final = ".mcp-skills"
+"""How the names of such folders of `fetch` and `publish` begin: what they hold are copies."""
+_SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 
 
@@ -55,7 +60,9 @@ def is_entered(name: str, *, hidden: bool) -> bool:
 
     Inside a skill nothing changes: what `is_ignored` names is never part of it.
     """
-    return not is_ignored(name) or (hidden and name[0] == "." and name not in _NEVER_ENTERED)
+    return not is_ignored(name) or (
+        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(_OURS)
+    )
 
 
 @dataclass(slots=True)
@@ -68,8 +75,13 @@ class Directory:
     links: Sequence[str] = ()
     irregular: Sequence[str] = ()
     unnamed: Sequence[str] = ()
+    dotted: Sequence[str] = ()
+    """Folders outside of every skill that were passed over for the dot that begins their names."""
+    denied: Sequence[str] = ()
+    """Names that are there and cannot be looked at: the directory may be read but not entered."""
     unreadable: bool = False
-    overfull: bool = False
+    overfull: int = 0
+    """How many more files there are than were kept."""
     cut: bool = False
     """Deeper than the walk goes: what lies below is not known."""
 
@@ -108,35 +120,69 @@ def open_directory(root_path: str, path: str) -> Generator[Handle]:
         _close(handle)
 
 
-def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -> Directory:
-    """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory."""
+def walk(
+    handle: Handle,
+    path: str,
+    root: int,
+    *,
+    depth: int,
+    most_files: int,
+    hidden: bool = False,
+    inside: bool = False,
+) -> Directory:
+    """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
+
+    Args:
+        handle: the open directory.
+        path: where it lies below the root.
+        root: index of the root.
+        depth: levels below it, at most `MOST_LEVELS`.
+        most_files: files kept of one directory.
+        hidden: enter folders whose names begin with a dot, too, outside of skills.
+        inside: the directory lies in a skill.
+
+    Raises:
+        OSError: the directory cannot be listed, or the process ran out of descriptors or memory.
+    """
     files: dict[str, SkillFile] = {}
     here = Directory(path, files, [])
     prefix = f"{path}/" if path else ""
     inner: list[str] = []
+    dotted: list[str] = []
     now = time.time_ns()
     with os.scandir(handle) as entries:
         for entry in entries:
             name = entry.name
-            if (name[0] in _FIRSTS or name[-1] in _LASTS) and is_ignored(name):
-                continue
-            if not name.isascii() and not is_utf8(name):
-                here.unnamed = (*here.unnamed, spelled(name))
-            elif entry.is_dir(follow_symlinks=False):
-                inner.append(name)
-            elif entry.is_file(follow_symlinks=False):
-                if len(files) > most_files and name.lower() != SKILL_MD.lower():
-                    here.overfull = True
-                    continue
-                try:
+            try:
+                if (name[0] in _FIRSTS or name[-1] in _LASTS) and is_ignored(name):
+                    if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
+                        dotted.append(name)
+                elif not name.isascii() and not is_utf8(name):
+                    here.unnamed = (*here.unnamed, spelled(name))
+                elif entry.is_dir(follow_symlinks=False):
+                    inner.append(name)
+                elif entry.is_file(follow_symlinks=False):
+                    if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
+                        here.overfull += 1
+                        continue
                     found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
-                except OSError:
-                    continue  # vanished meanwhile
-                files[name] = file_from(found, root, prefix + name, now)
-            elif entry.is_symlink():
-                here.links = (*here.links, name)
-            else:
-                here.irregular = (*here.irregular, name)
+                    files[name] = file_from(found, root, prefix + name, now)
+                elif entry.is_symlink():
+                    here.links = (*here.links, name)
+                else:
+                    here.irregular = (*here.irregular, name)
+            except OSError as error:
+                if error.errno in _PASSING:
+                    raise
+                if error.errno not in GONE:  # else it vanished meanwhile
+                    here.denied = (*here.denied, name)
+    if not inside and (inner or dotted):
+        inside = _makes_skill(here, inner)
+    if dotted and not inside:
+        here.dotted = [name for name in dotted if is_utf8(name)]
+        if hidden:
+            inner += here.dotted
+            here.dotted = ()
     if depth <= 0:
         here.cut = bool(inner)
         return here
@@ -144,7 +190,10 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
         try:
             opened = _enter(handle, name)
             try:
-                here.directories.append(walk(opened, prefix + name, root, depth=depth - 1, most_files=most_files))
+                below = walk(
+                    opened, prefix + name, root, depth=depth - 1, most_files=most_files, hidden=hidden, inside=inside
+                )
+                here.directories.append(below)
             finally:
                 _close(opened)
         except FileNotFoundError:
@@ -154,6 +203,47 @@ def walk(handle: Handle, path: str, root: int, *, depth: int, most_files: int) -
                 raise  # or half a tree would be taken for gone
             here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
     return here
+
+
+def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
+    """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
+    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.denied, inner)):
+        return True
+    return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
+
+
+def count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, int]:
+    """How many skills a walk that enters dot folders would find at or below a directory, by names alone.
+
+    Returns the number of skills and of the names that were looked at. Those are at most `most_names`; when they are
+    as many, the number of skills may be too small.
+    """
+    skills = names = 0
+    todo = [(path, False)]
+    while todo and names < most_names:
+        place, inside = todo.pop()
+        inner: list[str] = []
+        dotted: list[str] = []
+        found = False
+        with suppress(OSError), open_directory(root_path, place) as handle, os.scandir(handle) as entries:
+            for entry in entries:
+                names += 1
+                if names >= most_names:
+                    break
+                name = entry.name
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if not is_ignored(name):
+                            inner.append(name)
+                        elif is_entered(name, hidden=True):
+                            dotted.append(name)
+                    elif name == SKILL_MD and entry.is_file(follow_symlinks=False):
+                        found = True
+        skills += found
+        inside = inside or found
+        if place.count("/") < MOST_LEVELS:
+            todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
+    return skills, names
 
 
 def read(root_path: str, file: SkillFile) -> bytes:
@@ -166,7 +256,7 @@ def read(root_path: str, file: SkillFile) -> bytes:
     try:
         descriptor = os.open(path, _FILE)
     except OSError as error:
-        raise StaleFile(path, error.strerror) from None
+        raise StaleFile(path, error.strerror, gone=error.errno in GONE) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
@@ -199,13 +289,16 @@ def look_again(root_path: str, file: SkillFile) -> SkillFile | None:
 def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
     """The regular file inside its root that a link stands for, or None.
 
-    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name.
+    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name. A dot
+    folder in which the link itself lies is not ignored, since the walk went there.
     """
     target = os.path.realpath(os.path.join(root_path, directory, name))
     if os.path.commonpath((target, root_path)) != root_path or target == root_path:
         return None
     location = os.path.relpath(target, root_path).replace(os.sep, "/")
-    if any(is_ignored(part) for part in location.split("/")) or not is_utf8(location):
+    parts, ours = location.split("/"), directory.split("/")
+    common = next((n for n, (part, own) in enumerate(zip(parts, ours, strict=False)) if part != own), len(ours))
+    if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
         return None
     return _file_at(root_path, root, location)
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mcp_skills_server.commands.options import limits, make_registry, roots, sites
+from mcp_skills_server.commands.progress import progress
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import printable
+from mcp_skills_server.model import Standing, printable
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.model import Problem, Skill
+
+_OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
+"""What shows only when all roots are looked at together, as `serve` does."""
+_UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
+_SERVED: Final = {
+    Standing.UNUSABLE: "no",
+    Standing.LENIENT: "only by tools, prompts and the Skills Protocol; it is in no listing",
+    Standing.VALID: "yes",
+}
 
 
 @click.command("list")
@@ -31,24 +42,24 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
       mcp-skills-server list ~/skills
       mcp-skills-server list ~/skills --format json
     """
-    from mcp_skills_server.model import Standing
-
     registry = make_registry(roots, options)
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
+    passed = _tell_of_passed(registry)
     if form == "json":
-        click.echo(json.dumps({"skills": [_summary(skill) for skill in skills]}, indent=2, ensure_ascii=False))
+        found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
+        click.echo(json.dumps(found | {"passed_over": passed}, indent=2, ensure_ascii=False))
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill in skills:
         told = _summary(skill)
         about = " ".join(str(told["description"]).split())
-        state = str(told["problems"]) + ("" if told["served"] else " (not served)")
+        state = str(told["problems"]) + _UNLISTED.get(skill.standing, "")
         rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
     if skills:
         _table(rows)
-    else:
+    elif not passed:
         click.echo("mcp-skills-server: no skill: no folder there has a SKILL.md", err=True)
     for problem in snapshot.problems:
         click.echo(str(problem), err=True)
@@ -74,7 +85,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     from mcp_skills_server.dialects import sep2076
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format.uris import uri
-    from mcp_skills_server.model import SKILL_MD, Standing
+    from mcp_skills_server.model import SKILL_MD
 
     if len(arguments) < 2:
         raise UsageError("show takes one or more roots and then the name of a skill, as in 'show ~/skills refunds'")
@@ -101,7 +112,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     for key in ("path", "name", "title", "version", "uri", "origin", "description"):
         if told[key]:
             click.echo(f"{key + ':':13}{' '.join(str(told[key]).split())}")
-    click.echo(f"{'served:':13}{'yes' if told['served'] else 'no'}\n")
+    click.echo(f"{'served:':13}{_SERVED[skill.standing]}\n")
     _table(
         [
             ("FILE", "BYTES", "DIGEST"),
@@ -131,38 +142,51 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
 def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
     """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
 
-    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site; each is
-    looked at alone. `list` shows which skill of several ROOTs hides which. Exit code 1 when there are errors.
+    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site. Each is looked at
+    alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
 
     \b
     Examples:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
-    found: set[Problem] = set()
-    count = 0
-    for path in paths:
-        registry = make_registry([path], options)
-        registry.load()
-        skills = registry.snapshot.skills.values()
-        count += len(skills)
-        found.update(registry.problems())
-        for skill in skills:
-            found.update(registry.inspect(skill))
-        if not skills:
-            click.echo(f"mcp-skills-server: no skill at {path}: no folder there has a SKILL.md", err=True)
+    registry = make_registry(paths, options)
+    registry.load()
+    passed = _tell_of_passed(registry)
+    # A root alone first: what another one hides is to be sound, too, and may be served without the other.
+    alone = [(root, registry.of_root(root)) for root in registry.roots]
+    found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
+    for _, snapshot in alone:
+        found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
+    skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
+    for skill in progress(skills, length=len(skills), label="Checking skills"):
+        found.update(registry.inspect(skill))
+    for root, snapshot in alone:
+        if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
+            click.echo(f"mcp-skills-server: no skill at {root.shown}: no folder there has a SKILL.md", err=True)
+    count = len(skills)
     problems = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
     errors = sum(problem.severity == "error" for problem in problems)
     ok = not (problems if strict else errors)
     if form == "json":
         told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(told | {"passed_over": passed}, indent=2, ensure_ascii=False))
     else:
         for problem in problems:
             click.echo(_annotation(problem) if form == "github" else str(problem))
         told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
         click.echo(", ".join(told), err=form == "github")
     return 0 if ok else 1
+
+
+def _tell_of_passed(registry: Registry) -> list[dict[str, Any]]:
+    """Say on stderr which skills were passed over with their dot folders, and return the same for a program."""
+    from mcp_skills_server.catalog.passed import passed_over
+
+    passed = passed_over(registry)
+    for each in passed:
+        click.echo(f"mcp-skills-server: {printable(str(each))}", err=True)
+    return [each.as_json() for each in passed]
 
 
 def _counted(count: int, what: str) -> str:

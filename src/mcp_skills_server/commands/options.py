@@ -30,16 +30,22 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def limits(command: _F) -> _F:
-    """The options that bound a skill."""
-    for name, default, words in (
-        ("depth", 6, "How many levels below a root a skill may lie."),
-        ("bytes", 16 << 20, "Bytes of one skill, all files together."),
-        ("files", 512, "Files of one skill."),
-        ("skill-md", 1 << 20, "Bytes of a SKILL.md."),
+    """The options that bound a skill, and the one for where skills may lie."""
+    command = click.option(
+        "--hidden/--no-hidden",
+        default=False,
+        envvar="MCP_SKILLS_HIDDEN",
+        help="Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
+    )(command)
+    for name, default, most, words in (
+        ("depth", 32, 64, "How many levels below a root a skill may lie."),
+        ("bytes", 16 << 20, None, "Bytes of one skill, all files together."),
+        ("files", 512, None, "Files of one skill."),
+        ("skill-md", 1 << 20, None, "Bytes of a SKILL.md."),
     ):
         option = click.option(
             f"--max-{name}",
-            type=click.IntRange(min=1),
+            type=click.IntRange(min=1, max=most),
             default=default,
             show_default=True,
             help=words,
@@ -245,7 +251,8 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.scan import Limits
 
-    limits = Limits(*(options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")))
+    measures = {name: options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")}
+    limits = Limits(**measures, hidden=options["hidden"])
     if all(os.path.isdir(root) for root in given):
         return Registry(given, limits), None
     from pathlib import Path

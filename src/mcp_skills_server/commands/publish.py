@@ -50,11 +50,14 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
+    from mcp_skills_server.catalog.passed import passed_over
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
 
     site = Site(output, headers=options["headers"], keep_days=options["keep"])
     registry.load()
+    for each in passed_over(registry):
+        _say(str(each))
     publication = Publication(registry, base=options["base_url"])
     differences = site.check(publication) if options["check"] else site.write(publication)
     edition = publication.latest or publication.edition()

@@ -65,9 +65,9 @@ CODES: dict[str, Code] = {
     "yaml-depth": _fatal("S40-13", "nest fewer levels"),
     "yaml-size": _fatal("S40-13", "move data out of the frontmatter into a file of its own"),
     "yaml-value": _fatal("S40-13", "put the value in quotes"),
-    # The bundle is over a limit.
-    "too-many-files": _fatal("S40-19", "split the skill, or raise --max-files"),
-    "too-many-bytes": _fatal("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
+    # The bundle is over a limit. Listings want every file of a skill; what reads one file at a time has a part of them.
+    "too-many-files": _unlisted("S40-19", "split the skill, or raise --max-files"),
+    "too-many-bytes": _unlisted("S40-19", "split the skill or host large files elsewhere, or raise --max-bytes"),
     "too-deep": _fatal("ASG-6", "move the skill nearer to the root, or raise --max-depth"),
     # Breaks what makes a skill: never in a SEP-2640 listing (S40-5).
     "name-missing": _unlisted("AS-3", "add 'name:' with the name of the directory"),

@@ -2,8 +2,8 @@
 
 YAML is read by the 1.2 core schema, because hosts read it in other languages and compare field by field (S40-45):
 booleans are true and false only, there are no dates and no base-60 numbers, strings stay verbatim. Fences are whole
-lines. Everything wrong in a file is reported at once. Time and memory are bounded by the size of the input: no
-recursion beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
+lines; blanks may follow them, as after YAML's own markers. Everything wrong in a file is reported at once. Time and
+memory are bounded by the size of the input: no recursion beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
@@ -33,6 +33,10 @@ MAX_EXPANSION: Final = 1 << 20
 MAX_YAML: Final = 1 << 17
 MAX_PROBLEMS: Final = 100
 _FENCE: Final = "---"
+_METADATA: Final = "metadata"
+_OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
+# The search starts on the opening fence's own line break, so that an empty frontmatter is found too.
+_CLOSING: Final = re.compile(r"\n---[ \t]*+(?:\n|\Z)")
 _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _BREAK_IN_1_1: Final = re.compile("[\x85\u2028\u2029]")
 
@@ -47,6 +51,8 @@ class Document:
         body: what follows the frontmatter: LF line ends, no BOM, no blank lines at either end (ASG-12).
         body_line: the 1-based line on which the body begins.
         problems: all that was found, in file order.
+        metadata: of each field of `metadata` its 1-based line and its text as it was written, None for what is no
+            single value.
     """
 
     frontmatter: Mapping[str, Json] | None
@@ -54,6 +60,7 @@ class Document:
     body: str
     body_line: int
     problems: tuple[Problem, ...]
+    metadata: Mapping[str, tuple[int, str | None]] = field(default_factory=dict[str, tuple[int, "str | None"]])
 
 
 def parse(raw: bytes) -> Document:
@@ -68,20 +75,21 @@ def parse(raw: bytes) -> Document:
         return _failed(problem("nul-byte", "the file holds a NUL byte", text.count("\n", 0, text.index("\0")) + 1))
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if not (text.startswith("---\n") or text == _FENCE):
+    opening = _OPENING.match(text)
+    if opening is None:
         return _failed(_no_opening(text))
-    # The search starts on the opening fence's own line break, so that an empty frontmatter is found too.
-    end = text.find("\n---\n", 3)
-    if end < 0 and text.endswith("\n---"):
-        end = len(text) - 4
-    if end < 0:
+    begin = opening.end() - opening[0].endswith("\n")
+    closing = _CLOSING.search(text, begin)
+    if closing is None:
         return _failed(_no_closing(text))
-    frontmatter, lines, problems = _load(text[4 : end + 1])
-    rest = text[end + 5 :]
+    builder = _Builder(text[begin + 1 : closing.start() + 1])
+    frontmatter = _load(builder)
+    rest = text[closing.end() :]
     blank = _BLANK_LINES.match(rest)
     body = rest[blank.end() :] if blank else rest
-    body_line = text.count("\n", 0, end) + 3 + rest.count("\n", 0, len(rest) - len(body))
-    return Document(frontmatter, lines, body.rstrip(), body_line, tuple(problems))
+    body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
+    problems = tuple(builder.problems)
+    return Document(frontmatter, builder.lines, body.rstrip(), body_line, problems, builder.metadata)
 
 
 def _failed(found: Problem) -> Document:
@@ -93,7 +101,7 @@ def _no_opening(text: str) -> Problem:
         return problem("frontmatter-missing", "the file is empty", 1)
     first = text.split("\n", 1)[0]
     if first.strip() == _FENCE:
-        return problem("frontmatter-missing", "the first line has blanks around '---'", 1, "remove them")
+        return problem("frontmatter-missing", "the first line has blanks before '---'", 1, "remove them")
     if text.lstrip().startswith("---\n"):
         return problem("frontmatter-missing", "blank lines stand before the first '---'", 1, "remove them")
     return problem("frontmatter-missing", "the file does not begin with a line '---'", 1)
@@ -103,19 +111,18 @@ def _no_closing(text: str) -> Problem:
     for number, line in enumerate(text.split("\n"), 1):
         if number > 1 and line.strip() == _FENCE:
             return problem(
-                "frontmatter-unclosed", "the closing '---' has blanks around it", number, "remove the blanks"
+                "frontmatter-unclosed", "the closing '---' has blanks before it", number, "remove the blanks"
             )
     return problem("frontmatter-unclosed", "the frontmatter that begins on line 1 never ends", 1)
 
 
-def _load(text: str) -> tuple[dict[str, Json] | None, dict[str, int], list[Problem]]:
+def _load(builder: _Builder) -> dict[str, Json] | None:
+    """The frontmatter, None when it cannot be used. What is wrong with it is added to the builder's problems."""
+    text = builder.text
     if len(text) > MAX_YAML:
-        return (
-            None,
-            {},
-            [problem("yaml-size", f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read", 2)],
-        )
-    builder = _Builder(text)
+        said = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
+        builder.problems.append(problem("yaml-size", said, 2))
+        return None
     odd = _BREAK_IN_1_1.search(text)
     if odd:
         line = text.count("\n", 0, odd.start()) + 2
@@ -149,8 +156,8 @@ def _load(text: str) -> tuple[dict[str, Json] | None, dict[str, int], list[Probl
                 problem("frontmatter-not-mapping", f"the frontmatter is {_kind(value)}, not a mapping", 2)
             )
         elif standing(builder.problems) > Standing.UNUSABLE:
-            return value, builder.lines, builder.problems
-    return None, builder.lines, builder.problems
+            return value
+    return None
 
 
 def _words(error: yaml.MarkedYAMLError) -> str:
@@ -205,18 +212,20 @@ class _Builder:
     """Builds JSON values from the parser's events, with every bound checked before it is passed."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
         self._next: Any = None
         self._nodes = 0
         self._expansion = 0
         self._anchors: dict[str, tuple[Json, int, int]] = {}
         self._open: set[str] = set()
+        self._field = ""
         self.lines: dict[str, int] = {}
+        self.metadata: dict[str, tuple[int, str | None]] = {}
         self.problems: list[Problem] = []
 
     def document(self) -> Json:
         """The value of the only document, None when there is none."""
-        self._next = _PARSER(self._text).get_event
+        self._next = _PARSER(self.text).get_event
         self._next()
         start: Any = self._next()
         if start.__class__.__name__ == "StreamEndEvent":
@@ -271,11 +280,15 @@ class _Builder:
         out: dict[str, Json] = {}
         while (event := self._next()).__class__ is not MappingEndEvent:
             key = self._key(event, depth)
+            line = event.start_mark.line + 2
             if depth == 0:
-                self.lines.setdefault(key, event.start_mark.line + 2)
+                self._field = key
+                self.lines.setdefault(key, line)
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_short(key)} stands twice")
             value = self._next()
+            if depth == 1 and self._field == _METADATA:
+                self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
             text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""
             if text and text[0] not in _MAYBE_SPECIAL and self._nodes < MAX_NODES:
                 # Nearly every value is such a plain text, and this is the hottest line of a scan.

@@ -6,6 +6,7 @@ belong to `validate`. Severity, effect and mend of each code stand in `codes.py`
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -136,10 +137,13 @@ def _metadata(subject: Subject) -> Iterator[Problem]:
         yield problem("metadata-type", "metadata is not a mapping", line)
         return
     wrong = [key for key, value in metadata.items() if not isinstance(value, str)]
-    if wrong:
-        yield problem(
-            "metadata-type", f"metadata has values that are not text: {', '.join(map(_short, wrong[:5]))}", line
-        )
+    for key in wrong[:_MOST_METADATA]:
+        where, written = subject.document.metadata.get(key, (line, None))
+        said = f"metadata has {_kind(metadata[key])} where text belongs: {_short(key)}"
+        yield problem("metadata-type", said, where, f"write {_as_text(key, metadata[key], written)}")
+    if len(wrong) > _MOST_METADATA:
+        more = len(wrong) - _MOST_METADATA
+        yield problem("metadata-type", f"metadata has {more} more values that are not text", line)
     seen: dict[str, str] = {}
     for key in metadata:
         other = seen.setdefault(key.casefold(), key)
@@ -147,6 +151,39 @@ def _metadata(subject: Subject) -> Iterator[Problem]:
             yield problem("metadata-keys", f"metadata has both {_short(other)} and {_short(key)}", line)
 
 
+def _kind(value: Json) -> str:
+    if value is None:
+        return "no value"
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (dict, list)):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return "a number" if isinstance(value, (int, float)) else "text"
+
+
+def _as_text(key: str, value: Json, written: str | None) -> str:
+    """The line of YAML that has this field of `metadata` as text; the words for it where that line would be long.
+
+    `written` is what stands in the file: a version 1.10 is the number 1.1, but the text "1.10".
+    """
+    if isinstance(value, list) and all(not isinstance(each, (dict, list)) for each in value):
+        text = ", ".join(each if isinstance(each, str) else json.dumps(each) for each in value)
+    elif isinstance(value, (dict, list)):
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    else:
+        text = "" if value is None else written if written is not None else json.dumps(value)
+    plain = _PLAIN_KEY.fullmatch(key) is not None and key.lower() not in _NO_PLAIN_KEYS
+    shown = key if plain else json.dumps(key, ensure_ascii=False)
+    line = f"{shown}: " + (f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False))
+    if len(line) > _LONGEST_LINE or not line.isprintable():
+        return f"{_short(key)} as one text in quotes"
+    return line
+
+
+_MOST_METADATA: Final = 10
+_LONGEST_LINE: Final = 200
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _SHAPED: Final = EXTENSION_FIELDS | {"title", "version", "tags"}
 
 

@@ -102,7 +102,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
         entries: list[Json] = []
         for skill in page:
             try:
-                entries.append(await entry(snapshot, skill))
+                entries.append(await _whole(registry, entry, snapshot, skill, last=last_try))
             except StaleFile as stale:
                 if not last_try:
                     raise
@@ -132,15 +132,16 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
     if wanted == "uri":
         entry = _entry_maker(registry, settings, caller)
 
-        async def by_its_uri(snapshot: Snapshot, _: bool) -> Result:
-            return _framed(settings, sep2640.one(await entry(snapshot, sep2640.find(snapshot, target))))
+        async def by_its_uri(snapshot: Snapshot, last_try: bool) -> Result:
+            skill = sep2640.find(snapshot, target)
+            return _framed(settings, sep2640.one(await _whole(registry, entry, snapshot, skill, last=last_try)))
 
         return await _answer_or_refuse(registry, by_its_uri, target)
     given = arguments(params)
 
-    async def by_name(snapshot: Snapshot, _: bool) -> Result:
+    async def by_name(snapshot: Snapshot, last_try: bool) -> Result:
         skill = sep2076.find(snapshot, target, settings.least)
-        body = await read_body(registry, skill)
+        body = await read_body(registry, skill, last=last_try)
         text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
         served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
@@ -170,12 +171,12 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
     """
     target = str(params["uri"])
 
-    async def ask(snapshot: Snapshot, _: bool) -> Result:
+    async def ask(snapshot: Snapshot, last_try: bool) -> Result:
         found = uris.find(snapshot, target, settings.least)
         if found is None:
             raise NotServed(target)
         skill, path = found
-        raw = await read(registry, skill.files[path])
+        raw = await read(registry, skill.files[path], last=last_try)
         return resources.contents(target, path, raw, settings.ttl_ms)
 
     try:
@@ -273,6 +274,28 @@ def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]
 
 def _descriptor(skill: Skill) -> dict[str, Json]:
     return resources.descriptor(skill, sep2076.title(skill))
+
+
+async def _whole(
+    registry: Registry,
+    entry: Callable[[Snapshot, Skill], Awaitable[Json]],
+    snapshot: Snapshot,
+    skill: Skill,
+    *,
+    last: bool,
+) -> Json:
+    """The entry of a skill; on the last try that of its last whole state, where a file of it is being rewritten.
+
+    Raises:
+        StaleFile: a file changed since its scan, or cannot be read.
+    """
+    try:
+        return await entry(snapshot, skill)
+    except StaleFile as stale:
+        before = registry.last_proved(skill) if last and stale.in_motion else None
+        if before is None:
+            raise
+        return await entry(snapshot, before)
 
 
 def _entry_maker(

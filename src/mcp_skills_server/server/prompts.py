@@ -51,11 +51,11 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
         raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
     given = arguments(params)
 
-    async def ask(snapshot: Snapshot, _: bool) -> Result:
+    async def ask(snapshot: Snapshot, last: bool) -> Result:
         skill = _find(snapshot, settings, target)
         name = sep2076.name_of(skill, snapshot, prompts.LEAST)
         declared = _declared(skill)
-        read = await body(registry, skill)
+        read = await body(registry, skill, last=last)
         words = ""
         if _is_free(skill):
             words = sep2076.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)

@@ -1,0 +1,113 @@
+"""A file that is rewritten without end: its skill is never missing and never unknown, and no bytes belie a digest."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from wire import Era, Wire, WireError, serving, write_skill
+
+_EVERY_S = 0.002
+
+
+def truncate(place: Path, text: str) -> None:
+    """As a plain write does it, in two steps, with a broken file between them."""
+    with place.open("w") as file:
+        file.write(text[:20])
+        file.flush()
+        time.sleep(_EVERY_S / 4)  # the writer's own pace, nothing that a test waits for
+        file.write(text[20:])
+
+
+def rename(place: Path, text: str) -> None:
+    """As a careful editor does it."""
+    new = place.with_name(".new")
+    new.write_text(text)
+    new.rename(place)
+
+
+def unlink(place: Path, text: str) -> None:
+    """As some editors do it: for a moment there is no such file."""
+    place.unlink()
+    place.write_text(text)
+
+
+@contextmanager
+def rewritten(work: Callable[[Path, str], None], *places: Path) -> Iterator[list[int]]:
+    """Rewrite these files every 2 ms, each time with another length; yields how often that was done so far."""
+    stop, done = threading.Event(), [0]
+
+    def go_on() -> None:
+        while not stop.wait(_EVERY_S):
+            done[0] += 1
+            for place in places:
+                head = "---\nname: busy\ndescription: Is rewritten all the time, in tests.\n---\n\n"
+                work(place, (head if place.name == "SKILL.md" else "") + "# Busy\n\n" + "x" * (done[0] % 500) + "\n")
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        thread.join()
+
+
+def answers(wire: Wire, uri: str) -> None:
+    """The skill as each of the four questions shows it."""
+    assert {each["uri"] for each in wire.request("skills/list")["skills"]} == {uri, "skill://calm/SKILL.md"}
+    assert wire.request("skills/get", {"uri": uri})["skill"]["frontmatter"]["name"] == "busy"
+    assert wire.request("skills/get", {"name": "busy"})["instructions"].startswith("# Busy")
+    assert wire.request("resources/list")["resources"][0]["uri"] == uri
+
+
+@pytest.mark.parametrize("work", [truncate, rename, unlink])
+def test_a_skill_that_is_rewritten_all_the_time_is_never_missing_and_never_unknown(
+    tmp_path: Path, work: Callable[[Path, str], None]
+) -> None:
+    busy, uri = write_skill(tmp_path / "busy", body="# Busy\n", guide_md="x"), "skill://busy/SKILL.md"
+    write_skill(tmp_path / "calm")
+    with serving(tmp_path) as wire:
+        answers(wire, uri)
+        with rewritten(work, busy / "SKILL.md", busy / "guide.md") as done:
+            for _ in range(260):
+                answers(wire, uri)
+            assert done[0] > 100
+        assert wire.process.poll() is None
+
+
+def test_what_is_read_meanwhile_has_the_digest_of_some_whole_state(tmp_path: Path, era: Era) -> None:
+    busy, uri = write_skill(tmp_path / "busy", body="# Busy\n"), "skill://busy/SKILL.md"
+    with serving(tmp_path, era=era) as wire, rewritten(rename, busy / "SKILL.md"):
+        seen: set[str] = set()
+        for _ in range(40):
+            (resource,) = wire.request("skills/get", {"uri": uri})["skill"]["resources"]
+            content = wire.request("resources/read", {"uri": uri})["contents"][0]
+            raw = content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
+            assert raw.startswith(b"---\nname: busy\n") and raw.endswith(b"\n")
+            seen |= {resource["digest"], "sha256:" + hashlib.sha256(raw).hexdigest()}
+        assert len(seen) > 1
+
+
+def test_a_broken_edit_that_stays_is_left_out_and_said_to_be(tmp_path: Path, era: Era) -> None:
+    busy = write_skill(tmp_path / "busy")
+    write_skill(tmp_path / "calm")
+    with serving(tmp_path, era=era) as wire:
+        if era == "modern":
+            wire.listen(skillsListChanged=True)
+        assert len(wire.every_skill()) == 2
+        os.truncate(busy / "SKILL.md", 10)
+        wire.until("notifications/skills/list_changed")
+        assert [each["name"] for each in wire.every_skill()] == ["calm"]
+        with pytest.raises(WireError, match="Unknown skill"):
+            wire.request("skills/get", {"uri": "skill://busy/SKILL.md"})
+        wire.close()
+        assert b"skill busy: no longer served: " in wire.stderr

@@ -42,6 +42,11 @@ class Limits:
     bytes: int = 16 << 20
     depth: int = 6
 
+    @property
+    def reach(self) -> int:
+        """Levels of directories below a root that a scan looks into, and a watch hears of."""
+        return self.depth + _LOOK_BELOW
+
 
 @dataclass(frozen=True, slots=True)
 class Root:
@@ -93,7 +98,7 @@ def scan(root: Root, part: str, known: Mapping[str, Skill], namespace: str, limi
         OSError: the directory cannot be opened.
     """
     depth = part.count("/") + 1 if part else 0
-    below = limits.depth + _LOOK_BELOW - depth
+    below = limits.reach - depth
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
     else:

@@ -34,7 +34,8 @@ FLOORS = {
 PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py")
 NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
-    "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "inotify_simple", "random",
+    "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
+    "inotify_simple",
 }  # fmt: skip
 KNOW_THE_SDK = {"server/app.py", "server/attach.py", "server/notify.py", "web/app.py", "web/guards.py"}
 OPEN_SKILL_FILES = "catalog/"

@@ -83,6 +83,10 @@ class Registry:
         self._loose: list[list[tuple[str, Problem]]] = [[] for _ in self.roots]
         self._missing: dict[int, Problem] = {}
         self._listeners: dict[object, Callable[[Changes], None]] = {}
+        self.followed = False
+        """Whether something calls `tell_deferred` now and then, so that `recover` need not tell."""
+        self._recovering = False
+        self._deferred = Changes({}, {})
         self._bodies: OrderedDict[Skill, Body] = OrderedDict()
         self._bodies_size = 0
         self._bodies_lock = threading.Lock()
@@ -223,6 +227,13 @@ class Registry:
         return changes
 
     def _tell(self, changes: Changes) -> None:
+        if self._deferred:
+            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
+            if not changes:
+                return  # all of it was taken back
+        if self._recovering and self.followed:
+            self._deferred = changes
+            return
         for listener in list(self._listeners.values()):
             try:
                 listener(changes)
@@ -310,8 +321,23 @@ class Registry:
         return skill in self._bodies
 
     def recover(self, stale: StaleFile) -> Changes:
-        """Look again at what a stale file touches."""
-        return self.refresh([stale.path])
+        """Look again at what a stale file touches.
+
+        While the disk is followed, listeners hear of it with what else is found there: a client that reads during a
+        burst would otherwise hear of each skill by itself.
+        """
+        with self._lock:
+            self._recovering = True
+            try:
+                return self.refresh([stale.path])
+            finally:
+                self._recovering = False
+
+    def tell_deferred(self) -> None:
+        """Tell the listeners what `recover` found and nobody told since."""
+        with self._lock:
+            if self._deferred:
+                self._tell(Changes({}, {}))
 
     def prove(self, skill: Skill) -> None:
         """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit.

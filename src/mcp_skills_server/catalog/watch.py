@@ -65,6 +65,7 @@ class Watcher:
     def start(self) -> None:
         """Begin: arm, load, then follow."""
         self._unsubscribe = self._registry.subscribe(self._note)
+        self._registry.followed = True
         self._note(Changes({}, self._registry.snapshot.skills))
         for work in (self._follow, self._prove):
             thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
@@ -78,6 +79,7 @@ class Watcher:
         self._unproved.put(None)
         for thread in self._threads:
             thread.join(timeout)
+        self._registry.followed = False
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -118,6 +120,7 @@ class Watcher:
                         burst.add(events.wait(left), time.monotonic())
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
+                self._registry.tell_deferred()
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
@@ -133,6 +136,7 @@ class Watcher:
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
+            self._registry.tell_deferred()
         else:
             self._registry.load()
 

@@ -33,7 +33,7 @@ _PAUSE_S: Final = 0.25
 """Before the watch is armed anew: what ended it may still be going on."""
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
-"""A poll pauses for so many times as long as it took: at most a fifth of one processor."""
+"""A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
@@ -124,9 +124,11 @@ class Watcher:
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
+            worked = time.thread_time()
             self._load_or_refresh()
-            took = time.monotonic() - began
-            self._stop.wait(min(max(_POLL_S, _POLL_SHARE * took), max(0.0, until - time.monotonic())))
+            worked = time.thread_time() - worked
+            now = time.monotonic()
+            self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))
 
     def _report(self, trouble: str, *, traceback: bool = False) -> None:
         if trouble != self._trouble:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,6 +243,30 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
         edit(tmp_path, "one", 2)
         told.until(version("one", 2))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
+def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    plant(tmp_path, skills("one", "two"))
+    real, tries = registry_module.scan, iter(range(100))
+
+    def scan(*arguments: Any) -> Any:
+        found = real(*arguments)
+        if next(tries) == 0:
+            for _ in range(most // 2 + 10):
+                os.utime(tmp_path / "one/SKILL.md")
+                os.utime(tmp_path / "two/SKILL.md")
+            plant(tmp_path, skills("three/four"))
+        return found
+
+    monkeypatch.setattr(registry_module, "scan", scan)
+    with watching(tmp_path) as (_, told):
+        told.until(serves("one", "three/four", "two"))
+        edit(tmp_path, "three/four", 2)
+        told.until(version("three/four", 2))
 
 
 @pytest.mark.usefixtures("source")

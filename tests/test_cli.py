@@ -204,7 +204,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
 
 
 def test_the_command_line_imports_lazily() -> None:
-    heavy = ("mcp", "anyio", "yaml", "watchfiles", "markdown_it", "pydantic")
+    heavy = ("mcp", "anyio", "yaml", "watchfiles", "inotify_simple", "markdown_it", "pydantic")
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"

@@ -35,6 +35,7 @@ PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py"
 NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
+    "inotify_simple",
 }  # fmt: skip
 KNOW_THE_SDK = {
     "server/app.py", "server/attach.py", "server/callers.py", "server/exchange.py", "server/notify.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -134,6 +135,26 @@ def test_changes_are_true_only_when_there_are_some():
     assert not Changes({}, {})
     assert Changes({"a": skill("a")}, {})
     assert Changes({}, {"a": skill("a")})
+
+
+SNAPSHOTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2))
+
+
+@given(st.lists(SNAPSHOTS, min_size=3, max_size=4))
+def test_changes_that_follow_each_other_are_the_change_from_first_to_last(states: list[dict[str, int]]):
+    shared = {(path, number): skill(path) for path in "abc" for number in range(3)}
+    snapshots = [{path: shared[path, number] for path, number in state.items()} for state in states]
+
+    def between(old: dict[str, Skill], new: dict[str, Skill]) -> Changes:
+        before = {path: one for path, one in old.items() if new.get(path) is not one}
+        return Changes(before, {path: one for path, one in new.items() if old.get(path) is not one})
+
+    found = Changes({}, {})
+    for old, new in pairwise(snapshots):
+        found = found.then(between(old, new))
+    direct = between(snapshots[0], snapshots[-1])
+    assert {path: one for path, one in found.before.items() if found.after.get(path) is not one} == direct.before
+    assert {path: one for path, one in found.after.items() if found.before.get(path) is not one} == direct.after
 
 
 def test_all_problems_come_by_skill_path_and_then_the_loose_ones():

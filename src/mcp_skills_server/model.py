@@ -199,6 +199,12 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.before or self.after)
 
+    def then(self, later: Changes) -> Changes:
+        """Both as one: the snapshot after the later ones minus that before these."""
+        before = {path: skill for path, skill in later.before.items() if path not in self.after}
+        after = {path: skill for path, skill in self.after.items() if path not in later.before}
+        return Changes({**self.before, **before}, {**after, **later.after})
+
     @cached_property
     def files(self) -> frozenset[tuple[str, str]]:
         """(skill path, file path) of every file that was added, removed or has other bytes."""

@@ -2,74 +2,43 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
-from watchfiles import _rust_notify
 
+from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
 from mcp_skills_server.catalog import registry as registry_module
+from mcp_skills_server.catalog import watch
+from mcp_skills_server.catalog.events import TreeEvents, is_ignored_below, open_events
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.watch import Watcher, is_ignored_below
-from mcp_skills_server.model import Changes, Skill, Standing
-
-
-@contextmanager
-def watching(*roots: Path, **options: Any) -> Iterator[tuple[Registry, Told]]:
-    """A registry under watch, after its first scan."""
-    registry = Registry(roots)
-    told, watcher = Told(registry), Watcher(registry, **options)
-    watcher.start()
-    try:
-        assert registry.loaded.wait(DEADLINE)
-        told.next()
-        yield registry, told
-    finally:
-        watcher.stop(DEADLINE)
-        assert not [thread for thread in watcher._threads if thread.is_alive()]
-
-
-def serves(*paths: str) -> Callable[[Registry], bool]:
-    return lambda registry: registry.snapshot.paths(Standing.VALID) == sorted(paths)
-
-
-def version(path: str, number: int) -> Callable[[Registry], bool]:
-    return lambda registry: registry.snapshot.skills[path].frontmatter.get("version") == number
-
-
-def edit(top: Path, path: str, number: int) -> None:
-    plant(top, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
-
-
-class Heard(logging.Handler):
-    """Log records that a test can wait for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: SimpleQueue[logging.LogRecord] = SimpleQueue()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.put(record)
-
-    def next(self) -> str:
-        return self.records.get(timeout=DEADLINE).getMessage()
+from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.model import Changes, Skill
 
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
-    handler, logger = Heard(), logging.getLogger("mcp_skills_server")
-    logger.addHandler(handler)
-    yield handler
-    logger.removeHandler(handler)
+    with hearing() as handler:
+        yield handler
 
 
+@pytest.fixture(params=["directories", "trees"])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
+    if request.param == "trees":
+        monkeypatch.setattr(watch, "open_events", TreeEvents)
+    return request.param
+
+
+@pytest.mark.usefixtures("source")
 def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
     plant(tmp_path, skills("one"))
@@ -86,6 +55,7 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
         told.until(serves("one", "two"))
 
 
+@pytest.mark.usefixtures("source")
 def test_an_edit_shows(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", "deep/down/two"))
     with watching(tmp_path) as (_, told):
@@ -103,6 +73,7 @@ def test_a_burst_of_writes_is_told_in_few_words(tmp_path: Path) -> None:
         assert len(told.all) - 1 <= 3
 
 
+@pytest.mark.usefixtures("source")
 def test_a_new_skill_directory_with_all_its_content_shows(tmp_path: Path) -> None:
     with watching(tmp_path) as (registry, told):
         plant(tmp_path, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(30)})
@@ -110,6 +81,7 @@ def test_a_new_skill_directory_with_all_its_content_shows(tmp_path: Path) -> Non
         assert serves("acme/new")(registry)
 
 
+@pytest.mark.usefixtures("source")
 def test_a_save_by_renaming_over_shows(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
@@ -118,6 +90,7 @@ def test_a_save_by_renaming_over_shows(tmp_path: Path) -> None:
         told.until(version("one", 2))
 
 
+@pytest.mark.usefixtures("source")
 def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
     plant(tmp_path / "outside", skills("two/three"))
@@ -167,6 +140,7 @@ def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
         assert registry.snapshot.skills["one"] is one
 
 
+@pytest.mark.usefixtures("source")
 def test_a_root_that_is_deleted_and_made_anew_at_once_is_followed_on(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, and a watch on the old one hears nothing."""
     root = plant(tmp_path / "root", skills("one"))
@@ -180,6 +154,7 @@ def test_a_root_that_is_deleted_and_made_anew_at_once_is_followed_on(tmp_path: P
         told.until(version("two", 3))
 
 
+@pytest.mark.usefixtures("source")
 def test_a_root_that_is_away_for_a_while_is_told_and_followed_on(tmp_path: Path, heard: Heard) -> None:
     root = plant(tmp_path / "root", skills("one"))
     plant(tmp_path / "other", skills("two"))
@@ -196,6 +171,7 @@ def test_a_root_that_is_away_for_a_while_is_told_and_followed_on(tmp_path: Path,
         told.until(version("one", 3))
 
 
+@pytest.mark.usefixtures("source")
 def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
     registry = Registry([root])
@@ -221,75 +197,25 @@ def test_polling_sees_the_same(tmp_path: Path) -> None:
         told.until(serves("one", "two"))
 
 
-def test_a_watch_that_cannot_be_armed_falls_back_to_polling(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
-) -> None:
-    real, polled = _rust_notify.RustNotify, list[bool]()
-
-    def notify(paths: list[str], debug: bool, poll: bool, *more: Any) -> Any:
-        polled.append(poll)
-        if not poll:
-            raise OSError("inotify watch limit reached")
-        return real(paths, debug, poll, *more)
-
-    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
-    plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
-        assert "inotify watch limit reached); polling instead" in heard.next()
-        edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
-    assert polled == [False, True]
-
-
-def test_where_no_watch_can_be_armed_at_all_the_skills_are_served_and_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def notify(*_: Any) -> Any:
-        raise OSError("no watch here")
-
-    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
-    plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
-        edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
-
-
 def test_a_watch_that_breaks_is_armed_again_and_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
 ) -> None:
-    real, tries = _rust_notify.RustNotify, iter(range(100))
+    tries = iter(range(100))
 
-    def notify(*arguments: Any) -> Any:
+    def opened(*arguments: Any, **options: Any) -> Any:
         if next(tries) < 2:
             raise RuntimeError("broken")
-        return real(*arguments)
+        return open_events(*arguments, **options)
 
-    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
+    monkeypatch.setattr(watch, "open_events", opened)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
         assert "arming it again" in heard.next()
+        assert "events are back" in heard.next()
         edit(tmp_path, "one", 2)
         told.until(version("one", 2))
         edit(tmp_path, "one", 3)
         told.until(version("one", 3))
-    assert heard.records.empty()
-
-
-def test_a_root_that_goes_while_the_watch_is_armed_is_nothing_to_poll_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
-) -> None:
-    real, tries = _rust_notify.RustNotify, iter(range(100))
-
-    def notify(paths: list[str], debug: bool, poll: bool, *more: Any) -> Any:
-        assert not poll
-        if next(tries) == 0:
-            raise FileNotFoundError(paths[0])
-        return real(paths, debug, poll, *more)
-
-    monkeypatch.setattr(_rust_notify, "RustNotify", notify)
-    with watching(plant(tmp_path, skills("one"))) as (_, told):
-        edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
     assert heard.records.empty()
 
 
@@ -305,20 +231,46 @@ def test_a_file_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) ->
 
 def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Deaf:
-        def __init__(self, *_: Any) -> None: ...
-        def __enter__(self) -> Deaf:
-            return self
+        def __init__(self, _tops: Any, stop: threading.Event, *, hidden: bool) -> None:
+            self._stop = stop
 
-        def __exit__(self, *_: object) -> None: ...
-        def watch(self, *arguments: Any) -> str:
-            return "stop" if arguments[-1].wait(0.01) else "timeout"
+        def wait(self, _seconds: float) -> set[str]:
+            self._stop.wait(0.01)
+            return set()
 
-    monkeypatch.setattr(_rust_notify, "RustNotify", Deaf)
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(watch, "open_events", Deaf)
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
         edit(tmp_path, "one", 2)
         told.until(version("one", 2))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
+def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    plant(tmp_path, skills("one", "two"))
+    real, tries = registry_module.scan, iter(range(100))
+
+    def scan(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        if next(tries) == 0:
+            for _ in range(most // 2 + 10):
+                os.utime(tmp_path / "one/SKILL.md")
+                os.utime(tmp_path / "two/SKILL.md")
+            plant(tmp_path, skills("three/four"))
+        return found
+
+    monkeypatch.setattr(registry_module, "scan", scan)
+    with watching(tmp_path) as (_, told):
+        told.until(serves("one", "three/four", "two"))
+        edit(tmp_path, "three/four", 2)
+        told.until(version("three/four", 2))
+
+
+@pytest.mark.usefixtures("source")
 def test_a_root_in_an_ignored_directory_of_another_root_is_followed(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", ".agents/skills/two"))
     with watching(tmp_path, tmp_path / ".agents/skills") as (_, told):
@@ -365,6 +317,7 @@ def test_a_path_is_ignored_when_it_is_below_every_root_that_holds_it(path: str, 
     assert is_ignored_below(path, ["/r", "/.hidden/node_modules/s", "/r/.agents/skills"]) is ignored
 
 
+@pytest.mark.usefixtures("source")
 def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path) -> None:
     """As git-sync and Kubernetes publish a folder: whole, by moving one link."""
     for name in ("first", "second"):
@@ -393,3 +346,12 @@ def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path)
         assert told.get(timeout=10).after["from-second"].description.startswith("Edited")
     finally:
         watcher.stop()
+
+
+@pytest.mark.usefixtures("source")
+def test_edits_in_dot_folders_show_where_they_are_served(tmp_path: Path) -> None:
+    """With `--hidden` the watch looks where the scan looks."""
+    plant(tmp_path, {".curated/one/SKILL.md": skill_md("one")})
+    with watching(tmp_path, limits=Limits(hidden=True)) as (_, told):
+        plant(tmp_path, {".curated/two/SKILL.md": skill_md("two")})
+        told.until(serves(".curated/one", ".curated/two"))

@@ -96,6 +96,10 @@ class Registry:
         self._bodies: Kept[Skill, Body] = Kept(_BODIES_KEPT, _BODIES_SIZE, lambda body: body.text)
         self._replacing: Kept[SkillFile, bytes] = Kept(_BODIES_KEPT, _BODIES_SIZE, lambda raw: raw)
         self._proved: dict[str, Skill] = {}
+        self.followed = False
+        """Whether something calls `tell_deferred` now and then, so that `recover` need not tell."""
+        self._recovering = False
+        self._deferred = Changes({}, {})
         self._digest_lock = threading.Lock()
 
     # Keeping current
@@ -271,6 +275,11 @@ class Registry:
                 self._proved[path] = skill
 
     def _tell(self, changes: Changes, *, first: bool = False) -> None:
+        if self._deferred:
+            changes, self._deferred = self._deferred.then(changes), Changes({}, {})
+        if changes and self._recovering and self.followed:
+            self._deferred = changes
+            return
         for listener, problems in list(self._listeners.values()):
             if not (changes or first or problems):
                 continue
@@ -376,8 +385,23 @@ class Registry:
         return skill in self._bodies
 
     def recover(self, stale: StaleFile) -> Changes:
-        """Look again at what a stale file touches."""
-        return self.refresh([stale.path])
+        """Look again at what a stale file touches.
+
+        While the disk is followed, listeners hear of it with what else is found there: a client that reads during a
+        burst would otherwise hear of each skill by itself.
+        """
+        with self._lock:
+            self._recovering = True
+            try:
+                return self.refresh([stale.path])
+            finally:
+                self._recovering = False
+
+    def tell_deferred(self) -> None:
+        """Tell the listeners what `recover` found and nobody told since."""
+        with self._lock:
+            if self._deferred:
+                self._tell(Changes({}, {}))
 
     def prove(self, skill: Skill) -> None:
         """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit.

@@ -1,9 +1,9 @@
-"""watchfiles' events -> registry.refresh -> the registry's listeners.
+"""Events -> registry.refresh -> the registry's listeners.
 
-The watch is armed before the first scan, or an edit in between would be lost. Events are hints: they say where to
-look, the scan says what changed. A slow reconcile looks everywhere, because events do get lost (overflow, NFS,
-containers). Runs in a thread of its own: arming holds the interpreter for half a second in a large tree, and that
-must not happen before the client has its answer to `initialize`.
+The watch is armed before the first scan, or an edit in between would be lost. Events say where to look, the scan says
+what changed. After a while everything is looked at, and the watch armed anew, because events do get lost (NFS,
+containers, mounts). Where the system gives no events, the scan is repeated instead. Runs in a thread of its own: arming
+takes half a second in a large tree, and the client has its answer to `initialize` before.
 """
 
 from __future__ import annotations
@@ -13,26 +13,29 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from queue import SimpleQueue
 from typing import Final
 
+from mcp_skills_server.catalog.burst import Burst
+from mcp_skills_server.catalog.events import CannotWatch, WatchLost, open_events
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.tree import is_ignored
+from mcp_skills_server.catalog.scan import Root
 from mcp_skills_server.model import Changes, Skill
 
 logger = logging.getLogger(__name__)
 
-_STEP_MS: Final = 40
-"""How long it must be quiet before a burst counts as over; also what an edit waits at the least."""
-_BURST_MS: Final = 1_000
-_POLL_MS: Final = 200
-_POLL_BLIND_S: Final = 1.1
-"""A poll compares time stamps by the second: what follows a change so soon, only a scan sees."""
-_IDLE_MS: Final = 500
+_IDLE_S: Final = 0.5
 """How often an idle watch looks whether its roots are still the same directories."""
-_RETRY_S: Final = 0.5
-_DELETED: Final = 3
+_CALM_S: Final = 0.2
+"""What follows so soon on a report is more of the same, and no lone edit."""
+_PAUSE_S: Final = 0.25
+"""Before the watch is armed anew: what ended it may still be going on."""
+_POLL_S: Final = 0.5
+_POLL_SHARE: Final = 4
+"""A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
 RECONCILE_S: Final = 300.0
+AGAIN_S: Final = 60.0
 
 
 class Watcher:
@@ -42,20 +45,27 @@ class Watcher:
         registry: loaded by the watcher, once the watch is armed.
         poll: look at time stamps instead of waiting for events, for network file systems.
         reconcile: seconds between full scans.
+        again: seconds after which events are tried again where the system had none to give.
     """
 
-    def __init__(self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S) -> None:
+    def __init__(
+        self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S, again: float = AGAIN_S
+    ) -> None:
         self._registry = registry
         self._poll = poll
         self._reconcile = reconcile
+        self._again = again
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._trouble = ""
+        """Why there are no events, as it was last logged; empty while there are."""
 
     def start(self) -> None:
         """Begin: arm, load, then follow."""
         self._unsubscribe = self._registry.subscribe(self._note)
+        self._registry.followed = True
         self._note(Changes({}, self._registry.snapshot.skills))
         for work in (self._follow, self._prove):
             thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
@@ -69,63 +79,68 @@ class Watcher:
         self._unproved.put(None)
         for thread in self._threads:
             thread.join(timeout)
+        self._registry.followed = False
 
     def _follow(self) -> None:
-        poll, told = self._poll, False
         while not self._stop.is_set():
-            # Where they lead now, and not at the start: a root may be a link that is moved.
-            present = [path for root in self._registry.roots if os.path.isdir(path := os.path.realpath(root.given))]
             try:
-                if present:
-                    self._watch(present, poll=poll)
-                    told = False
+                if self._poll:
+                    self._look_every_so_often(float("inf"))
                 else:
-                    self._load_or_refresh()
-            except FileNotFoundError:
-                pass  # a root went while the watch was being armed
-            except OSError as error:
-                if not poll:
-                    logger.warning("the file watch failed (%s); polling instead", error)
-                    poll = True
-                self._load_or_refresh()
+                    self._hear()
+            except WatchLost:
+                pass
+            except CannotWatch as error:
+                self._report(f"{error}; until then the folders are looked at every second or so")
+                self._look_every_so_often(time.monotonic() + self._again)
+                continue
             except Exception:
                 # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
-                if not told:
-                    logger.exception("the file watch failed; arming it again")
-                    told = True
+                self._report("the file watch failed; arming it again", traceback=True)
                 self._load_or_refresh()
-            self._stop.wait(_RETRY_S)
+            self._stop.wait(_PAUSE_S)
 
-    def _watch(self, paths: list[str], *, poll: bool) -> None:
-        """Follow these directories until one of them is no longer the same, or another root appears."""
-        # The backend itself and not watchfiles.watch(), whose generator cannot tell when the watch is armed.
-        from watchfiles._rust_notify import RustNotify
-
-        identities = _identities(self._registry)
-        with RustNotify(paths, False, poll, _POLL_MS, True, True) as notify:
+    def _hear(self) -> None:
+        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again."""
+        roots = self._registry.roots
+        identities = _identities(roots)
+        # Where they lead now, and not at the start: a root may be a link that is moved.
+        tops = [os.path.realpath(root.given) for root in roots]
+        with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             self._load_or_refresh()
-            due = time.monotonic() + (_POLL_BLIND_S if poll else self._reconcile)
-            while _identities(self._registry) == identities:
-                changes = notify.watch(_BURST_MS, _STEP_MS, _IDLE_MS, self._stop)
-                if changes in ("stop", "signal"):
-                    return
-                if not isinstance(changes, str) and any(kind == _DELETED and path in paths for kind, path in changes):
-                    return  # the next directory of this path may even have its inode
-                if time.monotonic() >= due:
-                    self._registry.refresh()
-                    due = time.monotonic() + self._reconcile
-                elif not isinstance(changes, str):
-                    self._registry.refresh(self._relevant(path for _, path in changes))
-                    due = min(due, time.monotonic() + _POLL_BLIND_S) if poll else due
+            if self._trouble:
+                logger.warning("file events are back; changes are heard of at once again")
+                self._trouble = ""
+            until, reported = time.monotonic() + self._reconcile, -_CALM_S
+            while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
+                if heard := events.wait(_IDLE_S):
+                    now = time.monotonic()
+                    burst = Burst(heard, now, lone=now - reported > _CALM_S)
+                    while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
+                        burst.add(events.wait(left), time.monotonic())
+                    if self._registry.refresh(burst.paths):
+                        reported = time.monotonic()
+                self._registry.tell_deferred()
+
+    def _look_every_so_often(self, until: float) -> None:
+        while not self._stop.is_set() and (began := time.monotonic()) < until:
+            worked = time.thread_time()
+            self._load_or_refresh()
+            worked = time.thread_time() - worked
+            now = time.monotonic()
+            self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))
+
+    def _report(self, trouble: str, *, traceback: bool = False) -> None:
+        if trouble != self._trouble:
+            logger.warning(trouble, exc_info=traceback)
+            self._trouble = trouble
 
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
+            self._registry.tell_deferred()
         else:
             self._registry.load()
-
-    def _relevant(self, paths: Iterable[str]) -> list[str]:
-        return [path for path in paths if not is_ignored_below(path, [root.path for root in self._registry.roots])]
 
     def _prove(self) -> None:
         """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
@@ -140,25 +155,13 @@ class Watcher:
             self._unproved.put(skill)
 
 
-def is_ignored_below(path: str, roots: Iterable[str]) -> bool:
-    """Whether a part of `path` has an ignored name, below whichever root. A root's own path may hold anything."""
-    found = False
+def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
+    """What tells each root from another directory at its path, and from itself with other permissions."""
+    out: list[tuple[int, ...] | None] = []
     for root in roots:
-        if path == root:
-            return False
-        if path.startswith(root + os.sep):
-            found = any(is_ignored(part) for part in path[len(root) + 1 :].split(os.sep) if part)
-            if not found:
-                return False
-    return found
-
-
-def _identities(registry: Registry) -> list[tuple[int, int] | None]:
-    out: list[tuple[int, int] | None] = []
-    for root in registry.roots:
         try:
             found = os.stat(root.given)
-            out.append((found.st_dev, found.st_ino))
+            out.append((found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid))
         except OSError:
             out.append(None)
     return out

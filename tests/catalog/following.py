@@ -1,0 +1,71 @@
+"""A registry under watch, and what a test waits for in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from catalog.forest import DEADLINE, Told, plant, skill_md
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.model import Standing
+
+
+@contextmanager
+def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Registry, Told]]:
+    """A registry under watch, after its first scan."""
+    registry = Registry(roots, limits)
+    told, watcher = Told(registry), Watcher(registry, **options)
+    watcher.start()
+    try:
+        assert registry.loaded.wait(DEADLINE)
+        told.next()
+        yield registry, told
+    finally:
+        watcher.stop(DEADLINE)
+        assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+def serves(*paths: str) -> Callable[[Registry], bool]:
+    """Whether exactly these skills are served."""
+    return lambda registry: registry.snapshot.paths(Standing.VALID) == sorted(paths)
+
+
+def version(path: str, number: int) -> Callable[[Registry], bool]:
+    """Whether the skill was last seen as `edit` wrote it with this number."""
+    return lambda registry: registry.snapshot.skills[path].frontmatter.get("version") == number
+
+
+def edit(top: Path, path: str, number: int) -> None:
+    """Write the SKILL.md of a skill, with this version."""
+    plant(top, {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2], f"version: {number}")})
+
+
+class Heard(logging.Handler):
+    """Log records that a test can wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: SimpleQueue[logging.LogRecord] = SimpleQueue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.put(record)
+
+    def next(self) -> str:
+        return self.records.get(timeout=DEADLINE).getMessage()
+
+
+@contextmanager
+def hearing() -> Iterator[Heard]:
+    """What is logged meanwhile."""
+    handler, logger = Heard(), logging.getLogger("mcp_skills_server")
+    logger.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        logger.removeHandler(handler)

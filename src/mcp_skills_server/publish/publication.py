@@ -265,9 +265,9 @@ class Publication:
         return known.made
 
     def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
-        archive.check_paths(skill.files)
         if known := self._known(skill):
             return Published(skill, known)
+        archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
             files = {path: (raw, mode) for (path, raw), mode in zip(read.items(), modes, strict=True)}
@@ -363,9 +363,10 @@ class Publication:
         """
         for each in edition.skills.values():
             yield Item(each.artifact.path, each.artifact.digest, partial(self._raw, each.artifact.path))
-            if each.skill.name in edition.older:
+            name = each.skill.name
+            if name in edition.older:
                 for path, file in each.skill.files.items():
-                    place = f"{wellknown.DIRECTORY_0_1}{each.skill.name}/{path}"
+                    place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
                     yield Item(place, self.registry.digest(file), partial(self._file, each, path))
         yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)

@@ -97,7 +97,7 @@ class Memory:
         self._place = None if cache is None else cache / name
         self._skills: dict[str, tuple[str, str, list[str]]] = {}
         self._files: dict[str, tuple[str, Mark]] = {}
-        self._raw = b""
+        self._marks: dict[Skill, str] = {}
         if self._place is not None:
             with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
                 self._read(self._place.read_bytes())
@@ -110,12 +110,11 @@ class Memory:
             path: (str(mark), str(place), _strings(rest)) for path, (mark, place, rest) in said["skills"].items()
         }
         self._files = {path: (str(digest), tuple(mark)) for path, (digest, *mark) in said["files"].items()}
-        self._raw = raw
 
     def artifact(self, skill: Skill) -> Artifact | None:
         """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
         mark, place, digests = self._skills.get(skill.path, ("", "", []))
-        if mark != _mark_of(skill) or len(digests) != len(skill.files) or not mark:
+        if mark != self._mark(skill) or len(digests) != len(skill.files) or not mark:
             return None
         parts = place.split("/")
         if len(parts) != 6 or parts[3] != skill.name:
@@ -137,11 +136,14 @@ class Memory:
         """Remember this and nothing else. A cache that cannot be written is none."""
         if self._place is None:
             return
-        known: dict[str, Any] = {}
+        known: dict[str, tuple[str, str, list[str]]] = {}
         for skill, artifact in skills:
-            mark, digests = _mark_of(skill), [file.digest for file in skill.files.values()]
-            if mark and None not in digests:
+            digests = [file.digest or "" for file in skill.files.values()]
+            if (mark := self._mark(skill)) and all(digests):
                 known[skill.path] = (mark, artifact.path, digests)
+        if (known, files) == (self._skills, self._files):
+            return
+        self._skills, self._files = known, dict(files)
         said = {
             "format": _FORMAT,
             "version": __version__,
@@ -149,8 +151,6 @@ class Memory:
             "files": {path: (digest, *mark) for path, (digest, mark) in files.items()},
         }
         raw = json.dumps(said, separators=(",", ":")).encode()
-        if raw == self._raw:
-            return
         with suppress(OSError):
             self._place.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._place.with_suffix(f".{os.getpid()}")
@@ -160,6 +160,11 @@ class Memory:
                 os.replace(fresh, self._place)
             finally:
                 fresh.unlink(missing_ok=True)
+
+    def _mark(self, skill: Skill) -> str:
+        if skill not in self._marks:
+            self._marks[skill] = _mark_of(skill)
+        return self._marks[skill]
 
 
 def settled(path: str) -> Mark | None:

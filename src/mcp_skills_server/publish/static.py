@@ -124,6 +124,7 @@ class Site:
         self._memory = Memory(cache, self._path)
         self._seen: dict[str, tuple[str, Mark, bool]] = {}
         self._folders: set[str] = set()
+        self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
         self._replaced: frozenset[str] = frozenset()
         with self._told("read"):
             self._check_owner()
@@ -185,16 +186,19 @@ class Site:
 
     def _claims(self) -> tuple[Record, dict[str, set[str]]]:
         """The record, and by path the digests that a file of ours can have, after a run that was killed too."""
-        try:
-            kept = record.decode_record(raw) if (raw := _read(self._path, RECORD)) is not None else Record()
-            begun = record.decode_journal(raw) if (raw := _read(self._path, JOURNAL)) is not None else {}
-        except ValueError:
-            said = f"{self._shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
-            raise UsageError(said) from None
-        claims = {path: {digest} for path, digest in kept.files.items()}
-        for path, digests in begun.items():
-            claims.setdefault(path, set()).update(digests)
-        return kept, {path: digests for path, digests in claims.items() if _is_place(path)}
+        raws = _read(self._path, RECORD), _read(self._path, JOURNAL)
+        if self._claimed is None or self._claimed[0] != raws:
+            try:
+                kept = Record() if raws[0] is None else record.decode_record(raws[0])
+                begun = {} if raws[1] is None else record.decode_journal(raws[1])
+            except ValueError:
+                said = f"{self._shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
+                raise UsageError(said) from None
+            claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
+            for path in filter(_is_place, begun):
+                claims.setdefault(path, set()).update(begun[path])
+            self._claimed = (raws, kept, claims)
+        return self._claimed[1], self._claimed[2]
 
     def _look_anew(self) -> None:
         self._seen.clear()
@@ -207,7 +211,7 @@ class Site:
             return seen[0]
         if not self._is_way(path):
             return None
-        place = os.path.join(self._path, path)
+        place = f"{self._path}/{path}"
         try:
             found = os.lstat(place)
         except FileNotFoundError:
@@ -215,10 +219,12 @@ class Site:
         if not stat.S_ISREG(found.st_mode):
             return None if path in self._replaced and stat.S_ISDIR(found.st_mode) else ""
         mark = signature(found)
-        digest = self._memory.digest(path, mark)
-        if digest is None:
-            with open(place, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+        known = self._memory.digest(path, mark)
+        if known is not None:
+            self._seen[path] = (known, mark, True)
+            return known
+        with open(place, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._seen[path] = (digest, mark, record.is_settled(found))
         return digest
 
@@ -411,10 +417,12 @@ def _is_place(path: str) -> bool:
     return path == HEADERS or (path.startswith(_PLACES) and not {"", ".", ".."} & {*path.split("/")})
 
 
-def _in_the_way(gone: Iterable[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
     folder.
     """
+    if not gone:
+        return [], frozenset()
     files = frozenset(ours)
     folders = {above for folder in {os.path.dirname(path) for path in files} for above in (folder, *_above(folder))}
     early: list[str] = []

@@ -467,7 +467,7 @@ def remembering(root: Path, output: Path) -> list[str]:
     return [each.path for each in site.write(Publication(registry, known=site.known))]
 
 
-def aged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def aged(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every file counts as old enough to be known by its time stamps."""
     monkeypatch.setattr("mcp_skills_server.catalog.tree._SETTLED_NS", -(10**12))
 
@@ -509,14 +509,15 @@ def test_an_edit_costs_itself_and_not_the_catalogue(tmp_path: Path) -> None:
         (root / "s3" / "references" / "a.md").write_bytes(b"other")
         reads, writes = opened(root, output)
         # The journal, an artifact, a file of the old index, both indexes, the record; and the memory.
+        writes = [path for path in writes if path.startswith(str(tmp_path))]
         assert len([path for path in writes if path.endswith("/fresh")]) == 6 and len(writes) == 7
         more.append(len(reads) - number)  # the scan reads each SKILL.md
         assert whole(output)
-    assert more[0] == more[1] < 20
+    assert more[0] == more[1] < 40  # the memory, the record, what is synchronized, and what Python opens
 
 
 def test_what_was_remembered_is_what_would_be_made(root: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    aged(root, monkeypatch)
+    aged(monkeypatch)
     remembering(root, output)
     assert remembering(root, output) == [] and check(root, output) == []
     (root / "third" / "notes.md").write_bytes(b"other")
@@ -534,7 +535,7 @@ def test_what_was_remembered_is_what_would_be_made(root: Path, output: Path, mon
 def test_what_is_not_there_any_more_is_put_again(
     root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    aged(root, monkeypatch)
+    aged(monkeypatch)
     remembering(root, output)
     lost = [path for path in files(output) if path.startswith(".well-known/") and "third" in path]
     assert len(lost) == 3
@@ -549,7 +550,10 @@ def test_what_is_not_there_any_more_is_put_again(
 
 
 @pytest.mark.parametrize("said", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "skills": {"third": 1}, "files": {}}'])
-def test_a_memory_that_cannot_be_read_is_none(root: Path, output: Path, said: bytes) -> None:
+def test_a_memory_that_cannot_be_read_is_none(
+    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    aged(monkeypatch)
     remembering(root, output)
     (memory,) = (output.parent / "cache").iterdir()
     memory.write_bytes(said)

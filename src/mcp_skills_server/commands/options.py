@@ -80,7 +80,7 @@ def sites(command: _F) -> _F:
             "--cache-dir",
             type=click.Path(file_okay=False),
             metavar="DIR",
-            help="Where skills of sites are kept; by default the user's cache.",
+            help="Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
         ),
     ):
         command = option(command)

@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish import static
+from mcp_skills_server.publish import folder
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.static import Site
 from wire import DEADLINE, FIXTURES, ROOT, write_skill
@@ -374,9 +374,9 @@ def crashing(monkeypatch: pytest.MonkeyPatch, at: int) -> Callable[[], int]:
         return step
 
     for name in ("replace", "unlink", "rmdir", "makedirs"):
-        monkeypatch.setattr(static.os, name, guarded(getattr(os, name)))
+        monkeypatch.setattr(os, name, guarded(getattr(os, name)))
     for name in ("_remove", "_write"):
-        monkeypatch.setattr(static, name, guarded(getattr(static, name)))
+        monkeypatch.setattr(folder, name, guarded(getattr(folder, name)))
     return lambda: steps
 
 

@@ -8,12 +8,8 @@ of every file of ours.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
-import stat
-import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
@@ -22,25 +18,22 @@ from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.scan import digest_of
-from mcp_skills_server.catalog.tree import signature
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
+from mcp_skills_server.publish.folder import STAGING, Folder, above
 from mcp_skills_server.publish.publication import Edition, Item, Publication
-from mcp_skills_server.publish.record import JOURNAL, RECORD, Mark, Memory, Record
+from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
 HEADERS: Final = "_headers"
-_STAGING: Final = ".mcp-skills-server.staging"
 _DAY_S: Final = 86_400
 _PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
 """The folders in which every file of ours lies, but for the headers."""
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
 _INDEXES: Final = frozenset(place + INDEX for place in _PLACES)
-_FEW: Final = 64
-"""Up to so many files are synchronized one by one; of more, the whole disk is at once."""
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
@@ -115,24 +108,20 @@ class Site:
         cache: Path | None = None,
         steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
     ) -> None:
-        self._shown = printable(output)
-        self._path = os.path.realpath(output)
+        self._memory = Memory(cache, os.path.realpath(output))
+        self._folder = Folder(output, TREE, self._memory)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        self._memory = Memory(cache, self._path)
-        self._seen: dict[str, tuple[str, Mark, bool]] = {}
-        self._folders: set[str] = set()
         self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
-        self._replaced: frozenset[str] = frozenset()
         with self._told("read"):
             self._check_owner()
 
     def known(self, skill: Skill) -> Artifact | None:
         """The artifact of a skill that was published before and has not changed since, if it lies ready (`known`)."""
         found = self._memory.artifact(skill)
-        if found is None or self._digest(found.path[1:]) != _hex(found.digest):
+        if found is None or self._folder.digest(found.path[1:]) != _hex(found.digest):
             return None
         return found
 
@@ -145,7 +134,7 @@ class Site:
             UsageError: the folder cannot be read.
         """
         with self._told("read"):
-            self._look_anew()
+            self._folder.look_anew()
             plan = self._plan(publication, publication.edition())
             return sorted(plan.differences, key=lambda each: each.path)
 
@@ -156,106 +145,51 @@ class Site:
             UsageError: it cannot be written, or another process is publishing there.
         """
         with self._told("written"):
-            os.makedirs(self._path, exist_ok=True)
-            with self._alone():
-                self._look_anew()
-                _remove(os.path.join(self._path, _STAGING))
+            os.makedirs(self._folder.path, exist_ok=True)
+            with self._folder.alone():
+                self._folder.look_anew()
+                self._folder.clear()
                 edition = publication.edition()
                 plan = self._plan(publication, edition)
                 try:
                     self._carry_out(plan)
                 finally:
-                    _remove(os.path.join(self._path, _STAGING))
+                    self._folder.clear()
                 self._remember(edition, plan.record)
                 return sorted(plan.differences, key=lambda each: each.path)
 
     # What is there
 
     def _check_owner(self) -> None:
-        if not os.path.lexists(self._path):
+        if not os.path.lexists(self._folder.path):
             return
-        if not os.path.isdir(self._path):
-            raise UsageError(f"{self._shown}: not a folder; give --output a folder")
-        found = set(os.listdir(self._path))
-        if not {RECORD, JOURNAL} & found and found - {_STAGING}:
+        if not os.path.isdir(self._folder.path):
+            raise UsageError(f"{self._folder.shown}: not a folder; give --output a folder")
+        found = set(os.listdir(self._folder.path))
+        if not {RECORD, JOURNAL} & found and found - {STAGING}:
             raise UsageError(
-                f"{self._shown}: the folder is not empty and not of this program's making ({RECORD} is missing), and "
-                "stays as it is; give --output a folder of its own"
+                f"{self._folder.shown}: the folder is not empty and not of this program's making ({RECORD} "
+                "is missing), and stays as it is; give --output a folder of its own"
             )
         self._claims()
 
     def _claims(self) -> tuple[Record, dict[str, set[str]]]:
         """The record, and by path the digests that a file of ours can have, after a run that was killed too."""
-        raws = _read(self._path, RECORD), _read(self._path, JOURNAL)
+        raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
         if self._claimed is None or self._claimed[0] != raws:
             try:
                 kept = Record() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
             except ValueError:
-                said = f"{self._shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
+                said = (
+                    f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
+                )
                 raise UsageError(said) from None
             claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
             for path in filter(_is_place, begun):
                 claims.setdefault(path, set()).update(begun[path])
             self._claimed = (raws, kept, claims)
         return self._claimed[1], self._claimed[2]
-
-    def _look_anew(self) -> None:
-        self._seen.clear()
-        self._folders.clear()
-        self._replaced = frozenset()
-
-    def _digest(self, path: str) -> str | None:
-        """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
-        if (seen := self._seen.get(path)) is not None:
-            return seen[0]
-        if not self._is_way(path):
-            return None
-        place = f"{self._path}/{path}"
-        try:
-            found = os.lstat(place)
-        except FileNotFoundError:
-            return None
-        if not stat.S_ISREG(found.st_mode):
-            return None if path in self._replaced and stat.S_ISDIR(found.st_mode) else ""
-        mark = signature(found)
-        known = self._memory.digest(path, mark)
-        if known is not None:
-            self._seen[path] = (known, mark, True)
-            return known
-        with open(place, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._seen[path] = (digest, mark, record.is_settled(found))
-        return digest
-
-    def _digest_of_ours(self, path: str) -> str | None:
-        """The same; "", too, where it lies behind a link, for then it is not ours."""
-        try:
-            return self._digest(path)
-        except UsageError:
-            return ""
-
-    def _is_way(self, path: str) -> bool:
-        """Whether the folders that a file lies in are there.
-
-        Raises:
-            UsageError: one of them is a link or a file: what lies behind it is not ours.
-        """
-        folder = path.rpartition("/")[0]
-        if not folder or folder in self._folders:
-            return True
-        if not self._is_way(folder):
-            return False
-        try:
-            found = os.lstat(os.path.join(self._path, folder))
-        except FileNotFoundError:
-            return False
-        if not stat.S_ISDIR(found.st_mode):
-            if folder in self._replaced:
-                return False
-            raise UsageError(f"{self._shown}: {printable(folder)} is no folder there; move it away")
-        self._folders.add(folder)
-        return True
 
     # What it should be
 
@@ -265,16 +199,18 @@ class Site:
         plan = _Plan()
         items = {item.path.lstrip("/"): item for item in self._expected(publication, edition)}
         ours = {path: _hex(item.digest) for path, item in items.items()}
-        gone = {path: self._digest_of_ours(path) for path in claims.keys() - ours.keys()}
+        gone = {path: self._folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
         proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
-        plan.early, self._replaced = _in_the_way(proved, ours)
+        plan.early, self._folder.replaced = _in_the_way(proved, ours)
         for path, item in items.items():
-            digest, found = ours[path], self._digest(path)
+            digest, found = ours[path], self._folder.digest(path)
             if found == digest:
                 continue
             # A file of ours that somebody changed is set right in our own folders, and nowhere else.
             if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
-                raise UsageError(f"{self._shown}: {printable(path)} is not of this program's making; move it away")
+                raise UsageError(
+                    f"{self._folder.shown}: {printable(path)} is not of this program's making; move it away"
+                )
             plan.differences.append(Difference(path, "missing" if found is None else "different"))
             plan.put.append(item)
         now = int(self._clock())
@@ -289,7 +225,7 @@ class Site:
                 plan.differences.append(Difference(path, "left over"))
         plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
         plan.put.sort(key=lambda item: item.path.lstrip("/") in _INDEXES)
-        plan.record = Record({**ours, **{path: self._seen[path][0] for path in retired}}, retired)
+        plan.record = Record({**ours, **{path: self._folder.digest(path) or "" for path in retired}}, retired)
         return plan
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
@@ -307,109 +243,41 @@ class Site:
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
             unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
-            self._replace(JOURNAL, record.encode_journal({**unnamed, **begun}))
+            self._folder.replace(JOURNAL, record.encode_journal({**unnamed, **begun}))
         fresh: list[str] = []
         for path in plan.early:
-            self._delete(path, claims[path])
-            self._folders.clear()
+            self._folder.delete(path, claims[path])
         for item in self._steps(plan.put):
             path = item.path.lstrip("/")
             if path in _INDEXES and fresh:
-                self._settle(fresh)  # an index must not survive a power cut that what it names does not
+                self._folder.settle(fresh)  # an index must not survive a power cut that what it names does not
                 fresh = []
-            self._put(path, item)
+            self._folder.put(path, self._raw(path, item))
             fresh.append(path)
         for path in plan.stale:
-            self._delete(path, claims[path])
-        self._folders.clear()
+            self._folder.delete(path, claims[path])
         if plan.record != kept:
-            self._replace(RECORD, plan.record.encode())
+            self._folder.replace(RECORD, plan.record.encode())
         with suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._path, JOURNAL))
+            os.unlink(os.path.join(self._folder.path, JOURNAL))
 
-    def _put(self, path: str, item: Item) -> None:
+    def _raw(self, path: str, item: Item) -> bytes:
         try:
-            raw = item.read()
+            return item.read()
         except StaleFile:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
-        if not self._is_way(path):
-            os.makedirs(os.path.join(self._path, os.path.dirname(path)), exist_ok=True)
-            self._is_way(path)
-        self._replace(path, raw)
-        found = os.lstat(os.path.join(self._path, path))
-        self._seen[path] = (_hex(item.digest), signature(found), False)
-
-    def _replace(self, path: str, raw: bytes) -> None:
-        staging = os.path.join(self._path, _STAGING)
-        os.makedirs(staging, exist_ok=True)
-        fresh = os.path.join(staging, "fresh")
-        _write(fresh, raw)
-        os.replace(fresh, os.path.join(self._path, path))
-
-    def _delete(self, path: str, digests: set[str]) -> None:
-        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are empty then."""
-        raw = _read(self._path, path)
-        if raw is not None and _hex(digest_of(raw)) in digests:
-            os.unlink(os.path.join(self._path, path))
-        for folder in _above(path):
-            if not folder.startswith(f"{TREE}/"):
-                break
-            try:
-                os.rmdir(os.path.join(self._path, folder))
-            except FileNotFoundError:
-                continue  # by a run that was killed
-            except OSError:
-                break
-
-    def _settle(self, paths: Sequence[str]) -> None:
-        """Have these files and their names survive a power cut."""
-        if sys.platform == "win32":
-            return
-        if len(paths) > _FEW:
-            os.sync()
-            return
-        folders = {os.path.dirname(path) for path in paths}
-        folders |= {above for folder in folders for above in _above(folder)}
-        for path in (*paths, *sorted(folders, reverse=True)):
-            descriptor = os.open(os.path.join(self._path, path), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def _remember(self, edition: Edition, kept: Record) -> None:
-        """What the next run need not read again: files that have been still for long enough to be known by a look."""
-        files: dict[str, tuple[str, Mark]] = {}
-        for path in kept.files.keys() & self._seen.keys():
-            digest, mark, settled = self._seen[path]
-            if settled or record.settled(os.path.join(self._path, path)) == mark:
-                files[path] = (digest, mark)
-        self._memory.put([(each.skill, each.artifact) for each in edition.skills.values()], files)
-
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
-        descriptor = os.open(self._path, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UsageError(f"{self._shown}: another process is publishing there; wait for its end") from None
-            yield
-        finally:
-            os.close(descriptor)
+        skills = [(each.skill, each.artifact) for each in edition.skills.values()]
+        self._memory.put(skills, self._folder.known(kept.files))
 
     @contextmanager
     def _told(self, doing: str) -> Generator[None]:
         try:
             yield
         except OSError as error:
-            place = printable(str(error.filename)) if error.filename else self._shown
-            raise UsageError(f"{self._shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
+            place = printable(str(error.filename)) if error.filename else self._folder.shown
+            raise UsageError(f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
 
 
 def _is_place(path: str) -> bool:
@@ -424,45 +292,16 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     if not gone:
         return [], frozenset()
     files = frozenset(ours)
-    folders = {above for folder in {os.path.dirname(path) for path in files} for above in (folder, *_above(folder))}
+    folders = {outer for path in files for outer in above(path)}
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
-        found = files.intersection(_above(path)) | ({path} & folders)
+        found = files.intersection(above(path)) | ({path} & folders)
         changed |= found
         if found:
             early.append(path)
     return early, frozenset(changed)
 
 
-def _above(folder: str) -> Iterable[str]:
-    """The folders that a folder lies in, "" for the outermost."""
-    while folder:
-        folder = os.path.dirname(folder)
-        yield folder
-
-
 def _hex(digest: str) -> str:
     return digest.removeprefix("sha256:")
-
-
-def _read(top: str, path: str) -> bytes | None:
-    """The bytes of a regular file, None where there is none; links are not followed."""
-    place = os.path.join(top, path)
-    try:
-        if not stat.S_ISREG(os.lstat(place).st_mode):
-            return None
-        with open(place, "rb") as file:
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _write(path: str, raw: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(raw)
-
-
-def _remove(tree: str) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(tree)

@@ -1,0 +1,218 @@
+"""The folder that is published to, as the disk has it: what lies there, proved, and how files are put and deleted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from mcp_skills_server.catalog.tree import signature
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+from mcp_skills_server.publish import record
+from mcp_skills_server.publish.record import Mark, Memory
+
+STAGING: Final = ".mcp-skills-server.staging"
+_FEW: Final = 64
+"""Up to so many files are synchronized one by one; of more, the whole disk is at once."""
+
+
+class Folder:
+    """One such folder. Paths of files are below it, `/`-separated; no link is followed there.
+
+    Args:
+        output: the folder as the operator gave it; it may be a link.
+        tree: the folder in it that is never deleted, though it may be empty.
+        memory: which files need not be read to know their digests.
+
+    Attributes:
+        shown: the folder as people see it.
+        path: the folder, absolute, with links resolved.
+        replaced: paths where a file is to become a folder, or a folder a file.
+    """
+
+    def __init__(self, output: str, tree: str, memory: Memory) -> None:
+        self.shown = printable(output)
+        self.path = os.path.realpath(output)
+        self.replaced: frozenset[str] = frozenset()
+        self._tree = tree
+        self._memory = memory
+        self._seen: dict[str, tuple[str, Mark, bool]] = {}
+        self._folders: set[str] = set()
+
+    # What is there
+
+    def look_anew(self) -> None:
+        self._seen.clear()
+        self._folders.clear()
+        self.replaced = frozenset()
+
+    def digest(self, path: str) -> str | None:
+        """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
+        if (seen := self._seen.get(path)) is not None:
+            return seen[0]
+        if not self._is_way(path):
+            return None
+        place = f"{self.path}/{path}"
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None if path in self.replaced and stat.S_ISDIR(found.st_mode) else ""
+        mark = signature(found)
+        known = self._memory.digest(path, mark)
+        if known is not None:
+            self._seen[path] = (known, mark, True)
+            return known
+        with open(place, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._seen[path] = (digest, mark, record.is_settled(found))
+        return digest
+
+    def digest_of_ours(self, path: str) -> str | None:
+        """The same; "", too, where it lies behind a link, for then it is not ours."""
+        try:
+            return self.digest(path)
+        except UsageError:
+            return ""
+
+    def _is_way(self, path: str) -> bool:
+        """Whether the folders that a file lies in are there.
+
+        Raises:
+            UsageError: one of them is a link or a file: what lies behind it is not ours.
+        """
+        folder = path.rpartition("/")[0]
+        if not folder or folder in self._folders:
+            return True
+        if not self._is_way(folder):
+            return False
+        try:
+            found = os.lstat(os.path.join(self.path, folder))
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            if folder in self.replaced:
+                return False
+            raise UsageError(f"{self.shown}: {printable(folder)} is no folder there; move it away")
+        self._folders.add(folder)
+        return True
+
+    def read(self, path: str) -> bytes | None:
+        """The bytes of a regular file, None where there is none."""
+        return _read(self.path, path)
+
+    def known(self, paths: Iterable[str]) -> dict[str, tuple[str, Mark]]:
+        """Digests and signatures of those that have been still for long enough to be known by a look from now on."""
+        files: dict[str, tuple[str, Mark]] = {}
+        for path in self._seen.keys() & set(paths):
+            digest, mark, settled = self._seen[path]
+            if settled or record.settled(os.path.join(self.path, path)) == mark:
+                files[path] = (digest, mark)
+        return files
+
+    # What is put there
+
+    def put(self, path: str, raw: bytes) -> None:
+        """Have these bytes there, in folders that are made."""
+        if not self._is_way(path):
+            os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
+            self._is_way(path)
+        self.replace(path, raw)
+        found = os.lstat(os.path.join(self.path, path))
+        self._seen[path] = (hashlib.sha256(raw).hexdigest(), signature(found), False)
+
+    def replace(self, path: str, raw: bytes) -> None:
+        staging = os.path.join(self.path, STAGING)
+        os.makedirs(staging, exist_ok=True)
+        fresh = os.path.join(staging, "fresh")
+        _write(fresh, raw)
+        os.replace(fresh, os.path.join(self.path, path))
+
+    def delete(self, path: str, digests: set[str]) -> None:
+        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are empty then."""
+        raw = self.read(path)
+        if raw is not None and hashlib.sha256(raw).hexdigest() in digests:
+            os.unlink(os.path.join(self.path, path))
+        self._folders.clear()
+        for folder in above(path):
+            if not folder.startswith(f"{self._tree}/"):
+                break
+            try:
+                os.rmdir(os.path.join(self.path, folder))
+            except FileNotFoundError:
+                continue  # by a run that was killed
+            except OSError:
+                break
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Have these files and their names survive a power cut."""
+        if sys.platform == "win32":
+            return
+        if len(paths) > _FEW:
+            os.sync()
+            return
+        folders = {os.path.dirname(path) for path in paths}
+        folders |= {outer for folder in folders for outer in above(folder)}
+        for path in (*paths, *sorted(folders, reverse=True)):
+            descriptor = os.open(os.path.join(self.path, path), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def clear(self) -> None:
+        """Remove what a run has made beside the tree, this one or one that was killed."""
+        with suppress(FileNotFoundError):
+            _remove(os.path.join(self.path, STAGING))
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UsageError(f"{self.shown}: another process is publishing there; wait for its end") from None
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def above(folder: str) -> Iterable[str]:
+    """The folders that a folder lies in, "" for the outermost."""
+    while folder:
+        folder = os.path.dirname(folder)
+        yield folder
+
+
+def _read(top: str, path: str) -> bytes | None:
+    """The bytes of a regular file, None where there is none; links are not followed."""
+    place = os.path.join(top, path)
+    try:
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            return None
+        with open(place, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _write(path: str, raw: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(raw)
+
+
+def _remove(tree: str) -> None:
+    shutil.rmtree(tree)

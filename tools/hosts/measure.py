@@ -16,7 +16,7 @@ from tools.hosts import reading, roots, sandbox
 from tools.hosts.apis import Seen
 from tools.hosts.model import serving
 from tools.hosts.programs import Program
-from tools.hosts.script import FREE, Script, Step, ours
+from tools.hosts.script import FREE, SEARCH_AGAIN, Script, Step, ours
 from tools.hosts.trace import Trace
 
 READY: Final = 30.0
@@ -89,6 +89,8 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
             if keep is not None:
                 _keep(Path(folder), keep / place.host / label)
             lost = run.lost() or ("; ".join(run.faults))
+            if not lost and plan.approved and run.ended.code != 0:
+                lost = f"the host {run.ended.reason()}"
             if lost:
                 result.failures.append(f"{label}: {lost}")
             return None if run.lost() else _frozen(run)
@@ -103,7 +105,7 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
         _catalogue(result, "148 skills", many)
         _calls(result, many)
     if program.relist:
-        told = converse("relisting", Plan(lambda root, trace: [_added(root, trace), _AGAIN], more=program.relist))
+        told = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
         if told is not None:
             result.facts[f"the same with `{' '.join(program.relist)}`"] = _change(told)
     if program.approval or program.install:
@@ -199,8 +201,12 @@ def _added(root: Path, trace: Trace) -> Step:
     return Step("added", "skills_search", {"query": roots.ADDED.replace("-", " ")}, before=add)
 
 
-_AGAIN: Final = Step("again", "skills_search", {"query": "audit every invoice"})
-"""One more call, because what a host shows of a change comes with the request after it."""
+_AGAIN: Final = (
+    Step("later", "skills_search", {"query": "audit every invoice"}),
+    Step("", SEARCH_AGAIN, {}),
+    Step("again", "skills_search", {"query": "audit every invoice"}),
+)
+"""More calls, because what a host shows of a change comes with a request after it, or after another search."""
 
 
 def _every_step(root: Path, trace: Trace) -> list[Step]:
@@ -211,7 +217,7 @@ def _every_step(root: Path, trace: Trace) -> list[Step]:
         Step("read", "skills_read", {"skill": name, "path": roots.FILE}),
         *map(_load, roots.LONG),
         _added(root, trace),
-        _AGAIN,
+        *_AGAIN,
     ]
 
 
@@ -249,7 +255,8 @@ def _catalogue(result: Result, label: str, run: Run) -> None:
     result.facts[f"instructions, {label}"] = " · ".join(
         dict.fromkeys(
             f"{when}{_part(trace.instructions(), shown.text, run.names)}"
-            for when, shown in (("", first), ("later ", last))
+            for when, shown in (("", first), ("while deferred ", script.deferred), ("later ", last))
+            if shown is not None
         )
     )
     tool = ours(equipped.tools)["skills_load"]
@@ -327,14 +334,19 @@ def _change(run: Run) -> str:
     if roots.ADDED not in script.answers.get("added", ""):
         return "**not found by skills_search**"
     said = "re-lists tools" if trace.count("tools/list") > 1 else "does not re-list tools"
-    later = script.after.get("again") or script.after["added"]
-    description = ours(later.tools)["skills_load"].description if "skills_load" in ours(later.tools) else ""
-    places = [
-        name
-        for name, text in (("the instructions", later.text), ("the description", description))
-        if reading.names_in(text, [roots.ADDED])
-    ]
-    return f"{said}; found by skills_search; shown in {' and '.join(places) or 'neither instructions nor description'}"
+    shown: dict[str, str] = {}
+    for label in ("later", "again"):
+        later = script.after.get(label)
+        tool = ours(later.tools).get("skills_load") if later is not None else None
+        for place, text in (
+            ("the instructions", later.text if later is not None else ""),
+            ("the description", tool.description if tool is not None else ""),
+        ):
+            if reading.names_in(text, [roots.ADDED]):
+                shown.setdefault(place, place if label == "later" else f"{place} after one more search for tools")
+    return (
+        f"{said}; found by skills_search; shown in {' and '.join(shown.values()) or 'no description or instructions'}"
+    )
 
 
 def _refusal(run: Run) -> str:

@@ -14,6 +14,8 @@ NEEDED: Final = ("skills_search", "skills_load", "skills_read")
 FREE: Final = "skills search load read"
 """What a model that knows nothing of the tools would look for."""
 SEARCHES: Final = 6
+SEARCH_AGAIN: Final = ""
+"""The tool of a step that searches the deferred tools once more, where there are such."""
 _SESSION: Final = re.compile(r'(?:"session":\s*"|Session: )([\w-]+)')
 """What skills_load returned, as the structure or as the text."""
 
@@ -36,6 +38,7 @@ class Script:
         ready: waits until the server has listed its tools, as far as it will.
         first: what the first request showed.
         equipped: what the first request showed that had our tools; None if none had.
+        deferred: what the last request before that showed, when our tools had to be searched for.
         found: how many of our tools a free search among deferred ones brought; None if there was no such search.
         answers: what came back to the model, by the steps' labels.
         after: what the request with that answer showed.
@@ -45,6 +48,7 @@ class Script:
     ready: Callable[[], object]
     first: Seen | None = None
     equipped: Seen | None = None
+    deferred: Seen | None = None
     found: int | None = None
     answers: dict[str, str] = field(default_factory=dict[str, str])
     after: dict[str, Seen] = field(default_factory=dict[str, Seen])
@@ -77,6 +81,11 @@ class Script:
             return self._search(seen)
         if self.equipped is None:
             self.equipped = seen
+        if self.steps and self.steps[0].tool == SEARCH_AGAIN:
+            self.steps.popleft()
+            search = _search_turn(seen, exact=True)
+            if search is not None:
+                return search
         if not self.steps:
             return Turn("The conversation is over.")
         step = self.steps.popleft()
@@ -89,19 +98,25 @@ class Script:
 
     def _search(self, seen: Seen) -> Turn:
         self.ready()
-        names = {tool.name for tool in seen.tools}
         self._searched += 1
-        if self._searched > SEARCHES or not names & {"tool_search", "ToolSearch"}:
-            self._free = False
-            return Turn("There are no skills here.")
         # A free search first. An exact one when that brought a part, so that the rest can be measured all the same.
         exact = bool(self.found)
-        self._free = not exact
-        if "tool_search" in names:
-            query = " ".join(NEEDED) if exact else FREE
-            return Turn(name="tool_search", arguments={"query": query, "limit": 8}, kind="search")
+        turn = _search_turn(seen, exact=exact) if self._searched <= SEARCHES else None
+        self._free = turn is not None and not exact
+        self.deferred = seen if turn is not None else None
+        return turn or Turn("There are no skills here.")
+
+
+def _search_turn(seen: Seen, *, exact: bool) -> Turn | None:
+    """A search among deferred tools, in the form of the host; None where it has none."""
+    names = {tool.name for tool in seen.tools}
+    if "tool_search" in names:
+        query = " ".join(NEEDED) if exact else FREE
+        return Turn(name="tool_search", arguments={"query": query, "limit": 8}, kind="search")
+    if "ToolSearch" in names:
         query = "select:" + ",".join(f"mcp__skills__{name}" for name in NEEDED) if exact else FREE
         return Turn(name="ToolSearch", arguments={"query": query, "max_results": 10})
+    return None
 
 
 def ours(tools: Iterable[Tool]) -> dict[str, Tool]:

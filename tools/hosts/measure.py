@@ -100,10 +100,10 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
     if many is not None:
         _era(result, many)
     if few is not None:
-        _catalogue(result, "17 skills", few)
+        judge_catalogue(result, "17 skills", few)
     if many is not None:
-        _catalogue(result, "148 skills", many)
-        _calls(result, many)
+        judge_catalogue(result, "148 skills", many)
+        judge_calls(result, many)
     if program.relist:
         told = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
         if told is not None:
@@ -241,7 +241,7 @@ def _era(result: Result, run: Run) -> None:
         result.failures.append("the server's tools were never listed")
 
 
-def _catalogue(result: Result, label: str, run: Run) -> None:
+def judge_catalogue(result: Result, label: str, run: Run) -> None:
     """What arrives of the instructions and of the description of skills_load."""
     script, trace = run.script, run.trace
     first, equipped = script.first, script.equipped
@@ -252,13 +252,12 @@ def _catalogue(result: Result, label: str, run: Run) -> None:
         return
     result.facts["tools"] = _deferred(script, first)
     last = script.after[next(reversed(script.after))] if script.after else equipped
-    result.facts[f"instructions, {label}"] = " · ".join(
-        dict.fromkeys(
-            f"{when}{_part(trace.instructions(), shown.text, run.names)}"
-            for when, shown in (("", first), ("while deferred ", script.deferred), ("later ", last))
-            if shown is not None
-        )
-    )
+    said: list[tuple[str, str]] = []
+    for when, shown in (("", first), ("while deferred ", script.deferred), ("later ", last)):
+        part = _part(trace.instructions(), shown.text, run.names) if shown is not None else ""
+        if part and (not said or said[-1][1] != part):
+            said.append((when, part))
+    result.facts[f"instructions, {label}"] = " · ".join(when + part for when, part in said)
     tool = ours(equipped.tools)["skills_load"]
     result.facts[f"description of skills_load, {label}"] = _part(
         [tools["skills_load"] for tools in trace.tools() if tools], tool.description, run.names
@@ -284,7 +283,7 @@ def _deferred(script: Script, first: Seen) -> str:
     return "in the first request" if ours(first.tools) else "later than the first request"
 
 
-def _calls(result: Result, run: Run) -> None:
+def judge_calls(result: Result, run: Run) -> None:
     answers = run.script.answers
     checks = {
         "search": ("audit-invoice" in answers.get("search", ""), "skills_search found nothing"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tools.hosts import __main__ as command
 from tools.hosts import measure, reading, roots, sandbox, table
 from tools.hosts.apis import Seen, Tool
 from tools.hosts.programs import PROGRAMS
@@ -121,7 +122,7 @@ def finished(tmp_path: Path, answers: dict[str, str]) -> measure.Run:
     (trace.folder / "out.1").write_text(json.dumps(sent) + "\n")
     (trace.folder / "in.1").write_text('{"method": "initialize", "params": {"protocolVersion": "2025-06-18"}}\n')
     seen = Seen("Rule.", OURS, [])
-    script = Script(deque(), lambda: None, first=seen, equipped=seen, answers=answers)
+    script = Script(deque(), lambda: True, first=seen, equipped=seen, answers=answers)
     return measure.Run(["a"], script, trace, sandbox.Ended(0, "", ""), 1, [])
 
 
@@ -160,7 +161,10 @@ def test_a_long_body_that_is_cut_is_a_fact_and_no_failure(tmp_path: Path) -> Non
 def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
     run = finished(tmp_path, {})
     (run.trace.folder / "out.1").unlink()
-    assert "not accepted" in run.lost()
+    assert "not accepted: the server answered nothing;" in run.lost()
+    (run.trace.folder / "err.1").write_text("no such folder\n")
+    (run.trace.folder / "in.1").unlink()
+    assert "the server was not asked (it said 'no such folder'); the host ended with 0" in run.lost()
 
 
 def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
@@ -172,6 +176,19 @@ def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
 
 
 # The programs and where they run.
+
+
+def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "CACHE", tmp_path)
+    said = command.measured("codex", None, namespaced=True)
+    assert said.facts == {} and "without --offline" in said.failures[0]
+    (tmp_path / "codex").mkdir()
+    (tmp_path / "codex" / "failed.txt").write_text("npm error 404")
+    assert command.measured("codex", None, namespaced=True).failures == ["could not be installed: npm error 404"]
+    there = tmp_path / "codex" / "node_modules" / ".bin" / "codex"
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert "could not be started" in command.measured("codex", None, namespaced=True).failures[0]
 
 
 def test_every_program_is_a_host_that_install_knows() -> None:

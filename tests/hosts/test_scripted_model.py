@@ -200,7 +200,7 @@ READ = Step("read", "skills_read", {"path": "f"})
 
 
 def script(*steps: Step) -> Script:
-    return Script(deque(steps), lambda: None)
+    return Script(deque(steps), lambda: True)
 
 
 def test_steps_come_in_order_and_their_answers_are_kept() -> None:
@@ -252,6 +252,12 @@ def test_tools_that_never_come_end_the_conversation() -> None:
     turns = [talk.decide(Seen("", [Tool("ToolSearch", "")], [""] * number)) for number in range(10)]
     assert turns[0].name == "ToolSearch" and turns[-1].name == ""
     assert talk.equipped is None and talk.found == 0
+
+
+def test_a_server_that_never_lists_its_tools_is_waited_for_once() -> None:
+    waits = iter([False])
+    talk = Script(deque([LOAD]), lambda: next(waits))
+    assert talk.decide(Seen("", [Tool("tool_search", "")], [])).name == ""
 
 
 def test_another_search_is_left_out_where_there_is_none() -> None:

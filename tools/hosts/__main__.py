@@ -24,7 +24,7 @@ from typing import Final
 
 from tools.hosts import sandbox, table
 from tools.hosts.measure import Place, Result, measure
-from tools.hosts.programs import PROGRAMS, Program
+from tools.hosts.programs import PROGRAMS
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CACHE: Final = ROOT / ".hosts"
@@ -109,7 +109,7 @@ def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
     for host in chosen:
         program = PROGRAMS[host]
         print(f"{program.title} ...", flush=True)
-        result = _measured(host, program, keep, namespaced)
+        result = measured(host, keep, namespaced=namespaced)
         columns[f"{program.title} {result.version}".strip()] = result.facts
         for row, fact in result.facts.items():
             print(f"  {row}: {fact}")
@@ -127,8 +127,9 @@ def _drive(chosen: Sequence[str], keep: Path | None, namespaced: bool) -> int:
     return 1 if failed else 0
 
 
-def _measured(host: str, program: Program, keep: Path | None, namespaced: bool) -> Result:
-    programs = CACHE / host
+def measured(host: str, keep: Path | None, *, namespaced: bool) -> Result:
+    """All that is known of one host, or why it could not be had."""
+    program, programs = PROGRAMS[host], CACHE / host
     if not (programs / "node_modules" / ".bin" / program.binary).exists():
         failed = programs / "failed.txt"
         reason = failed.read_text(encoding="utf-8") if failed.exists() else "not installed; run without --offline"

@@ -39,7 +39,10 @@ class Run:
     def lost(self) -> str:
         """Why there is nothing to measure, empty when there is."""
         if not self.trace.instructions() and not self.trace.tools():
-            return f"the entry was not accepted: the server was not asked; the host {self.ended.reason()}"
+            asked = "the server answered nothing" if self.trace.asked() else "the server was not asked"
+            last = self.trace.log().strip().splitlines()[-1:]
+            said = f" (it said {last[0]!r})" if last else ""
+            return f"the entry was not accepted: {asked}{said}; the host {self.ended.reason()}"
         if self.script.first is None:
             return f"no request reached the model; the host {self.ended.reason()}"
         return ""

@@ -35,7 +35,7 @@ class Script:
     """A conversation: find the tools, take the steps, end.
 
     Attributes:
-        ready: waits until the server has listed its tools, as far as it will.
+        ready: waits until the server has listed its tools; whether it has.
         first: what the first request showed.
         equipped: what the first request showed that had our tools; None if none had.
         deferred: what the last request before that showed, when our tools had to be searched for.
@@ -45,7 +45,7 @@ class Script:
     """
 
     steps: deque[Step]
-    ready: Callable[[], object]
+    ready: Callable[[], bool]
     first: Seen | None = None
     equipped: Seen | None = None
     deferred: Seen | None = None
@@ -97,11 +97,10 @@ class Script:
         return Turn(name=tool.name, arguments={**step.arguments, **handle}, group=tool.group)
 
     def _search(self, seen: Seen) -> Turn:
-        self.ready()
         self._searched += 1
         # A free search first. An exact one when that brought a part, so that the rest can be measured all the same.
         exact = bool(self.found)
-        turn = _search_turn(seen, exact=exact) if self._searched <= SEARCHES else None
+        turn = _search_turn(seen, exact=exact) if self._searched <= SEARCHES and self.ready() else None
         self._free = turn is not None and not exact
         self.deferred = seen if turn is not None else None
         return turn or Turn("There are no skills here.")

@@ -16,13 +16,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_skills_server.commands import install as module
 from mcp_skills_server.commands.install import install
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts import disk, edit, jsontext, tomltext
+from mcp_skills_server.hosts import disk, edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from wire import DEADLINE, FIXTURES, Wire
 
@@ -213,63 +211,6 @@ def beside(path: Path) -> list[str]:
 
 
 # Where the files are.
-
-
-@pytest.mark.parametrize(
-    ("system", "host", "wanted"),
-    [
-        ("linux", "claude-desktop", ".config/Claude/claude_desktop_config.json"),
-        ("darwin", "claude-desktop", "Library/Application Support/Claude/claude_desktop_config.json"),
-        ("win32", "claude-desktop", "AppData/Roaming/Claude/claude_desktop_config.json"),
-        ("linux", "vscode", ".config/Code/User/mcp.json"),
-        ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
-        ("win32", "vscode", "AppData/Roaming/Code/User/mcp.json"),
-        *(
-            (system, host, file)
-            for system in ("linux", "darwin", "win32")
-            for host, file in (
-                ("claude-code", ".claude.json"),
-                ("cursor", ".cursor/mcp.json"),
-                ("windsurf", ".codeium/windsurf/mcp_config.json"),
-                ("gemini-cli", ".gemini/settings.json"),
-                ("codex", ".codex/config.toml"),
-                ("opencode", ".config/opencode/opencode.json"),
-                ("antigravity", ".gemini/config/mcp_config.json"),
-            )
-        ),
-    ],
-)
-def test_each_host_has_its_place_on_each_system(tmp_path: Path, system: str, host: str, wanted: str) -> None:
-    platform = Platform.of(system, tmp_path, tmp_path / "project", {})
-    assert location(HOSTS[host], platform) == tmp_path / wanted
-
-
-def test_the_environment_moves_folders(tmp_path: Path) -> None:
-    def at(system: str, host: str, **environment: str) -> Path:
-        return location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment))
-
-    assert at("win32", "vscode", APPDATA="/roaming") == Path("/roaming/Code/User/mcp.json")
-    assert at("linux", "vscode", XDG_CONFIG_HOME="/x") == Path("/x/Code/User/mcp.json")
-    assert at("darwin", "vscode", XDG_CONFIG_HOME="/x") == tmp_path / "Library/Application Support/Code/User/mcp.json"
-    assert at("darwin", "opencode", XDG_CONFIG_HOME="/x") == Path("/x/opencode/opencode.json")
-    assert at("linux", "codex", CODEX_HOME="/c") == Path("/c/config.toml")
-    assert at("linux", "claude-code", CLAUDE_CONFIG_DIR="/d") == Path("/d/.claude.json")
-    assert at("linux", "codex", CODEX_HOME="") == tmp_path / ".codex/config.toml"
-
-
-def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
-    platform = Platform.of("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
-    row = HOSTS["claude-desktop"]
-    inside = "LocalCache/Roaming/Claude/claude_desktop_config.json"
-    first, second = (tmp_path / "local" / "Packages" / name for name in ("Claude_abc", "Claude_xyz"))
-    first.mkdir(parents=True)
-    assert location(row, platform) == first / inside
-    second.mkdir()
-    with pytest.raises(UsageError, match="--config"):
-        location(row, platform)
-    (second / inside).parent.mkdir(parents=True)
-    (second / inside).touch()
-    assert location(row, platform) == second / inside
 
 
 @pytest.mark.parametrize(
@@ -786,111 +727,3 @@ def test_nothing_heavy_is_imported_with_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"
-
-
-# The edits alone, on wild input.
-
-KEYS = st.text(max_size=8)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
-
-
-@given(
-    st.dictionaries(KEYS, VALUES, max_size=4),
-    st.none() | st.dictionaries(KEYS.filter(lambda key: key != "skills"), VALUES, max_size=3),
-    st.integers(0, 4),
-    st.sampled_from([None, 0, 1, 2, 4, "\t"]),
-    st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :\n ")]),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-)
-def test_json_comes_and_goes(  # noqa: PLR0917
-    rest: dict[str, Any],
-    section: dict[str, Any] | None,
-    place: int,
-    indent: int | str | None,
-    separators: tuple[str, str],
-    newline: str,
-    ascii_only: bool,
-) -> None:
-    items = [(key, value) for key, value in rest.items() if key != "servers"]
-    if section is not None:
-        items.insert(place, ("servers", section))
-    document = dict(items)
-    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only).replace("\n", newline)
-    for form in ("json", "json-comments", "jsonc"):
-        with_ours = jsontext.put(text, ("servers", "skills"), OURS, form)
-        wanted = {**document, "servers": {**(section or {}), "skills": OURS}}
-        assert json.loads(with_ours) == wanted
-        assert jsontext.put(with_ours, ("servers", "skills"), OURS, form) == with_ours
-        without = jsontext.drop(with_ours, ("servers", "skills"), form)
-        if section:
-            assert without == text
-        else:
-            assert json.loads(without) == {**document, "servers": {}}
-
-
-TRIVIA = st.lists(st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3).map(
-    "".join
-)
-
-
-@given(st.lists(TRIVIA, min_size=12, max_size=12), st.booleans(), st.booleans())
-def test_jsonc_comes_and_goes(trivia: list[str], comma: bool, member: bool) -> None:
-    t = trivia
-    inner = f'"a"{t[4]}:{t[5]}{{"x": [1,{t[6]}2]}}{t[7]}{"," if comma else ""}{t[8]}' if member else t[8]
-    text = f'{t[0]}{{{t[1]}"servers"{t[2]}:{t[3]}{{{t[9]}{inner}}}{t[10]}}}{t[11]}'
-    before = jsontext.read(text, "jsonc")
-    with_ours = jsontext.put(text, ("servers", "skills"), OURS, "jsonc")
-    assert jsontext.read(with_ours, "jsonc") == {"servers": {**before["servers"], "skills": OURS}}
-    assert with_ours.count("/*") == text.count("/*") and with_ours.count("// c") == text.count("// c")
-    try:
-        without = jsontext.drop(with_ours, ("servers", "skills"), "jsonc")
-        assert jsontext.read(without, "jsonc") == before
-        assert without.count("/*") == text.count("/*") and without.count("// c") == text.count("// c")
-    except UsageError as error:
-        pytest.fail(str(error))
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "# a comment\n",
-                "\n",
-                "x1 = [\n  1, # ]\n  2,\n]\n",
-                'x2 = """\n[mcp_servers.skills]\n"""\n',
-                "[t1]\n",
-                "[[t2]]\n",
-                '[mcp_servers.other]\ncommand = "x" # y\n',
-                "[mcp_servers.other.env]\n",
-                "  [ t3 . 'a.b' ]  # c\n  y = {a = 1}\n",
-                "[mcp_servers]\n",
-            ]
-        ),
-        unique=True,
-    ),
-    st.booleans(),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_toml_comes_and_goes(parts: list[str], closed: bool, newline: str) -> None:
-    text = "".join(parts)
-    text = (text if closed else text.removesuffix("\n")).replace("\n", newline)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return
-    with_ours = tomltext.put(text, "mcp_servers", "skills", OURS)
-    wanted = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": OURS}}
-    assert tomllib.loads(with_ours) == wanted
-    assert tomltext.put(with_ours, "mcp_servers", "skills", OURS) == with_ours
-    changed = tomltext.put(with_ours, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
-    expected = {**wanted["mcp_servers"], "skills": {**OURS, "new": "n", "args": ["serve"], "more": ["m"]}}
-    assert tomllib.loads(changed) == {**wanted, "mcp_servers": expected}
-    if text.strip():
-        assert tomltext.drop(with_ours, "mcp_servers", "skills") == text
-        assert tomltext.drop(changed, "mcp_servers", "skills") == text

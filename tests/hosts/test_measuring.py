@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tools.hosts import __main__ as command
-from tools.hosts import measure, reading, roots, sandbox, table
+from tools.hosts import facts, reading, roots, sandbox, table
 from tools.hosts.apis import Seen, Tool
 from tools.hosts.programs import PROGRAMS
 from tools.hosts.script import NEEDED, Script
@@ -112,7 +112,7 @@ def test_messages_are_read_while_they_are_written(tmp_path: Path) -> None:
 # The verdict.
 
 
-def finished(tmp_path: Path, answers: dict[str, str]) -> measure.Run:
+def finished(tmp_path: Path, answers: dict[str, str]) -> facts.Run:
     """A run in which everything was offered and this came back."""
     trace = Trace(tmp_path / "trace")
     trace.write_program(["server"])
@@ -123,7 +123,7 @@ def finished(tmp_path: Path, answers: dict[str, str]) -> measure.Run:
     (trace.folder / "in.1").write_text('{"method": "initialize", "params": {"protocolVersion": "2025-06-18"}}\n')
     seen = Seen("Rule.", OURS, [])
     script = Script(deque(), lambda: True, first=seen, equipped=seen, answers=answers)
-    return measure.Run(["a"], script, trace, sandbox.Ended(0, "", ""), 1, [])
+    return facts.Run(["a"], script, trace, sandbox.Ended(0, "", ""), 1, [])
 
 
 GOOD = {
@@ -136,8 +136,8 @@ GOOD = {
 
 
 def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
-    result = measure.Result("1")
-    measure.judge_calls(result, finished(tmp_path, GOOD))
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, GOOD))
     assert result.failures == []
     assert result.facts["a body of 60,000 characters"] == "whole"
 
@@ -146,15 +146,15 @@ def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("answer", [None, "Permission denied"])
 def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
     answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})
-    result = measure.Result("1")
-    measure.judge_calls(result, finished(tmp_path, answers))
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, answers))
     assert len(result.failures) == 1
 
 
 def test_a_long_body_that_is_cut_is_a_fact_and_no_failure(tmp_path: Path) -> None:
     cut = GOOD | {f"load {roots.LONG[1]}": roots.long_body(roots.LONG[1])[:30_000]}
-    result = measure.Result("1")
-    measure.judge_calls(result, finished(tmp_path, cut))
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, cut))
     assert result.failures == [] and result.facts["a body of 60,000 characters"].startswith("lines 1-")
 
 
@@ -170,8 +170,8 @@ def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
 def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
     run = finished(tmp_path, {})
     run.script.equipped = None
-    result = measure.Result("1")
-    measure.judge_catalogue(result, "17 skills", run)
+    result = facts.Result("1")
+    facts.judge_catalogue(result, "17 skills", run)
     assert len(result.failures) == 1 and "never offered" in result.failures[0]
 
 

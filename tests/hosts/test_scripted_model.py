@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from tools.hosts import apis
+from tools.hosts import answers, apis
 from tools.hosts.apis import Seen, Tool, Turn
 from tools.hosts.model import serving
 from tools.hosts.script import FREE, NEEDED, SEARCH_AGAIN, Script, Step
@@ -114,7 +114,7 @@ def events(raw: bytes) -> list[tuple[str, Any]]:
 
 @EVERY_API
 def test_a_call_is_streamed_as_its_api_has_it(api: apis.Api) -> None:
-    kind, raw = apis.write(api, PATHS[api], BODIES[api], CALL, 7)
+    kind, raw = answers.write(api, PATHS[api], BODIES[api], CALL, 7)
     assert kind == "text/event-stream"
     said = events(raw)
     if api == "anthropic":
@@ -148,7 +148,7 @@ def test_a_call_is_streamed_as_its_api_has_it(api: apis.Api) -> None:
 @EVERY_API
 def test_words_end_a_conversation(api: apis.Api) -> None:
     path = PATHS[api].replace("streamGenerateContent?alt=sse", "generateContent")
-    kind, raw = apis.write(api, path, {}, Turn("Farewell"), 7)
+    kind, raw = answers.write(api, path, {}, Turn("Farewell"), 7)
     assert kind == "application/json" and "Farewell" in raw.decode()
     said = json.loads(raw)
     ends: dict[apis.Api, Any] = {
@@ -162,13 +162,13 @@ def test_words_end_a_conversation(api: apis.Api) -> None:
 
 def test_a_namespace_is_named_in_the_call() -> None:
     turn = Turn(name="skills_load", arguments={}, group="mcp__skills")
-    item = json.loads(apis.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
     assert (item["namespace"], item["name"]) == ("mcp__skills", "skills_load")
 
 
 def test_a_search_among_deferred_tools_is_a_call_of_its_own_kind() -> None:
     turn = Turn(name="tool_search", arguments={"query": "x"}, kind="search")
-    item = json.loads(apis.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
     assert (item["type"], item["execution"], item["arguments"]) == ("tool_search_call", "client", {"query": "x"})
 
 

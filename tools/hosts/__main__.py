@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Final
 
 from tools.hosts import sandbox, table
-from tools.hosts.measure import Place, Result, measure
+from tools.hosts.facts import Result
+from tools.hosts.measure import Place, measure
 from tools.hosts.programs import PROGRAMS
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tools.hosts import apis
+from tools.hosts import answers, apis
 
 
 @dataclass
@@ -80,7 +80,7 @@ def serving(decide: Callable[[apis.Seen], apis.Turn]) -> Iterator[Model]:
                 self._answer("application/json", b'{"input_tokens":1,"totalTokens":1}')
                 return
             turn = model.decide(seen) if seen.tools else apis.Turn("{}")
-            self._answer(*apis.write(api, self.path, body, turn, len(model.requests)))
+            self._answer(*answers.write(api, self.path, body, turn, len(model.requests)))
 
         def _body(self) -> bytes:
             if "chunked" in self.headers.get("Transfer-Encoding", ""):

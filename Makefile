@@ -9,7 +9,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz lint format requirements golden interop image bench clean
+.PHONY: help demo test test-programs fuzz lint format requirements golden interop hosts image bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -43,6 +43,9 @@ golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a
 
 interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm; says so when there is none)
 	@$(BIN)/python tools/interop.py
+
+hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
+	@$(BIN)/python -m tools.hosts $(ARGS)
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
 	@$(BIN)/python tools/image.py --install

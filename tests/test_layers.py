@@ -31,7 +31,15 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }
-PURE = ("model.py", "format/", "dialects/", "hosts/edit.py", "hosts/jsontext.py", "hosts/tomltext.py")
+PURE = (
+    "model.py",
+    "format/",
+    "dialects/",
+    "hosts/edit.py",
+    "hosts/jsontext.py",
+    "hosts/tomltext.py",
+    "hosts/ownership.py",
+)
 NOT_IN_PURE_ROOMS = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",

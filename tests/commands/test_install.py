@@ -15,13 +15,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_skills_server.commands import install as module
 from mcp_skills_server.commands.install import install
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts import disk, edit, jsontext, tomltext
+from mcp_skills_server.hosts import disk, edit, jsontext
 from mcp_skills_server.hosts.table import HOSTS, Platform, location
 from wire import DEADLINE, FIXTURES, Wire
 
@@ -115,6 +113,22 @@ env = { "API_KEY" = "value" }
 [projects."/home/me/app"]
 trust_level = "trusted"
 """
+OPENCODE = """{
+  "$schema": "https://opencode.ai/config.json",
+  // asked for everything
+  "permission": {"bash": "ask"},
+  "mcp": {
+    "docs": {"type": "remote", "url": "https://example.com/mcp", "enabled": true},
+  },
+  "model": "anthropic/claude",
+}
+"""
+ANTIGRAVITY = """{
+  "mcpServers": {
+    "docs": {"serverUrl": "https://example.com/mcp", "disabled": true}
+  }
+}
+"""
 SAMPLES = {
     "claude-desktop": DESKTOP,
     "claude-code": CODE,
@@ -123,6 +137,8 @@ SAMPLES = {
     "windsurf": WINDSURF,
     "gemini-cli": GEMINI,
     "codex": CODEX,
+    "opencode": OPENCODE,
+    "antigravity": ANTIGRAVITY,
 }
 EVERY_HOST = pytest.mark.parametrize("host", HOSTS)
 
@@ -183,65 +199,17 @@ def entry(host: str, path: Path, name: str = "skills") -> dict[str, Any]:
     return parsed(host, path)[HOSTS[host].section][name]
 
 
+def words(host: str, path: Path, name: str = "skills") -> list[str]:
+    """What an entry starts."""
+    said = entry(host, path, name)
+    return said["command"] if host == "opencode" else [said["command"], *said["args"]]
+
+
 def beside(path: Path) -> list[str]:
     return sorted(each.name for each in path.parent.iterdir() if each.is_file())
 
 
 # Where the files are.
-
-
-@pytest.mark.parametrize(
-    ("system", "host", "wanted"),
-    [
-        ("linux", "claude-desktop", ".config/Claude/claude_desktop_config.json"),
-        ("darwin", "claude-desktop", "Library/Application Support/Claude/claude_desktop_config.json"),
-        ("win32", "claude-desktop", "AppData/Roaming/Claude/claude_desktop_config.json"),
-        ("linux", "vscode", ".config/Code/User/mcp.json"),
-        ("darwin", "vscode", "Library/Application Support/Code/User/mcp.json"),
-        ("win32", "vscode", "AppData/Roaming/Code/User/mcp.json"),
-        *(
-            (system, host, file)
-            for system in ("linux", "darwin", "win32")
-            for host, file in (
-                ("claude-code", ".claude.json"),
-                ("cursor", ".cursor/mcp.json"),
-                ("windsurf", ".codeium/windsurf/mcp_config.json"),
-                ("gemini-cli", ".gemini/settings.json"),
-                ("codex", ".codex/config.toml"),
-            )
-        ),
-    ],
-)
-def test_each_host_has_its_place_on_each_system(tmp_path: Path, system: str, host: str, wanted: str) -> None:
-    platform = Platform.of(system, tmp_path, tmp_path / "project", {})
-    assert location(HOSTS[host], platform) == tmp_path / wanted
-
-
-def test_the_environment_moves_folders(tmp_path: Path) -> None:
-    def at(system: str, host: str, **environment: str) -> Path:
-        return location(HOSTS[host], Platform.of(system, tmp_path, tmp_path, environment))
-
-    assert at("win32", "vscode", APPDATA="/roaming") == Path("/roaming/Code/User/mcp.json")
-    assert at("linux", "vscode", XDG_CONFIG_HOME="/x") == Path("/x/Code/User/mcp.json")
-    assert at("darwin", "vscode", XDG_CONFIG_HOME="/x") == tmp_path / "Library/Application Support/Code/User/mcp.json"
-    assert at("linux", "codex", CODEX_HOME="/c") == Path("/c/config.toml")
-    assert at("linux", "claude-code", CLAUDE_CONFIG_DIR="/d") == Path("/d/.claude.json")
-    assert at("linux", "codex", CODEX_HOME="") == tmp_path / ".codex/config.toml"
-
-
-def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
-    platform = Platform.of("win32", tmp_path, tmp_path, {"LOCALAPPDATA": str(tmp_path / "local")})
-    row = HOSTS["claude-desktop"]
-    inside = "LocalCache/Roaming/Claude/claude_desktop_config.json"
-    first, second = (tmp_path / "local" / "Packages" / name for name in ("Claude_abc", "Claude_xyz"))
-    first.mkdir(parents=True)
-    assert location(row, platform) == first / inside
-    second.mkdir()
-    with pytest.raises(UsageError, match="--config"):
-        location(row, platform)
-    (second / inside).parent.mkdir(parents=True)
-    (second / inside).touch()
-    assert location(row, platform) == second / inside
 
 
 @pytest.mark.parametrize(
@@ -252,8 +220,10 @@ def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
         ("vscode", ".vscode/mcp.json"),
         ("gemini-cli", ".gemini/settings.json"),
         ("codex", ".codex/config.toml"),
+        ("opencode", "opencode.json"),
         ("claude-desktop", None),
         ("windsurf", None),
+        ("antigravity", None),
     ],
 )
 def test_a_project_has_its_own_file(platform: Platform, skills: Path, host: str, wanted: str | None) -> None:
@@ -261,7 +231,17 @@ def test_a_project_has_its_own_file(platform: Platform, skills: Path, host: str,
         assert "--project" in refused(platform, host, skills, "--project")
         return
     told(platform, host, skills, "--project")
-    assert entry(host, platform.project / wanted)["args"][-1] == str(skills)
+    assert words(host, platform.project / wanted)[-1] == str(skills)
+
+
+@pytest.mark.parametrize("more", [[], ["--project"]])
+def test_opencode_has_one_of_two_files(platform: Platform, skills: Path, more: list[str]) -> None:
+    path = location(HOSTS["opencode"], platform, project=bool(more)).with_suffix(".jsonc")
+    path.parent.mkdir(parents=True)
+    path.write_text("{\n  // mine\n}\n", encoding="utf-8")
+    told(platform, "opencode", skills, *more)
+    assert words("opencode", path)[-1] == str(skills)
+    assert beside(path) == ["opencode.jsonc", "opencode.jsonc.bak"]
 
 
 def test_a_file_can_be_named(platform: Platform, skills: Path, tmp_path: Path) -> None:
@@ -277,9 +257,12 @@ def test_a_file_can_be_named(platform: Platform, skills: Path, tmp_path: Path) -
 def test_a_new_file(platform: Platform, skills: Path, host: str) -> None:
     path = location(HOSTS[host], platform)
     assert "restart" in told(platform, host, skills, "--command", sys.executable)
-    wanted = {"command": sys.executable, "args": ["serve", str(skills)]}
-    typed = {"type": "stdio"} if host in {"claude-code", "vscode"} else {}
-    assert parsed(host, path) == {HOSTS[host].section: {"skills": typed | wanted}}
+    wanted: dict[str, object] = {"command": sys.executable, "args": ["serve", str(skills)]}
+    if host in {"claude-code", "vscode"}:
+        wanted |= {"type": "stdio"}
+    elif host == "opencode":
+        wanted = {"type": "local", "command": [sys.executable, "serve", str(skills)], "enabled": True}
+    assert parsed(host, path) == {HOSTS[host].section: {"skills": wanted}}
     assert beside(path) == [path.name]
     assert path.read_bytes().endswith(b"\n") and not path.read_bytes().endswith(b"\n\n")
     assert str(skills) in path.read_text(encoding="utf-8")
@@ -314,7 +297,7 @@ def test_the_shape_of_the_file_stays(platform: Platform, skills: Path, host: str
     path = placed(platform, host, content)
     told(platform, host, skills)
     after = path.read_bytes()
-    assert entry(host, path)["args"][-1] == str(skills)
+    assert words(host, path)[-1] == str(skills)
     assert (after.count(b"\n") == after.count(b"\r\n")) == (shape == "crlf")
     assert after.startswith(b"\xef\xbb\xbf") == (shape == "bom")
     assert after.endswith(b"\n") == content.endswith(b"\n")
@@ -340,6 +323,9 @@ def test_an_update_keeps_what_the_user_added(platform: Platform, skills: Path, h
     told(platform, host, skills)
     text = path.read_text(encoding="utf-8")
     added: dict[str, object] = {"env": {"MCP_SKILLS_WATCH": "false"}, "disabled": False}
+    if host == "opencode":
+        # The switch that a new entry sets is the user's own from then on.
+        added = {"environment": {"MCP_SKILLS_WATCH": "false"}, "enabled": False}
     if host == "codex":
         text = (
             text.replace("\n[mcp_servers.skills]\n", "\n[mcp_servers.skills]\ndisabled = false # for now\n")
@@ -352,7 +338,7 @@ def test_an_update_keeps_what_the_user_added(platform: Platform, skills: Path, h
     (tmp_path / "more").mkdir()
     told(platform, host, skills, tmp_path / "more")
     now = entry(host, path)
-    assert now["args"][-2:] == [str(skills), str(tmp_path / "more")]
+    assert words(host, path)[-2:] == [str(skills), str(tmp_path / "more")]
     assert {key: now[key] for key in added} == added
     lines = [line for line in text.splitlines() if str(skills) not in line]
     rest = iter(path.read_text(encoding="utf-8").splitlines())
@@ -383,8 +369,7 @@ def test_what_was_written_starts_the_server(platform: Platform, tmp_path: Path) 
     root.symlink_to(FIXTURES)
     for host in HOSTS:
         told(platform, host, root)
-        said = entry(host, location(HOSTS[host], platform))
-        wire = Wire([said["command"], *said["args"]])
+        wire = Wire(words(host, location(HOSTS[host], platform)))
         try:
             wire.open()
             assert len(wire.request("skills/list", {})["skills"]) > 10
@@ -420,6 +405,28 @@ def test_a_host_that_replaces_variables_is_told_of(platform: Platform, tmp_path:
     assert "'$'" not in told(platform, "vscode", tmp_path / "a$b")
     assert "'$'" in told(platform, "gemini-cli", tmp_path / "a$b")
     assert "'$'" not in told(platform, "codex", tmp_path / "a$b")
+    (tmp_path / "{file:x}").mkdir()
+    assert "'{'" in told(platform, "opencode", tmp_path / "{file:x}")
+
+
+def test_trust_is_a_switch_of_its_own(platform: Platform, skills: Path) -> None:
+    path = placed(platform, "gemini-cli")
+    told(platform, "gemini-cli", skills)
+    assert "trust" not in entry("gemini-cli", path)
+    told(platform, "gemini-cli", skills, "--trust")
+    assert entry("gemini-cli", path)["trust"] is True
+    told(platform, "gemini-cli", skills)
+    assert entry("gemini-cli", path)["trust"] is True
+    assert parsed("gemini-cli", path)["mcpServers"]["main"]["trust"] is False
+    told(platform, "gemini-cli", "--uninstall")
+    assert path.read_text(encoding="utf-8") == GEMINI
+
+
+@pytest.mark.parametrize("host", [host for host in HOSTS if host != "gemini-cli"])
+def test_trust_is_refused_where_the_entry_has_none(platform: Platform, skills: Path, host: str) -> None:
+    said = refused(platform, host, skills, "--trust")
+    assert HOSTS[host].title in said and "docs/hosts.md" in said
+    assert not platform.home.exists()
 
 
 # Without writing.
@@ -430,7 +437,9 @@ def test_print_shows_the_section_and_writes_nothing(platform: Platform, skills: 
     done = run(platform, host, skills, "--print", "--name", "mine")
     assert done.exit_code == 0 and str(location(HOSTS[host], platform)) in done.stderr
     said = tomllib.loads(done.stdout) if host == "codex" else json.loads(done.stdout)
-    assert said[HOSTS[host].section]["mine"]["args"][-1] == str(skills)
+    mine = said[HOSTS[host].section]["mine"]
+    assert mine["command" if host == "opencode" else "args"][-1] == str(skills)
+    assert mine.get("enabled") == (True if host == "opencode" else None)
     assert not platform.home.exists()
 
 
@@ -479,6 +488,25 @@ def test_the_server_of_somebody_else_stays(platform: Platform, skills: Path, hos
     said = refused(platform, host, skills, "--name", name, *more)
     assert "another server" in said and "--name" in said
     assert location(HOSTS[host], platform).read_text(encoding="utf-8") == SAMPLES[host]
+
+
+@pytest.mark.parametrize("more", [["--uninstall"], []])
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {"command": "npx", "args": ["-y", "filesystem", "/home/me/mcp-skills-server"]},
+        {"command": sys.executable, "args": ["-m", "other_server", "mcp_skills_server"]},
+        {"command": sys.executable, "args": ["other.py", "serve"]},
+        {"command": "uvx", "args": ["--with", "mcp-skills-server", "other-server"]},
+    ],
+)
+def test_the_name_of_this_program_among_arguments_makes_no_entry_ours(
+    platform: Platform, skills: Path, foreign: dict[str, object], more: list[str]
+) -> None:
+    text = json.dumps({"mcpServers": {"skills": foreign}})
+    path = placed(platform, "cursor", text)
+    assert "another server" in refused(platform, "cursor", skills, *more)
+    assert path.read_text(encoding="utf-8") == text and beside(path) == [path.name]
 
 
 def test_comments_in_and_around_the_entry(platform: Platform, skills: Path) -> None:
@@ -575,6 +603,7 @@ def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) ->
         (["cursor", "/", "--name", ""], "--name"),
         (["cursor", "/", "--print", "--dry-run"], "exclude each other"),
         (["cursor", "--print", "--uninstall"], "exclude each other"),
+        (["gemini-cli", "--trust", "--uninstall"], "exclude each other"),
         (["cursor", "/", "--project", "--config", "x"], "exclude each other"),
         (["cursor", "/", "--config", ""], "regular file"),
     ],
@@ -697,111 +726,3 @@ def test_nothing_heavy_is_imported_with_the_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"
-
-
-# The edits alone, on wild input.
-
-KEYS = st.text(max_size=8)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
-
-
-@given(
-    st.dictionaries(KEYS, VALUES, max_size=4),
-    st.none() | st.dictionaries(KEYS.filter(lambda key: key != "skills"), VALUES, max_size=3),
-    st.integers(0, 4),
-    st.sampled_from([None, 0, 1, 2, 4, "\t"]),
-    st.sampled_from([(",", ":"), (", ", ": "), (" ,\t", " :\n ")]),
-    st.sampled_from(["\n", "\r\n"]),
-    st.booleans(),
-)
-def test_json_comes_and_goes(  # noqa: PLR0917
-    rest: dict[str, Any],
-    section: dict[str, Any] | None,
-    place: int,
-    indent: int | str | None,
-    separators: tuple[str, str],
-    newline: str,
-    ascii_only: bool,
-) -> None:
-    items = [(key, value) for key, value in rest.items() if key != "servers"]
-    if section is not None:
-        items.insert(place, ("servers", section))
-    document = dict(items)
-    text = json.dumps(document, indent=indent, separators=separators, ensure_ascii=ascii_only).replace("\n", newline)
-    for form in ("json", "json-comments", "jsonc"):
-        with_ours = jsontext.put(text, ("servers", "skills"), OURS, form)
-        wanted = {**document, "servers": {**(section or {}), "skills": OURS}}
-        assert json.loads(with_ours) == wanted
-        assert jsontext.put(with_ours, ("servers", "skills"), OURS, form) == with_ours
-        without = jsontext.drop(with_ours, ("servers", "skills"), form)
-        if section:
-            assert without == text
-        else:
-            assert json.loads(without) == {**document, "servers": {}}
-
-
-TRIVIA = st.lists(st.sampled_from([" ", "\n", "\t", '// c } , "\n', '/* { " */', "/**/", "/*\n*/"]), max_size=3).map(
-    "".join
-)
-
-
-@given(st.lists(TRIVIA, min_size=12, max_size=12), st.booleans(), st.booleans())
-def test_jsonc_comes_and_goes(trivia: list[str], comma: bool, member: bool) -> None:
-    t = trivia
-    inner = f'"a"{t[4]}:{t[5]}{{"x": [1,{t[6]}2]}}{t[7]}{"," if comma else ""}{t[8]}' if member else t[8]
-    text = f'{t[0]}{{{t[1]}"servers"{t[2]}:{t[3]}{{{t[9]}{inner}}}{t[10]}}}{t[11]}'
-    before = jsontext.read(text, "jsonc")
-    with_ours = jsontext.put(text, ("servers", "skills"), OURS, "jsonc")
-    assert jsontext.read(with_ours, "jsonc") == {"servers": {**before["servers"], "skills": OURS}}
-    assert with_ours.count("/*") == text.count("/*") and with_ours.count("// c") == text.count("// c")
-    try:
-        without = jsontext.drop(with_ours, ("servers", "skills"), "jsonc")
-        assert jsontext.read(without, "jsonc") == before
-        assert without.count("/*") == text.count("/*") and without.count("// c") == text.count("// c")
-    except UsageError as error:
-        pytest.fail(str(error))
-
-
-@given(
-    st.lists(
-        st.sampled_from(
-            [
-                "# a comment\n",
-                "\n",
-                "x1 = [\n  1, # ]\n  2,\n]\n",
-                'x2 = """\n[mcp_servers.skills]\n"""\n',
-                "[t1]\n",
-                "[[t2]]\n",
-                '[mcp_servers.other]\ncommand = "x" # y\n',
-                "[mcp_servers.other.env]\n",
-                "  [ t3 . 'a.b' ]  # c\n  y = {a = 1}\n",
-                "[mcp_servers]\n",
-            ]
-        ),
-        unique=True,
-    ),
-    st.booleans(),
-    st.sampled_from(["\n", "\r\n"]),
-)
-def test_toml_comes_and_goes(parts: list[str], closed: bool, newline: str) -> None:
-    text = "".join(parts)
-    text = (text if closed else text.removesuffix("\n")).replace("\n", newline)
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return
-    with_ours = tomltext.put(text, "mcp_servers", "skills", OURS)
-    wanted = {**document, "mcp_servers": {**document.get("mcp_servers", {}), "skills": OURS}}
-    assert tomllib.loads(with_ours) == wanted
-    assert tomltext.put(with_ours, "mcp_servers", "skills", OURS) == with_ours
-    changed = tomltext.put(with_ours, "mcp_servers", "skills", {"new": "n", "args": ["serve"], "more": ["m"]})
-    expected = {**wanted["mcp_servers"], "skills": {**OURS, "new": "n", "args": ["serve"], "more": ["m"]}}
-    assert tomllib.loads(changed) == {**wanted, "mcp_servers": expected}
-    if text.strip():
-        assert tomltext.drop(with_ours, "mcp_servers", "skills") == text
-        assert tomltext.drop(changed, "mcp_servers", "skills") == text

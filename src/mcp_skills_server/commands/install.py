@@ -32,6 +32,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
     metavar="PATH",
     help="What the host starts; a bare name is left to the host's PATH.  [default: this program]",
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Gemini CLI: have it call every tool of this server without asking, as its use without a person needs.",
+)
 @click.option("--print", "show", is_flag=True, help="Print the entry and write nothing.")
 @click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
 @click.option("--uninstall", is_flag=True, help="Remove the entry and keep the rest.")
@@ -39,9 +44,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 def install(context: click.Context, host: str, roots: tuple[str, ...], **options: Any) -> None:
     """Have HOST start this server with the skills below each ROOT.
 
-    HOST is claude-desktop, claude-code, cursor, vscode, windsurf, gemini-cli or codex. Its configuration file keeps
-    everything else that it holds, and a copy of it as it was stays beside it (.bak). Options of serve go into the
-    entry's "env", such as MCP_SKILLS_WATCH; a later install leaves them alone.
+    HOST is claude-desktop, claude-code, cursor, vscode, windsurf, gemini-cli, codex, opencode or antigravity. Its
+    configuration file keeps everything else that it holds, and a copy of it as it was stays beside it (.bak). Options
+    of serve go into the entry's "env" ("environment" of opencode), such as MCP_SKILLS_WATCH; a later install leaves
+    them alone.
 
     \b
     Examples:
@@ -53,17 +59,24 @@ def install(context: click.Context, host: str, roots: tuple[str, ...], **options
     row, name = HOSTS[host], options["name"]
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
-    for one, other in (("show", "dry_run"), ("show", "uninstall"), ("project", "config")):
+    for one, other in (("show", "dry_run"), ("show", "uninstall"), ("project", "config"), ("trust", "uninstall")):
         if options[one] and options[other]:
             words = ("--" + each.replace("show", "print").replace("_", "-") for each in (one, other))
             raise UsageError("{} and {} exclude each other; give one of them".format(*words))
+    if options["trust"] and row.trust is None:
+        raise UsageError(
+            f"--trust: an entry of {row.title} has no such switch; docs/hosts.md says what it needs without a person"
+        )
     command = _command(options["command"])
     entry: dict[str, Any] = {}
     if not options["uninstall"]:
         from mcp_skills_server.hosts.edit import entry_for
+        from mcp_skills_server.hosts.ownership import words_of
 
         entry = entry_for(row, command, _absolute(roots))
-        _must_be_utf8([entry["command"], *entry["args"]])
+        _must_be_utf8(words_of(entry))
+        if options["trust"] and row.trust:
+            entry |= row.trust
     path = _path(row, context.find_object(Platform), options)
     if options["show"]:
         from mcp_skills_server.hosts.edit import snippet
@@ -72,16 +85,20 @@ def install(context: click.Context, host: str, roots: tuple[str, ...], **options
         _tell(f"this belongs into {path}; nothing was written")
         return
     try:
-        _edit(path, row, name, entry, command[0], dry_run=options["dry_run"])
+        _edit(path, row, name, entry, command, dry_run=options["dry_run"])
     except UsageError as error:
         raise UsageError(f"{printable(str(path))}: {error}") from None
 
 
-def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: str, *, dry_run: bool) -> None:
+def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: list[str], *, dry_run: bool) -> None:
     from mcp_skills_server.hosts import disk, edit
+    from mcp_skills_server.hosts.ownership import words_of
 
     found = disk.read(path)
-    new = edit.install(found.raw, host, name, entry) if entry else edit.uninstall(found.raw, host, name, command)
+    if entry:
+        new = edit.install(found.raw, host, name, entry, command)
+    else:
+        new = edit.uninstall(found.raw, host, name, command)
     if new is None:
         _tell(f"{path} has no {name!r}; there is nothing to remove")
         return
@@ -96,12 +113,11 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: str
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
     _tell(f"{done} {path}{kept}; restart {host.title}")
-    said = [str(word) for word in (entry.get("command", ""), *entry.get("args", ()))]
-    for word in said:
-        if host.expands and host.expands.search(word):
-            _tell(
-                f"{host.title} may replace what follows '$' in {word}; use a path without it if the server is missing"
-            )
+    for word in words_of(entry):
+        replaced = host.expands.search(word) if host.expands else None
+        if replaced:
+            said = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
+            _tell(f"{said}; use a path without it if the server is missing")
 
 
 def _path(host: Host, platform: Platform | None, options: dict[str, Any]) -> Path:

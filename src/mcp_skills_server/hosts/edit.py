@@ -12,20 +12,25 @@ from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import jsontext, tomltext
+from mcp_skills_server.hosts.ownership import starts_this_server, words_of
 from mcp_skills_server.hosts.table import Host
 
 _BOM: Final = b"\xef\xbb\xbf"
-_OURS: Final = ("mcp-skills-server", "mcp_skills_server")
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
     """What the host is told: start this command with these roots, over stdio."""
-    said = {"command": command[0], "args": [*command[1:], "serve", *roots]}
-    return {"type": "stdio", **said} if host.typed else said
+    words = [*command, "serve", *roots]
+    if host.shape == "local":
+        return {"type": "local", "command": words}
+    said = {"command": words[0], "args": words[1:]}
+    return {"type": "stdio", **said} if host.shape == "stdio" else said
 
 
-def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any]) -> bytes:
+def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]) -> bytes:
     """The file with our entry. What else an entry of ours holds (`env`, switches of the host) stays.
+
+    `command` is what the entry starts, without `serve` and what follows.
 
     Raises:
         UsageError: the file is broken, or the name belongs to another server.
@@ -33,7 +38,9 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any]) 
     bom, text = _text(raw)
     said = _read(text, host)
     old = _entries(said, host).get(name)
-    if old is not None and not _is_ours(old, entry["command"]):
+    if old is None:
+        entry = {**entry, **host.new}
+    elif not starts_this_server(words_of(old), command):
         raise UsageError(f"{name!r} is another server there; choose another name with --name")
     if host.form == "toml":
         new = tomltext.put(text, host.section, name, entry)
@@ -44,7 +51,7 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any]) 
     return bom + _proved(new, wanted, host)
 
 
-def uninstall(raw: bytes | None, host: Host, name: str, command: str) -> bytes | None:
+def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) -> bytes | None:
     """The file without our entry, None when it has none.
 
     Raises:
@@ -55,7 +62,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: str) -> bytes |
     old = _entries(said, host).get(name)
     if old is None:
         return None
-    if not _is_ours(old, command):
+    if not starts_this_server(words_of(old), command):
         raise UsageError(f"{name!r} is another server there, and stays; name ours with --name")
     wanted = deepcopy(said)
     del wanted[host.section][name]
@@ -70,6 +77,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: str) -> bytes |
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
     """Our part of the file alone."""
+    entry = {**entry, **host.new}
     if host.form == "toml":
         return tomltext.table_of(host.section, name, entry)
     return jsontext.dump({host.section: {name: entry}}) + "\n"
@@ -94,18 +102,6 @@ def _entries(said: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     if not isinstance(entries, Mapping):
         raise UsageError(f"{host.section!r} holds something else than named servers")
     return entries  # pyright: ignore[reportUnknownVariableType]
-
-
-def _is_ours(old: object, command: str) -> bool:
-    """Whether an entry starts this server, however it was installed, or the command that is meant now."""
-    if not isinstance(old, Mapping):
-        return False
-    said: Mapping[str, object] = old  # pyright: ignore[reportUnknownVariableType]
-    arguments = said.get("args")
-    words: list[object] = [said.get("command")]
-    if isinstance(arguments, list):
-        words += arguments
-    return words[0] == command or any(isinstance(word, str) and any(own in word for own in _OURS) for word in words)
 
 
 def _proved(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -16,7 +16,10 @@ from mcp_skills_server.errors import UsageError
 
 Form = Literal["json", "json-comments", "jsonc", "toml"]
 """json: strict; json-comments: with comments; jsonc: with comments and trailing commas."""
-Base = Literal["home", "applications", "packages", "claude", "codex", "project"]
+Shape = Literal["plain", "stdio", "local"]
+"""Of an entry. plain: `command` and `args`; stdio: these and `"type": "stdio"`; local: `"type": "local"` and one list,
+`command`, of all the words."""
+Base = Literal["home", "applications", "packages", "claude", "codex", "xdg", "project"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Platform:
         packages: where Windows keeps what packaged applications write, None elsewhere.
         claude: the folder of Claude Code's `.claude.json`.
         codex: Codex's folder.
+        xdg: where programs that follow the XDG rule on every system keep their settings.
     """
 
     home: Path
@@ -38,6 +42,7 @@ class Platform:
     packages: Path | None
     claude: Path
     codex: Path
+    xdg: Path
 
     @classmethod
     def of(cls, system: str, home: Path, project: Path, environment: Mapping[str, str]) -> Platform:
@@ -47,13 +52,14 @@ class Platform:
             return Path(environment[variable]) if environment.get(variable) else otherwise
 
         packages = None
+        xdg = folder("XDG_CONFIG_HOME", home / ".config")
         if system == "win32":
             applications = folder("APPDATA", home / "AppData" / "Roaming")
             packages = folder("LOCALAPPDATA", home / "AppData" / "Local") / "Packages"
         elif system == "darwin":
             applications = home / "Library" / "Application Support"
         else:
-            applications = folder("XDG_CONFIG_HOME", home / ".config")
+            applications = xdg
         return cls(
             home=home,
             applications=applications,
@@ -61,15 +67,20 @@ class Platform:
             packages=packages,
             claude=folder("CLAUDE_CONFIG_DIR", home),
             codex=folder("CODEX_HOME", home / ".codex"),
+            xdg=xdg,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file below one of the platform's folders. A first part with `*` stands for a folder that is there."""
+    """A file below one of the platform's folders. A first part with `*` stands for a folder that is there.
+
+    With `if_there` the place counts only where that file exists.
+    """
 
     base: Base
     parts: tuple[str, ...]
+    if_there: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,10 @@ class Host:
         form: the grammar of its file.
         section: the key that holds its servers.
         user: where the user's file may be; the first that applies to the platform counts.
-        project: the file of a project, None where the host knows none.
-        typed: an entry names its transport.
+        project: where a project's file may be, nothing where the host knows none.
+        shape: of an entry.
+        new: switches that a new entry begins with; of an entry that is there they stay as the user set them.
+        trust: what `--trust` adds to an entry, None where the host has no such switch in it.
         expands: what the host replaces in a command or an argument.
     """
 
@@ -90,13 +103,16 @@ class Host:
     form: Form
     section: str
     user: tuple[Place, ...]
-    project: Place | None = None
-    typed: bool = False
+    project: tuple[Place, ...] = ()
+    shape: Shape = "plain"
+    new: Mapping[str, object] = field(default_factory=dict[str, object])
+    trust: Mapping[str, object] | None = None
     expands: re.Pattern[str] | None = None
 
 
 _BRACES: Final = re.compile(r"\$\{")
 _VARIABLE: Final = re.compile(r"\$(?:\{|[A-Za-z_])")
+_OPENCODE: Final = re.compile(r"\{(?:env|file):")
 _DESKTOP: Final = "claude_desktop_config.json"
 
 HOSTS: Final[Mapping[str, Host]] = {
@@ -115,8 +131,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "json",
         "mcpServers",
         (Place("claude", (".claude.json",)),),
-        project=Place("project", (".mcp.json",)),
-        typed=True,
+        project=(Place("project", (".mcp.json",)),),
+        shape="stdio",
         expands=_BRACES,
     ),
     "cursor": Host(
@@ -124,7 +140,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         "jsonc",
         "mcpServers",
         (Place("home", (".cursor", "mcp.json")),),
-        project=Place("project", (".cursor", "mcp.json")),
+        project=(Place("project", (".cursor", "mcp.json")),),
         expands=_BRACES,
     ),
     "vscode": Host(
@@ -132,8 +148,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "jsonc",
         "servers",
         (Place("applications", ("Code", "User", "mcp.json")),),
-        project=Place("project", (".vscode", "mcp.json")),
-        typed=True,
+        project=(Place("project", (".vscode", "mcp.json")),),
+        shape="stdio",
         expands=_BRACES,
     ),
     "windsurf": Host(
@@ -148,7 +164,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         "json-comments",
         "mcpServers",
         (Place("home", (".gemini", "settings.json")),),
-        project=Place("project", (".gemini", "settings.json")),
+        project=(Place("project", (".gemini", "settings.json")),),
+        trust={"trust": True},
         expands=_VARIABLE,
     ),
     "codex": Host(
@@ -156,7 +173,30 @@ HOSTS: Final[Mapping[str, Host]] = {
         "toml",
         "mcp_servers",
         (Place("codex", ("config.toml",)),),
-        project=Place("project", (".codex", "config.toml")),
+        project=(Place("project", (".codex", "config.toml")),),
+    ),
+    "opencode": Host(
+        "opencode",
+        "jsonc",
+        "mcp",
+        # It reads both and the second wins, so an entry in the first could be hidden by one in the second.
+        (
+            Place("xdg", ("opencode", "opencode.jsonc"), if_there=True),
+            Place("xdg", ("opencode", "opencode.json")),
+        ),
+        project=(
+            Place("project", ("opencode.jsonc",), if_there=True),
+            Place("project", ("opencode.json",)),
+        ),
+        shape="local",
+        new={"enabled": True},
+        expands=_OPENCODE,
+    ),
+    "antigravity": Host(
+        "Antigravity",
+        "json",
+        "mcpServers",
+        (Place("home", (".gemini", "config", "mcp_config.json")),),
     ),
 }
 
@@ -167,16 +207,17 @@ def location(host: Host, platform: Platform, *, project: bool = False) -> Path:
     Raises:
         UsageError: the host has no file for a project, or one of several cannot be preferred.
     """
-    if project:
-        if host.project is None:
-            raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
-        return platform.project.joinpath(*host.project.parts)
-    for place in host.user:
+    if project and not host.project:
+        raise UsageError(f"{host.title} has no configuration for a project; leave --project out")
+    for place in host.project if project else host.user:
         base: Path | None = getattr(platform, place.base)
         if base is None:
             continue
         if "*" not in place.parts[0]:
-            return base.joinpath(*place.parts)
+            path = base.joinpath(*place.parts)
+            if place.if_there and not path.is_file():
+                continue
+            return path
         found = [folder.joinpath(*place.parts[1:]) for folder in sorted(base.glob(place.parts[0])) if folder.is_dir()]
         found = [path for path in found if path.is_file()] or found
         if len(found) > 1:

@@ -1,0 +1,231 @@
+"""What `make hosts` makes of what it saw (tools/hosts): measures, the made-up folders, the verdict, the table."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections import deque
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tools.hosts import __main__ as command
+from tools.hosts import facts, reading, roots, sandbox, table
+from tools.hosts.apis import Seen, Tool
+from tools.hosts.programs import PROGRAMS
+from tools.hosts.script import NEEDED, Script
+from tools.hosts.trace import Trace
+
+from mcp_skills_server.cli import cli
+from mcp_skills_server.hosts.table import HOSTS
+
+OURS = [Tool(name, "Loads.") for name in NEEDED]
+
+
+# Measures.
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown", "wanted"),
+    [
+        ("one two three", "before one two three after", "one two three"),
+        ("one\n\n  two", "one two", "one two"),
+        ("one two three", "one two th... [cut]", "one two th"),
+        ("one two", "xyz", ""),
+        ("", "x", ""),
+    ],
+)
+def test_how_much_of_a_text_arrived(sent: str, shown: str, wanted: str) -> None:
+    assert reading.arrived(sent, shown) == wanted
+
+
+def test_names_are_whole_words() -> None:
+    assert reading.names_in("audit-invoices, re-audit and audit.", ["audit-invoice", "audit", "re", "nothing"]) == 1
+
+
+def test_lines_are_found_in_text_and_in_json() -> None:
+    body = roots.long_body(2000)
+    numbers = reading.lines_in(body)
+    assert numbers == list(range(1, len(numbers) + 1)) and len(numbers) > 20
+    assert reading.lines_in(json.dumps({"text": body, "again": body})) == numbers
+    assert reading.ranges([*numbers[:5], *numbers[9:11], 99]) == "1-5, 10-11, 99"
+
+
+@pytest.mark.parametrize(
+    ("result", "wanted"),
+    [
+        ('{"session":"x","active_skills":[]}', "structuredContent"),
+        ('Wall time: 1\nOutput:\n{"active_skills":[{"instructions":"<skill name=\\"x\\">"}]}', "structuredContent"),
+        ("Active skills: a.\n\n<skill name='a'>", "text"),
+        ("<untrusted>\n<skill name='a'>", "text"),
+        ('<skill name="a">\n{"active_skills": []}', "text and structuredContent"),
+        ("Permission denied", "neither text nor structure as sent"),
+    ],
+)
+def test_the_form_of_a_result(result: str, wanted: str) -> None:
+    assert reading.form(result) == wanted
+
+
+# The folders.
+
+
+def test_the_made_up_folder_is_the_same_each_time_and_all_its_skills_are_good(tmp_path: Path) -> None:
+    first, second = (roots.build(tmp_path / name) for name in "ab")
+    assert first == second and len(set(first)) == roots.MANY
+    files = [sorted(path.relative_to(tmp_path / name) for path in (tmp_path / name).rglob("*.md")) for name in "ab"]
+    assert files[0] == files[1]
+    assert all((tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes() for file in files[0])
+    roots.write(tmp_path / "a", roots.ADDED, "# Count\n")
+    done = CliRunner().invoke(cli, ["validate", "--format", "json", str(tmp_path / "a")])
+    said = json.loads(done.stdout)
+    assert (said["ok"], said["skills"]) == (True, roots.MANY + 1)
+    assert [(each["skill"], each["code"]) for each in said["problems"]] == [("body-of-60000", "body-long")]
+    assert min([*first, roots.ADDED]) == roots.ADDED
+
+
+@pytest.mark.parametrize("length", roots.LONG)
+def test_a_long_body_has_just_so_many_characters(length: int) -> None:
+    assert len(roots.long_body(length)) == length
+
+
+# The traffic.
+
+
+def test_messages_are_read_while_they_are_written(tmp_path: Path) -> None:
+    trace = Trace(tmp_path / "trace")
+    trace.write_program(["server"])
+    tools = [{"name": "skills_load", "description": "LOADS"}]
+    lines = [
+        {"id": 1, "result": {"instructions": "FIRST"}},
+        {"id": 2, "result": {"tools": tools}},
+        {"method": "notifications/tools/list_changed"},
+        {"id": 3, "result": {"prompts": [{"name": "a"}, {"name": "b"}]}},
+    ]
+    (tmp_path / "trace" / "out.1").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"id": 4, "re')
+    (tmp_path / "trace" / "in.1").write_text('{"method": "tools/list"}\n{"method": "tools/list"}\n')
+    assert trace.instructions() == ["FIRST"] and trace.tools() == [{"skills_load": "LOADS"}]
+    assert (trace.notices(), trace.prompts(), trace.count("tools/list")) == (1, 2, 2)
+    assert trace.wait(lambda: trace.notices() == 1, 5) and not trace.wait(lambda: False, 0)
+
+
+# The verdict.
+
+
+def finished(tmp_path: Path, answers: dict[str, str]) -> facts.Run:
+    """A run in which everything was offered and this came back."""
+    trace = Trace(tmp_path / "trace")
+    trace.write_program(["server"])
+    sent = {
+        "result": {"instructions": "Rule.", "tools": [{"name": each.name, "description": "Loads."} for each in OURS]}
+    }
+    (trace.folder / "out.1").write_text(json.dumps(sent) + "\n")
+    (trace.folder / "in.1").write_text('{"method": "initialize", "params": {"protocolVersion": "2025-06-18"}}\n')
+    seen = Seen("Rule.", OURS, [])
+    script = Script(deque(), lambda: True, first=seen, equipped=seen, answers=answers)
+    return facts.Run(["a"], script, trace, sandbox.Ended(0, "", ""), 1, [])
+
+
+GOOD = {
+    "search": "audit-invoice",
+    "load": '{"active_skills": ["# audit-invoice"]}',
+    "read": roots.MARK,
+    **{f"load {length}": roots.long_body(length) for length in roots.LONG},
+    "added": roots.ADDED,
+}
+
+
+def test_a_good_run_has_no_failure(tmp_path: Path) -> None:
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, GOOD))
+    assert result.failures == []
+    assert result.facts["a body of 60,000 characters"] == "whole"
+
+
+@pytest.mark.parametrize("label", ["search", "load", "read", f"load {roots.LONG[0]}"])
+@pytest.mark.parametrize("answer", [None, "Permission denied"])
+def test_what_does_not_work_is_a_failure(tmp_path: Path, label: str, answer: str | None) -> None:
+    answers = {key: value for key, value in GOOD.items() if key != label} | ({label: answer} if answer else {})
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, answers))
+    assert len(result.failures) == 1
+
+
+def test_a_long_body_that_is_cut_is_a_fact_and_no_failure(tmp_path: Path) -> None:
+    cut = GOOD | {f"load {roots.LONG[1]}": roots.long_body(roots.LONG[1])[:30_000]}
+    result = facts.Result("1")
+    facts.judge_calls(result, finished(tmp_path, cut))
+    assert result.failures == [] and result.facts["a body of 60,000 characters"].startswith("lines 1-")
+
+
+def test_a_server_that_was_never_asked_is_said(tmp_path: Path) -> None:
+    run = finished(tmp_path, {})
+    (run.trace.folder / "out.1").unlink()
+    assert "not accepted: the server answered nothing;" in run.lost()
+    (run.trace.folder / "err.1").write_text("no such folder\n")
+    (run.trace.folder / "in.1").unlink()
+    assert "the server was not asked (it said 'no such folder'); the host ended with 0" in run.lost()
+
+
+def test_tools_that_were_never_offered_are_a_failure(tmp_path: Path) -> None:
+    run = finished(tmp_path, {})
+    run.script.equipped = None
+    result = facts.Result("1")
+    facts.judge_catalogue(result, "17 skills", run)
+    assert len(result.failures) == 1 and "never offered" in result.failures[0]
+
+
+# The programs and where they run.
+
+
+def test_a_host_that_is_not_there_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "CACHE", tmp_path)
+    said = command.measured("codex", None, namespaced=True)
+    assert said.facts == {} and "without --offline" in said.failures[0]
+    (tmp_path / "codex").mkdir()
+    (tmp_path / "codex" / "failed.txt").write_text("npm error 404")
+    assert command.measured("codex", None, namespaced=True).failures == ["could not be installed: npm error 404"]
+    there = tmp_path / "codex" / "node_modules" / ".bin" / "codex"
+    there.parent.mkdir(parents=True)
+    there.touch()
+    assert "could not be started" in command.measured("codex", None, namespaced=True).failures[0]
+
+
+def test_every_program_is_a_host_that_install_knows() -> None:
+    assert set(PROGRAMS) < set(HOSTS)
+
+
+def test_without_a_network_of_its_own_every_proxy_leads_nowhere(tmp_path: Path) -> None:
+    said = sandbox.environment(tmp_path, [Path("/node")], {"KEY": "none"}, namespaced=False)
+    assert said["HOME"] == str(tmp_path) and said["PATH"].startswith("/node") and said["KEY"] == "none"
+    assert said["HTTPS_PROXY"] == said["https_proxy"] == "http://127.0.0.1:9" and "127.0.0.1" in said["NO_PROXY"]
+    assert "HTTPS_PROXY" not in sandbox.environment(tmp_path, [], {}, namespaced=True)
+
+
+def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    waits = "import signal; print('here', flush=True); signal.pause()"
+    ended = sandbox.run([sys.executable, "-c", waits], {}, tmp_path, limit=2)
+    assert ended.code is None and "not ended" in ended.reason()
+    ended = sandbox.run([sys.executable, "-c", "import sys; sys.exit('no key')"], {}, tmp_path)
+    assert ended.code == 1 and ended.reason() == "ended with 1: no key"
+
+
+# The table.
+
+
+def test_the_table_takes_the_place_of_the_old_one() -> None:
+    columns = {"A 1": {"era": "old | new", "tools": "whole"}, "B": {"failed": "no npm"}}
+    made = table.markdown(columns, datetime.date(2026, 1, 2), "proxies")
+    page = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    new = table.between_markers(page, made)
+    assert new.startswith("before\n") and new.endswith("\nafter\n") and "\nold\n" not in new
+    assert "Seen on 2026-01-02" in new and r"| era | old \| new |  |" in new and "| failed |  | no npm |" in new
+    assert table.between_markers(new, made) == new
+
+
+@pytest.mark.parametrize(
+    "page", ["", f"{table.END}{table.BEGIN}", table.BEGIN, f"{table.BEGIN}{table.BEGIN}{table.END}"]
+)
+def test_a_page_without_its_markers_is_refused(page: str) -> None:
+    with pytest.raises(ValueError, match="markers"):
+        table.between_markers(page, "x")

@@ -1,0 +1,288 @@
+"""The scripted model of `make hosts`: the shapes of four APIs, and the conversation that it has (tools/hosts)."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from tools.hosts import answers, apis
+from tools.hosts.apis import Seen, Tool, Turn
+from tools.hosts.model import serving
+from tools.hosts.script import FREE, NEEDED, SEARCH_AGAIN, Script, Step
+
+from wire import DEADLINE
+
+CALL = Turn(name="skills_load", arguments={"names": ["ä"]})
+PATHS: dict[apis.Api, str] = {
+    "anthropic": "/v1/messages?beta=true",
+    "responses": "/v1/responses",
+    "chat": "/v1/chat/completions",
+    "gemini": "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse",
+}
+# The same conversation in each API: instructions, a question, a call, its result; one tool of ours.
+BODIES: dict[apis.Api, dict[str, Any]] = {
+    "anthropic": {
+        "stream": True,
+        "system": [{"type": "text", "text": "INSTRUCTIONS"}],
+        "tools": [{"name": "mcp__skills__skills_load", "description": "LOADS", "input_schema": {}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "QUESTION"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "MINE"}, {"type": "tool_use", "id": "1"}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "RESULT"}]},
+                    {"type": "text", "text": "REMINDER"},
+                ],
+            },
+        ],
+    },
+    "responses": {
+        "stream": True,
+        "instructions": "INSTRUCTIONS",
+        "tools": [
+            {
+                "type": "namespace",
+                "name": "mcp__skills",
+                "description": "REMINDER",
+                "tools": [{"type": "function", "name": "mcp__skills__skills_load", "description": "LOADS"}],
+            }
+        ],
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "QUESTION"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "MINE"}]},
+            {"type": "function_call", "call_id": "1", "name": "skills_load", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "RESULT"},
+        ],
+    },
+    "chat": {
+        "stream": True,
+        "tools": [{"type": "function", "function": {"name": "mcp__skills__skills_load", "description": "LOADS"}}],
+        "messages": [
+            {"role": "system", "content": "INSTRUCTIONS"},
+            {"role": "user", "content": [{"type": "text", "text": "QUESTION"}, {"type": "text", "text": "REMINDER"}]},
+            {"role": "assistant", "content": "MINE", "tool_calls": [{"id": "1"}]},
+            {"role": "tool", "tool_call_id": "1", "content": "RESULT"},
+        ],
+    },
+    "gemini": {
+        "systemInstruction": {"parts": [{"text": "INSTRUCTIONS"}]},
+        "tools": [{"functionDeclarations": [{"name": "mcp__skills__skills_load", "description": "LOADS"}]}],
+        "contents": [
+            {"role": "user", "parts": [{"text": "QUESTION"}, {"text": "REMINDER"}]},
+            {"role": "model", "parts": [{"text": "MINE"}, {"functionCall": {"name": "x", "args": {}}}]},
+            {"role": "user", "parts": [{"functionResponse": {"name": "x", "response": {"output": "RESULT"}}}]},
+        ],
+    },
+}
+EVERY_API = pytest.mark.parametrize("api", BODIES)
+
+
+@EVERY_API
+def test_a_request_is_read(api: apis.Api) -> None:
+    seen = apis.read(api, BODIES[api])
+    assert all(word in seen.text for word in ("INSTRUCTIONS", "QUESTION", "REMINDER"))
+    # What the model itself said shows nothing that a host handed on.
+    assert "MINE" not in seen.text and "RESULT" not in seen.text
+    assert list(seen.results) == ["RESULT"]
+    group = "mcp__skills" if api == "responses" else None
+    assert list(seen.tools) == [Tool("mcp__skills__skills_load", "LOADS", group)]
+
+
+@EVERY_API
+def test_a_path_names_its_api(api: apis.Api) -> None:
+    assert apis.api_of(PATHS[api]) == api
+
+
+@pytest.mark.parametrize("path", ["/v1/messages/count_tokens?beta=true", "/v1beta/models/x:countTokens", "/v1/models"])
+def test_other_paths_ask_for_no_turn(path: str) -> None:
+    assert apis.api_of(path) is None
+
+
+def events(raw: bytes) -> list[tuple[str, Any]]:
+    out: list[tuple[str, Any]] = []
+    for block in raw.decode().strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        data = fields["data"]
+        out.append((fields.get("event", ""), data if data == "[DONE]" else json.loads(data)))
+    return out
+
+
+@EVERY_API
+def test_a_call_is_streamed_as_its_api_has_it(api: apis.Api) -> None:
+    kind, raw = answers.write(api, PATHS[api], BODIES[api], CALL, 7)
+    assert kind == "text/event-stream"
+    said = events(raw)
+    if api == "anthropic":
+        assert [name for name, _ in said] == [
+            "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
+            "message_stop",
+        ]  # fmt: skip
+        assert all(name == data["type"] for name, data in said)
+        assert said[1][1]["content_block"]["name"] == "skills_load"
+        assert json.loads(said[2][1]["delta"]["partial_json"]) == CALL.arguments
+        assert said[4][1]["delta"]["stop_reason"] == "tool_use"
+    elif api == "responses":
+        assert said[0][0] == "response.created" and said[-1][0] == "response.completed"
+        item = next(data["item"] for name, data in said if name == "response.output_item.done")
+        assert (item["type"], item["name"], json.loads(item["arguments"])) == (
+            "function_call",
+            "skills_load",
+            CALL.arguments,
+        )
+        assert said[-1][1]["response"]["output"] == [item] and said[-1][1]["response"]["status"] == "completed"
+    elif api == "chat":
+        assert said[-1] == ("", "[DONE]") and said[-2][1]["choices"][0]["finish_reason"] == "tool_calls"
+        function = said[0][1]["choices"][0]["delta"]["tool_calls"][0]["function"]
+        assert (function["name"], json.loads(function["arguments"])) == ("skills_load", CALL.arguments)
+    else:
+        assert said[0][1]["candidates"][0]["content"]["parts"] == [
+            {"functionCall": {"name": "skills_load", "args": CALL.arguments}}
+        ]
+
+
+@EVERY_API
+def test_words_end_a_conversation(api: apis.Api) -> None:
+    path = PATHS[api].replace("streamGenerateContent?alt=sse", "generateContent")
+    kind, raw = answers.write(api, path, {}, Turn("Farewell"), 7)
+    assert kind == "application/json" and "Farewell" in raw.decode()
+    said = json.loads(raw)
+    ends: dict[apis.Api, Any] = {
+        "anthropic": said.get("stop_reason") == "end_turn",
+        "responses": said.get("status") == "completed",
+        "chat": "choices" in said and said["choices"][0]["finish_reason"] == "stop",
+        "gemini": "candidates" in said and said["candidates"][0]["finishReason"] == "STOP",
+    }
+    assert ends[api]
+
+
+def test_a_namespace_is_named_in_the_call() -> None:
+    turn = Turn(name="skills_load", arguments={}, group="mcp__skills")
+    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    assert (item["namespace"], item["name"]) == ("mcp__skills", "skills_load")
+
+
+def test_a_search_among_deferred_tools_is_a_call_of_its_own_kind() -> None:
+    turn = Turn(name="tool_search", arguments={"query": "x"}, kind="search")
+    item = json.loads(answers.write("responses", "/v1/responses", {}, turn, 1)[1])["output"][0]
+    assert (item["type"], item["execution"], item["arguments"]) == ("tool_search_call", "client", {"query": "x"})
+
+
+def test_a_deferred_tool_is_there_when_a_search_brought_it() -> None:
+    tool = {"name": "mcp__skills__skills_load", "description": "LOADS", "defer_loading": True}
+    reference = {"type": "tool_reference", "tool_name": "mcp__skills__skills_load"}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": [reference]}]}
+    assert not apis.read("anthropic", {"tools": [tool], "messages": []}).tools
+    seen = apis.read("anthropic", {"tools": [tool], "messages": [result]})
+    assert [each.name for each in seen.tools] == ["mcp__skills__skills_load"]
+    assert list(seen.results) == ["mcp__skills__skills_load"]
+
+
+def test_what_a_search_of_responses_brought_counts() -> None:
+    tool = {"type": "function", "name": "skills_load", "description": "LOADS", "defer_loading": True}
+    namespace = {"type": "namespace", "name": "mcp__skills", "description": "INSTRUCTIONS", "tools": [tool]}
+    output = {"type": "tool_search_output", "call_id": "1", "tools": [namespace]}
+    seen = apis.read("responses", {"tools": [{"type": "tool_search", "description": "d"}], "input": [output]})
+    assert seen.tools[-1] == Tool("skills_load", "LOADS", "mcp__skills")
+    assert "INSTRUCTIONS" in seen.text and "skills_load" in seen.results[0]
+    assert [each.name for each in seen.tools] == ["tool_search", "skills_load"]
+
+
+# The conversation.
+
+OURS = [Tool(f"mcp__skills__{name}", name) for name in NEEDED]
+LOAD = Step("load", "skills_load", {"names": ["a"]})
+READ = Step("read", "skills_read", {"path": "f"})
+
+
+def script(*steps: Step) -> Script:
+    return Script(deque(steps), lambda: True)
+
+
+def test_steps_come_in_order_and_their_answers_are_kept() -> None:
+    talk = script(LOAD, READ)
+    assert talk.decide(Seen("", OURS, [])) == Turn(name="mcp__skills__skills_load", arguments={"names": ["a"]})
+    read = talk.decide(Seen("", OURS, ['{"session": "s-1_x"}']))
+    # As a model does, it gives the session that it was told.
+    assert read == Turn(name="mcp__skills__skills_read", arguments={"path": "f", "session": "s-1_x"})
+    assert talk.decide(Seen("", OURS, ['{"session": "s-1_x"}', "bytes"])).name == ""
+    assert talk.answers == {"load": '{"session": "s-1_x"}', "read": "bytes"}
+
+
+def test_the_session_of_a_text_is_given_too() -> None:
+    talk = script(LOAD, READ)
+    talk.decide(Seen("", OURS, []))
+    assert talk.decide(Seen("", OURS, ["Session: abc (give it)"])).arguments["session"] == "abc"
+
+
+def test_a_request_that_comes_again_gets_the_same_turn() -> None:
+    talk = script(LOAD, READ)
+    first = talk.decide(Seen("", OURS, []))
+    assert talk.decide(Seen("", OURS, [])) is first
+    assert talk.decide(Seen("", OURS, ["r"])).name == "mcp__skills__skills_read"
+
+
+@pytest.mark.parametrize("search", ["ToolSearch", "tool_search"])
+def test_deferred_tools_are_searched_for_freely_first(search: str) -> None:
+    talk = script(LOAD)
+    host = [Tool(search, "")]
+    late = talk.decide(Seen("", host, []))
+    assert (late.name, late.arguments["query"]) == (search, FREE)
+    assert late.kind == ("search" if search == "tool_search" else "function")
+    # Nothing was there yet: the same free search again. Then a part: the exact one.
+    assert talk.decide(Seen("", host, [""])).arguments["query"] == FREE
+    exact = talk.decide(Seen("line", [*host, OURS[1]], ["", "one"]))
+    assert all(name in exact.arguments["query"] for name in NEEDED) and exact.arguments["query"] != FREE
+    call = talk.decide(Seen("whole", [*host, *OURS], ["", "one", "three"]))
+    assert call.name == "mcp__skills__skills_load"
+    assert talk.found == 1
+    assert talk.deferred is not None and talk.deferred.text == "line"
+    assert talk.equipped is not None and talk.equipped.text == "whole"
+
+
+def test_tools_that_never_come_end_the_conversation() -> None:
+    talk = script(LOAD)
+    assert talk.decide(Seen("", [Tool("bash", "")], [])).name == ""
+    assert talk.equipped is None and talk.found is None
+    talk = script(LOAD)
+    turns = [talk.decide(Seen("", [Tool("ToolSearch", "")], [""] * number)) for number in range(10)]
+    assert turns[0].name == "ToolSearch" and turns[-1].name == ""
+    assert talk.equipped is None and talk.found == 0
+
+
+def test_a_server_that_never_lists_its_tools_is_waited_for_once() -> None:
+    waits = iter([False])
+    talk = Script(deque([LOAD]), lambda: next(waits))
+    assert talk.decide(Seen("", [Tool("tool_search", "")], [])).name == ""
+
+
+def test_another_search_is_left_out_where_there_is_none() -> None:
+    again = Step("", SEARCH_AGAIN, {})
+    assert script(again, LOAD).decide(Seen("", OURS, [])).name == "mcp__skills__skills_load"
+    assert script(again, LOAD).decide(Seen("", [*OURS, Tool("tool_search", "")], [])).kind == "search"
+
+
+# The server.
+
+
+def test_the_server_records_and_answers() -> None:
+    with serving(lambda seen: CALL if seen.tools else Turn("never")) as model:
+        peer = HTTPConnection(urlsplit(model.url).netloc, timeout=DEADLINE)
+
+        def post(path: str, body: object) -> tuple[int, bytes]:
+            peer.request("POST", path, json.dumps(body))
+            answer = peer.getresponse()
+            return answer.status, answer.read()
+
+        assert b"skills_load" in post(PATHS["anthropic"], BODIES["anthropic"])[1]
+        # Titles and the like are asked for without tools and take no turn of the conversation.
+        assert b"skills_load" not in post(PATHS["chat"], {"messages": []})[1]
+        assert post("/v1/messages/count_tokens", {"tools": [1]})[0] == 200
+        assert post(PATHS["responses"], {"tools": [7]})[0] == 400
+        peer.close()
+    assert [each.path for each in model.turns()] == [PATHS["anthropic"]]
+    assert len(model.faults) == 1 and "/v1/responses" in model.faults[0]

@@ -1,0 +1,1 @@
+"""`make hosts`: what four real hosts show their model of this server, measured with a scripted model on loopback."""

@@ -1,0 +1,192 @@
+"""One host: installed entry, scripted conversations, and what came of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tools.hosts import facts, roots, sandbox
+from tools.hosts.facts import Result, Run
+from tools.hosts.model import serving
+from tools.hosts.programs import Program
+from tools.hosts.script import SEARCH_AGAIN, Script, Step
+from tools.hosts.trace import Trace
+
+READY: Final = 30.0
+"""Seconds that the model gives the server to list its tools, on a busy machine."""
+NOTICED: Final = 20.0
+RELISTED: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversation to have: which steps, over which root, with which more arguments of the host."""
+
+    steps: Callable[[Path, Trace], list[Step]] = lambda _root, _trace: []
+    many: bool = True
+    more: Sequence[str] = ()
+    approved: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where things are: the repository, the host's programs, and whether the network is ours alone."""
+
+    root: Path
+    host: str
+    programs: Path
+    path: Sequence[Path]
+    namespaced: bool
+
+
+def measure(place: Place, program: Program, keep: Path | None) -> Result:
+    """Every conversation with one host."""
+    binary = place.programs / "node_modules" / ".bin" / program.binary
+    version = json.loads(
+        (place.programs / "node_modules" / program.package / "package.json").read_text(encoding="utf-8")
+    )["version"]
+    result = Result(version)
+
+    def converse(label: str, plan: Plan) -> Run | None:
+        with tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True) as folder:
+            run = _converse(place, program, binary, Path(folder), plan)
+            if keep is not None:
+                _keep(Path(folder), keep / place.host / label)
+            lost = run.lost() or ("; ".join(run.faults))
+            if not lost and plan.approved and run.ended.code != 0:
+                lost = f"the host {run.ended.reason()}"
+            if lost:
+                result.failures.append(f"{label}: {lost}")
+            return None if run.lost() else _frozen(run)
+
+    few = converse("17 skills", Plan(many=False))
+    many = converse("148 skills", Plan(_every_step))
+    if many is not None:
+        facts.judge_era(result, many)
+    if few is not None:
+        facts.judge_catalogue(result, "17 skills", few)
+    if many is not None:
+        facts.judge_catalogue(result, "148 skills", many)
+        facts.judge_calls(result, many)
+    if program.relist:
+        told = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
+        if told is not None:
+            result.facts[f"the same with `{' '.join(program.relist)}`"] = facts.change(told)
+    if program.approval or program.install:
+        asked = converse("not approved", Plan(lambda _root, _trace: [_load(roots.LONG[0])], approved=False))
+        if asked is not None:
+            words = program.approval or (f"install {place.host} {' '.join(program.install)}",)
+            result.facts["approval"] = f"without `{' '.join(words)}`: {facts.refusal(asked)}"
+    else:
+        result.facts["approval"] = "none asked for"
+    return result
+
+
+def _converse(
+    place: Place,
+    program: Program,
+    binary: Path,
+    folder: Path,
+    plan: Plan,
+) -> Run:
+    home, project, root = folder / "home", folder / "project", folder / "skills"
+    home.mkdir()
+    project.mkdir()
+    names = roots.build(root) if plan.many else roots.copy_fixtures(place.root / "fixtures" / "skills", root)
+    trace = Trace(folder / "trace")
+    tee = trace.write_program([sys.executable, "-m", "mcp_skills_server"])
+    script = Script(deque(plan.steps(root, trace)), lambda: trace.wait(lambda: bool(trace.tools()), READY))
+    with serving(script.decide) as model:
+        env = sandbox.environment(home, place.path, program.environment(model.url), namespaced=place.namespaced)
+        program.prepare(home, model.url)
+        ours_install = program.install if plan.approved else ()
+        install = [
+            sys.executable,
+            "-m",
+            "mcp_skills_server",
+            "install",
+            place.host,
+            root,
+            "--command",
+            tee,
+            *ours_install,
+        ]
+        done = sandbox.run(install, env, project)
+        if done.code != 0:
+            return Run(names, script, trace, done, 0, [f"install {done.reason()}"])
+        command = [binary, *program.command, *(program.approval if plan.approved else ()), *plan.more]
+        ended = sandbox.run(command, env, project)
+        (folder / "requests.json").write_text(
+            json.dumps([{"path": each.path, "body": each.body} for each in model.requests], indent=1), encoding="utf-8"
+        )
+        (folder / "ended.txt").write_text(f"{ended.code}\n{ended.out}\n{ended.err}", encoding="utf-8")
+        return Run(names, script, trace, ended, len(model.requests), model.faults)
+
+
+def _keep(folder: Path, there: Path) -> None:
+    shutil.rmtree(there, ignore_errors=True)
+    there.mkdir(parents=True)
+    for name in ("requests.json", "ended.txt"):
+        if (folder / name).exists():
+            shutil.copy(folder / name, there / name)
+    shutil.copytree(folder / "trace", there / "trace")
+
+
+@dataclass(frozen=True)
+class _Frozen(Trace):
+    """A trace that was read, because its files go."""
+
+    messages_in: Sequence[dict[str, Any]] = ()
+    messages_out: Sequence[dict[str, Any]] = ()
+
+    def asked(self) -> list[dict[str, Any]]:
+        return list(self.messages_in)
+
+    def said(self) -> list[dict[str, Any]]:
+        return list(self.messages_out)
+
+
+def _frozen(run: Run) -> Run:
+    trace = _Frozen(run.trace.folder, run.trace.asked(), run.trace.said())
+    return Run(run.names, run.script, trace, run.ended, run.requests, run.faults)
+
+
+def _load(length: int) -> Step:
+    return Step(f"load {length}", "skills_load", {"names": [roots.long_name(length)]})
+
+
+def _added(root: Path, trace: Trace) -> Step:
+    def add() -> None:
+        notices, listed = trace.notices(), trace.count("tools/list")
+        roots.write(root, roots.ADDED, "# Count\n\nCount them.\n")
+        if trace.wait(lambda: trace.notices() > notices, NOTICED):
+            trace.wait(lambda: trace.count("tools/list") > listed, RELISTED)
+
+    return Step("added", "skills_search", {"query": roots.ADDED.replace("-", " ")}, before=add)
+
+
+_AGAIN: Final = (
+    Step("later", "skills_search", {"query": "audit every invoice"}),
+    Step("", SEARCH_AGAIN, {}),
+    Step("again", "skills_search", {"query": "audit every invoice"}),
+)
+"""More calls, because what a host shows of a change comes with a request after it, or after another search."""
+
+
+def _every_step(root: Path, trace: Trace) -> list[Step]:
+    name = "audit-invoice"
+    return [
+        Step("search", "skills_search", {"query": "audit every invoice"}),
+        Step("load", "skills_load", {"names": [name]}),
+        Step("read", "skills_read", {"skill": name, "path": roots.FILE}),
+        *map(_load, roots.LONG),
+        _added(root, trace),
+        *_AGAIN,
+    ]

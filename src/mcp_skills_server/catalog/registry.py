@@ -14,14 +14,12 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
-from mcp_skills_server.catalog.shelf import Shelf, join, outermost, owner, parents, touched, within
+from mcp_skills_server.catalog.shelf import Shelf, join, merge, outermost, touched, within
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
@@ -42,10 +40,12 @@ class Body:
     Attributes:
         text: UTF-8 text with LF line ends, without frontmatter (S76-7, S76-19).
         linked: the bundled files that it refers to, in order, each with its link text or "".
+        line: the line of SKILL.md that it begins on, counted from 1.
     """
 
     text: str
     linked: Mapping[str, str]
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +112,6 @@ class Registry:
             if collecting:
                 gc.enable()
             self.loaded.set()
-
-    def is_broad(self, entries: int) -> bool:
-        """Whether the roots hold more than so many entries at their top: a guess at how long a scan takes."""
-        count = 0
-        for root in self.roots:
-            with suppress(OSError), os.scandir(root.path) as found:
-                count += sum(1 for _ in islice(found, entries + 1))
-        return count > entries
 
     def refresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Scan again what these absolute paths touch, or everything, and swap the snapshot if anything changed."""
@@ -237,25 +229,13 @@ class Registry:
         return [*self._missing.values(), *(found for loose in self._loose for _, found in loose)]
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """One namespace from all roots: the earlier root owns its skill paths, all that lies below and all above."""
-        merged: dict[str, Skill] = {}
-        above: dict[str, str] = {}
+        """One namespace from all roots, and a Problem for each skill that has no place in it."""
+        merged, hidden = merge([shelf[directory] for directory in shelf.below("")] for shelf in self._skills)
         shadowed: list[Problem] = []
-        for root in self.roots:
-            mine: dict[str, Skill] = {}
-            shelf = self._skills[root.index]
-            for skill in [shelf[directory] for directory in shelf.below("")]:
-                winner = owner(skill.path, merged, above)
-                if winner is None:
-                    mine[skill.path] = skill
-                    continue
-                place = self.roots[merged[winner].root].show(merged[winner].directory)
-                found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
-                shadowed.append(found.at(root.show(skill.directory), skill.path))
-            merged |= mine
-            for path in mine:
-                for parent in parents(path):
-                    above.setdefault(parent, path)
+        for skill, winner in hidden:
+            place = self.roots[winner.root].show(winner.directory)
+            found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
+            shadowed.append(found.at(self.roots[skill.root].show(skill.directory), skill.path))
         return merged, shadowed
 
     # Reading
@@ -296,7 +276,8 @@ class Registry:
         if kept is not None and tree.is_fresh(self.roots[file.root].path, file):
             return kept
         document = frontmatter.parse(self.read(file))
-        body = Body(document.body, linked_files(references(document.body), skill.files, SKILL_MD))
+        linked = linked_files(references(document.body), skill.files, SKILL_MD)
+        body = Body(document.body, linked, document.body_line)
         with self._bodies_lock:
             if skill not in self._bodies:
                 self._bodies[skill] = body

@@ -40,9 +40,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self) -> Session:
-        """A session that nobody can find yet. `keep` it once it holds anything."""
-        return Session(self.runtime, hosted=False)
+    def new(self, since: int | None = None) -> Session:
+        """A session that nobody can find yet. `keep` it once it holds anything. `since`: as `Session` takes it."""
+        return Session(self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None) -> None:
         """Have the session found by its handle, by this owner alone; None where callers have no names."""

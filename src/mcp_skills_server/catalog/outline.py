@@ -22,9 +22,14 @@ from mcp_skills_server.errors import StaleFile
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
 
-SECONDS: Final = 0.25
-_INSIDE: Final = 0.6
-"""By this part of the time the look for skills inside of skills ends, so that some is left for reading."""
+WALK_S: Final = 0.15
+_INSIDE_S: Final = 0.1
+"""By then the look for skills inside of skills ends."""
+READ_S: Final = 0.1
+
+_MOST_ENTERED: Final = 1_000
+"""With more skills than this none is looked into for others: it would take all the time."""
+_UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
 
@@ -51,7 +56,6 @@ def outline(
     order: Order,
     characters: int,
     *,
-    seconds: float = SECONDS,
     now: Callable[[], float] = time.monotonic,
 ) -> Outline:
     """Look at the roots.
@@ -60,25 +64,25 @@ def outline(
         roots: the earlier one wins.
         limits: what a skill may measure.
         order: in which order a model is told the names of skills.
-        characters: how much it is told: the names of the skills that are read are longer together.
-        seconds: when to end, whatever is left to do.
+        characters: how much it is told at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
     """
     begun = now()
     walk = _Walk(roots, limits)
-    cut = not walk.go_on(lambda: now() - begun < seconds)
-    while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < seconds * _INSIDE):
+    cut = not walk.go_on(lambda: now() - begun < WALK_S)
+    while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < _INSIDE_S):
         continue
     skills = merge(_supposed(root, found) for root, found in zip(roots, walk.found, strict=True))[0]
     read: set[str] = set()
+    begun = now()
     for skill in order([skills[path] for path in sorted(skills)]):
-        if characters < 0 or now() - begun >= seconds:
+        if characters < 0 or now() - begun >= READ_S:
             break
         known = _read(roots[skill.root], skill, limits)
         if known is not None:
             skills[skill.path] = known
             read.add(skill.path)
-            characters -= len(known.name) if known.standing > Standing.UNUSABLE else 0
+            characters -= len(known.name) + 2 if known.standing > Standing.UNUSABLE else 0
     return Outline(Snapshot(skills), frozenset(read), cut)
 
 
@@ -111,7 +115,9 @@ class _Walk:
         return True
 
     def enter_skills(self) -> bool:
-        """Have the skills that were found last looked into; whether there are any."""
+        """Have the skills that were found last looked into; whether there are any, and not too many."""
+        if sum(map(len, self.found)) > _MOST_ENTERED:
+            return False
         self._todo.extend(self._skills)
         self._skills = []
         return bool(self._todo)
@@ -153,8 +159,7 @@ def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
     namespace = tree.spelled(os.path.basename(root.path)) if "" in directories else ""
     for directory in directories:
         path = "/".join(part for part in (namespace, directory) if part) or "root"
-        reading = Reading({}, None, Standing.LENIENT, ())
-        yield Skill(path, root.index, directory, reading, {}, (), Standing.LENIENT, origin=root.origin)
+        yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
 def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:

@@ -97,7 +97,7 @@ def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tupl
     for skills in roots:
         mine: dict[str, Skill] = {}
         for skill in skills:
-            winner = owner(skill.path, merged, above)
+            winner = owner(skill.path, merged, above) if merged else None
             if winner is None:
                 mine[skill.path] = skill
             else:

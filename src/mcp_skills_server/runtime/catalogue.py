@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import basename
 from typing import Final
@@ -44,7 +44,9 @@ class Catalogue:
         absolute_paths: tell locations as paths of this machine, not as URIs.
     """
 
-    def __init__(self, registry: Registry, characters: int, *, scripts: bool, absolute_paths: bool) -> None:
+    def __init__(
+        self, registry: Registry, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+    ) -> None:
         self._registry = registry
         self._characters = characters
         self._scripts = scripts
@@ -75,7 +77,8 @@ class Catalogue:
         return seen is None or (not seen.cut and len(seen.snapshot.skills) <= count)
 
     def _in_turns(self, skills: Sequence[Skill]) -> Iterable[Skill]:
-        return (skills[position] for position in runtime.turns([self._place(skill) for skill in skills]))
+        found = runtime.groups([self._place(skill) for skill in skills])
+        return (skills[position] for position in runtime.turns(found))
 
     # What is told
 
@@ -84,16 +87,21 @@ class Catalogue:
         told = self._current()
         if not active:
             return told.instructions
-        return runtime.instructions(told.catalogue, self._characters, scripts=self._scripts, active=active)
+        return runtime.instructions(told.catalogue, self._characters, scripts=self._scripts(), active=active)
 
     def tools(self, *, handles: bool) -> list[dict[str, Json]]:
         """The definitions of the tools. `handles`: with the session as an argument. Do not change them."""
         told = self._current()
         if handles not in told.tools:
             told.tools[handles] = runtime.definitions(
-                told.catalogue, self._characters, scripts=self._scripts, handles=handles
+                told.catalogue, self._characters, scripts=self._scripts(), handles=handles
             )
         return told.tools[handles]
+
+    @property
+    def current(self) -> runtime.Catalogue:
+        """The skills that a model is told of now."""
+        return self._current().catalogue
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Where a file of a skill, or with "" its directory, is said to be."""
@@ -118,21 +126,23 @@ class Catalogue:
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
             catalogue = runtime.Catalogue(offers, more=seen is not None and seen.cut)
-            said = runtime.instructions(catalogue, self._characters, scripts=self._scripts)
+            said = runtime.instructions(catalogue, self._characters, scripts=self._scripts())
             kept = self._kept = _Told(snapshot, catalogue, said, {})
         return kept
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
-        location = self.location(skill) if self._absolute_paths else None
         root, path = self._place(skill)
-        return Offer(name_of(skill, snapshot), skill.description, location, path, root, known)
+        if not known:
+            return Offer("", "", None, path, root, known=False)
+        location = self.location(skill) if self._absolute_paths else None
+        return Offer(name_of(skill, snapshot), skill.description, location, path, root)
 
     def _place(self, skill: Skill) -> tuple[str, str]:
-        """What its root is called, and its skill path. A root goes by its last name: where it lies is nobody's matter."""
+        """What its root is called, and its skill path."""
         roots = self._registry.roots
         if len(roots) == 1:
             return "", skill.path
-        root = roots[skill.root]
+        root = roots[skill.root]  # by its last name: where it lies is nobody's matter
         return root.origin or basename(root.shown.rstrip("/")) or basename(root.path), skill.path
 
     # News

@@ -83,7 +83,7 @@ class Runtime:
         self.catalogue = Catalogue(
             registry,
             self.settings.catalogue_characters,
-            scripts=scripts is not None,
+            scripts=lambda: self.scripts is not None,
             absolute_paths=self.settings.absolute_paths,
         )
 

@@ -8,6 +8,7 @@ the one, some only the other.
 from mcp_skills_server.dialects.runtime.catalogue import CHARACTERS as CATALOGUE_CHARACTERS
 from mcp_skills_server.dialects.runtime.catalogue import (
     available,
+    groups,
     instructions,
     turns,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "definitions",
     "entry",
     "failure",
+    "groups",
     "instructions",
     "is_offered",
     "is_usable",

@@ -7,7 +7,7 @@ names fit, groups with counts, and as many names as fit, of each group in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -105,7 +105,7 @@ def within(catalogue: Catalogue, room: int, spell: Callable[[str], str] = str) -
             told = [spell(one_line(offer.description)) for offer in catalogue.offers]
             left = room + 1 - sum(len(f"- {name}: \n") for name in names)
             most = even(map(len, told), left)
-            if most < min(_LEAST_DESCRIPTION, max(map(len, told), default=0)):
+            if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, told), default=0)):
                 return ", ".join(names), True
             lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, told, strict=True))
             return "\n".join(lines), True
@@ -134,11 +134,10 @@ def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
     return dict(largest)
 
 
-def turns(places: Sequence[tuple[str, str]]) -> Iterator[int]:
-    """The positions of skills in the order in which they are named where not all fit: one of each group in turn."""
-    found = list(groups(places).values())
-    for step in range(max(map(len, found), default=0)):
-        yield from (positions[step] for positions in found if step < len(positions))
+def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
+    """The positions in these groups in the order in which skills are named where not all fit: of each group in turn."""
+    for step in range(max(map(len, found.values()), default=0)):
+        yield from (positions[step] for positions in found.values() if step < len(positions))
 
 
 def loading(catalogue: Catalogue, characters: int) -> tuple[str, bool]:
@@ -169,8 +168,9 @@ def _elements(catalogue: Catalogue, room: int) -> str | None:
 
 def _grouped(offers: Sequence[Offer], room: int, spell: Callable[[str], str]) -> str:
     """The groups with their counts, each with some of its names."""
-    places = [(offer.root, offer.path) for offer in offers]
-    found = groups(places)
+    if not offers:
+        return ""
+    found = groups([(offer.root, offer.path) for offer in offers])
     room -= len(_SOME)
     rest = len(offers)
     heads: dict[str, str] = {}
@@ -187,12 +187,12 @@ def _grouped(offers: Sequence[Offer], room: int, spell: Callable[[str], str]) ->
     named: dict[str, list[int]] = {label: [] for label in heads}
     of = {position: label for label in heads for position in found[label]}
     open_ones = set(heads)
-    for position in turns(places):
+    for position in turns(found):
         label = of.get(position)
-        if label not in open_ones:
+        if label not in open_ones or not offers[position].known:
             continue
         size = len(spell(one_line(offers[position].name))) + 2
-        if offers[position].known and size <= room:
+        if size <= room:
             named[label].append(position)
             room -= size
         else:

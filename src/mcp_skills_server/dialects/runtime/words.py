@@ -47,7 +47,7 @@ class Offer:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalogue:
     """The skills that a model may load.
 

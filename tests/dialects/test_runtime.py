@@ -645,6 +645,107 @@ def test_no_body_ends_its_tag_in_a_receipt() -> None:
     assert told.count("</skill_files>") == 1
 
 
+# What hosts cut
+
+LONG = "".join(f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700))
+
+
+def pointer(shown: str) -> dict[str, str]:
+    """The arguments that a cut body says to read on with."""
+    return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', shown.rpartition("\n\n[")[2].partition("skills_read")[2]))
+
+
+@pytest.mark.parametrize("size", [20_000, 38_000, 60_000])
+def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> None:
+    body = LONG[:size]
+    new = loaded("a", body, line=5)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True)
+    shown = result["structuredContent"]["active_skills"][0]["instructions"]
+    assert shown in said(result)
+    assert len(said(result)) < 40_000 and len(shown) < 38_400
+    if size <= 38_000:
+        assert shown == body
+        return
+    kept = shown.rpartition("\n\n[")[0]
+    on = pointer(shown)
+    assert (on["skill"], on["path"]) == ("a", "SKILL.md")
+    lines = ["---", "name: a", "---", "", *body.split("\n")]
+    rest = "\n".join(lines[int(on["start_line"]) - 1 :])
+    assert body.startswith(kept) and kept + "\n\n" + rest == body
+    assert len(kept) > 37_000
+
+
+def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
+    new = loaded("a", "# A\n" + "x" * 50_000, line=4)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, characters=20_000)
+    assert 'path="SKILL.md", start_line=5.' in said(result)
+    new = loaded("a", "x" * 50_000, line=4)
+    result = runtime.receipt([new], "h", [new], bodies=True, characters=20_000)
+    assert 'path="SKILL.md", start_line=4, start_character=20001.' in said(result)
+
+
+def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
+    fresh = [loaded("short", "Do it."), *(loaded(f"long-{n}", LONG) for n in range(4))]
+    result: Any = runtime.receipt(fresh, "h", fresh, bodies=True)
+    assert len(said(result)) < 40_000 and len(json.dumps(result["structuredContent"])) < 42_000
+    bodies = [each["instructions"] for each in result["structuredContent"]["active_skills"]]
+    assert bodies[0] == "Do it."
+    assert all(9_000 < len(each) < 9_900 and pointer(each)["skill"] == f"long-{n}" for n, each in enumerate(bodies[1:]))
+
+
+def test_many_files_take_their_part_of_what_a_result_may_hold() -> None:
+    new = loaded("a", LONG, files=tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(900)))
+    assert len(said(runtime.receipt([new], "h", [new], bodies=True))) < 40_000
+
+
+def test_where_a_host_puts_the_bodies_at_the_top_nothing_is_cut() -> None:
+    told = runtime.instructions(offers("a"), PLENTY, scripts=False, active=[loaded("a", LONG)])
+    assert LONG in told
+
+
+def test_a_host_that_shows_both_gets_the_body_once() -> None:
+    assert runtime.shows_structure("codex-mcp-client")
+    assert not any(
+        runtime.shows_structure(name) for name in (None, "", "claude-code", "gemini-cli-mcp-client", "opencode")
+    )
+    new = loaded("a", "Do it well.", files=("more.md",))
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, once=True)
+    assert result["structuredContent"] == runtime.receipt([new], "h", [new], bodies=True)["structuredContent"]
+    assert "Do it well." not in said(result) and "more.md" not in said(result)
+    # Should the host one day show the text alone, the model still learns where they are.
+    assert "structured content" in said(result) and f"SKILL.md with {runtime.READ}" in said(result)
+    assert "active_skills" not in said(runtime.receipt([new], "h", bodies=True, once=True))
+
+
+def test_a_long_listing_has_descriptions_of_one_length() -> None:
+    entries = [
+        runtime.entry(f"s{n}", build.skill(f"s{n}", description="words " * 170), "skill://x") for n in range(200)
+    ]
+    result: Any = runtime.listing([*entries, runtime.entry("x", build.skill("x"), "skill://x")], None)
+    told = [each["description"] for each in result["structuredContent"]["skills"]]
+    assert sum(map(len, told)) <= 38_000 and len(set(told[:-1])) == 1
+    assert told[0].endswith("words...") and told[-1] == "Does x." and told[0] in said(result)
+    few: Any = runtime.listing(entries[:30], None)
+    assert few["structuredContent"]["skills"] == entries[:30]
+
+
+@pytest.mark.parametrize(
+    ("added", "removed", "words"),
+    [(2, 1, "2 added and 1 removed."), (1, 0, " 1 added."), (0, 1_200, " 1,200 removed.")],
+)
+def test_news_are_one_line_in_text_and_structure(added: int, removed: int, words: str) -> None:
+    news = runtime.news(added, removed)
+    assert words in news and runtime.LIST in news and "\n" not in news
+    assert words.removesuffix(".") + " or more." in runtime.news(added, removed, uncounted=True)
+    for tool, result in (
+        (runtime.SEARCH, runtime.listing([], None, note=news)),
+        (runtime.LOAD, runtime.receipt([loaded("a")], None, bodies=True, note=news)),
+    ):
+        answer: Any = result
+        assert said(answer).splitlines()[-1] == news == answer["structuredContent"]["note"]
+        Draft202012Validator(defined(offers("a"))[tool]["outputSchema"]).validate(answer["structuredContent"])
+
+
 # The other answers
 
 

@@ -108,11 +108,15 @@ def test_the_time_bounds_the_walk_and_says_so(tmp_path: Path) -> None:
     assert not look(tmp_path, step=module.WALK_S / 60).cut
 
 
-def test_the_time_bounds_the_reading_which_has_its_own_part(tmp_path: Path) -> None:
-    plant(tmp_path, skills(*(f"skill-{number:02}" for number in range(50))))
-    found = look(tmp_path, step=module.READ_S / 5.5)
-    assert not found.cut and len(found.snapshot.skills) == 50
-    assert len(found.read) == 5
+@pytest.mark.parametrize(("step", "read"), [(module.READ_S * 2, module.LEAST_READ), (module.READ_S / 80.5, 80)])
+def test_the_time_bounds_the_reading_but_some_are_read_on_the_busiest_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float, read: int
+) -> None:
+    monkeypatch.setattr(module, "WALK_S", 1_000.0)
+    plant(tmp_path, skills(*(f"skill-{number:03}" for number in range(120))))
+    found = look(tmp_path, step=step)
+    assert not found.cut and len(found.snapshot.skills) == 120
+    assert len(found.read) == read
 
 
 def test_a_skill_costs_one_question_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,8 @@ WALK_S: Final = 0.15
 _INSIDE_S: Final = 0.1
 """By then the look for skills inside of skills ends."""
 READ_S: Final = 0.1
+LEAST_READ: Final = 50
+"""So many are read however long it takes: some milliseconds, and on a busy machine there are names all the same."""
 
 _MOST_ENTERED: Final = 1_000
 """With more skills than this none is looked into for others: it would take all the time."""
@@ -76,7 +78,7 @@ def outline(
     read: set[str] = set()
     begun = now()
     for skill in order([skills[path] for path in sorted(skills)]):
-        if characters < 0 or now() - begun >= READ_S:
+        if characters < 0 or (now() - begun >= READ_S and len(read) >= LEAST_READ):
             break
         known = _read(roots[skill.root], skill, limits)
         if known is not None:

@@ -8,7 +8,6 @@ must still have it.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import collector, tree
 from mcp_skills_server.catalog.scan import Limits, Root, digest_of, scan
 from mcp_skills_server.catalog.shelf import Shelf, join, merge, outermost, touched, within
 from mcp_skills_server.dialects import sep2076
@@ -101,16 +100,11 @@ class Registry:
 
     def load(self) -> None:
         """The first scan. `loaded` is set when it is done, whatever it found."""
-        # The scan makes some hundred thousand objects that stay; looking for cycles among them costs a tenth of it.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
-            with self._lock:
+            with collector.paused(), self._lock:
                 if not self.refresh():
                     self._tell(Changes({}, {}))
         finally:
-            if collecting:
-                gc.enable()
             self.loaded.set()
 
     def refresh(self, paths: Iterable[str] | None = None) -> Changes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from os.path import basename
 from typing import Final
 
+from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime, sep2076
@@ -66,10 +67,11 @@ class Catalogue:
 
     def look(self) -> None:
         """Have something to tell before the first scan is done. Returns soon, whatever the size of the roots."""
-        with self._looking:
-            if self._outline is None and not self._registry.loaded.is_set():
-                registry = self._registry
+        registry = self._registry
+        with self._looking, collector.paused():
+            if self._outline is None and not registry.loaded.is_set():
                 self._outline = outline(registry.roots, registry.limits, self._in_turns, self._characters)
+                self._current()
 
     def is_small(self, count: int) -> bool:
         """Whether the first look found at most so many skills, and no sign of more."""
@@ -115,6 +117,11 @@ class Catalogue:
         snapshot = self._registry.snapshot if seen is None else seen.snapshot
         kept = self._kept
         if kept is None or kept.snapshot is not snapshot:
+            kept = self._kept = self._tell(snapshot, seen)
+        return kept
+
+    def _tell(self, snapshot: Snapshot, seen: Outline | None) -> _Told:
+        with collector.paused():
             skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
             if seen is None:
                 offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
@@ -127,8 +134,7 @@ class Catalogue:
                 ]
             catalogue = runtime.Catalogue(offers, more=seen is not None and seen.cut)
             said = runtime.instructions(catalogue, self._characters, scripts=self._scripts())
-            kept = self._kept = _Told(snapshot, catalogue, said, {})
-        return kept
+            return _Told(snapshot, catalogue, said, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

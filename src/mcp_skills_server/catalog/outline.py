@@ -96,6 +96,7 @@ class _Walk:
         """Directories of skills, by root."""
         self._roots = roots
         self._depth = limits.depth
+        self._hidden = bool(getattr(limits, "hidden", False))
         self._todo: deque[tuple[Root, str]] = deque()
         self._skills: list[tuple[Root, str]] = []
         for root in roots:
@@ -109,7 +110,7 @@ class _Walk:
             root, directory = self._todo.popleft()
             try:
                 with tree.open_directory(root.path, directory) as handle:
-                    inner = _directories(handle)
+                    inner = _directories(handle, hidden=self._hidden)
                     for name in inner if self._is_in_reach(directory) else ():
                         self._note(root, join(directory, name), is_skill=_holds_skill(handle, name))
             except OSError:
@@ -121,6 +122,7 @@ class _Walk:
         if sum(map(len, self.found)) > _MOST_ENTERED:
             return False
         self._todo.extend(self._skills)
+        self._hidden = False  # inside of a skill such folders are never part of it
         self._skills = []
         return bool(self._todo)
 
@@ -135,12 +137,14 @@ class _Walk:
         return (directory.count("/") + 1 if directory else 0) < self._depth
 
 
-def _directories(handle: tree.Handle) -> list[str]:
+def _directories(handle: tree.Handle, *, hidden: bool) -> list[str]:
     with os.scandir(handle) as entries:
         return [
             entry.name
             for entry in entries
-            if not tree.is_ignored(entry.name) and entry.is_dir(follow_symlinks=False) and tree.is_utf8(entry.name)
+            if tree.is_entered(entry.name, hidden=hidden)
+            and entry.is_dir(follow_symlinks=False)
+            and tree.is_utf8(entry.name)
         ]
 
 

@@ -11,6 +11,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 
 from test_golden import CASES, GOLDEN  # noqa: E402
 
+from dialects.test_runtime_catalogue import SIZES, golden, texts  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
 
@@ -24,6 +25,8 @@ def main() -> None:
         del result["_meta"]
         text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
         (GOLDEN / f"{name}.json").write_text(text, encoding="utf-8", newline="")
+    for size in SIZES:
+        golden(size).write_text("\n\n=====\n\n".join(texts(size)) + "\n", encoding="utf-8", newline="")
 
 
 if __name__ == "__main__":

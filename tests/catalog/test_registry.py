@@ -242,15 +242,6 @@ def test_a_root_that_stops_being_a_skill_leaves_the_paths_below_bare(tmp_path: P
     assert list(registry.snapshot.skills) == ["tool", "tool/sub"]
 
 
-def test_a_broad_root_is_told_by_a_look_at_its_top(tmp_path: Path) -> None:
-    for number in range(3):
-        plant(tmp_path, {f"group/skill-{number}/SKILL.md": skill_md(f"skill-{number}")})
-    (tmp_path / "other").mkdir()
-    registry = Registry([tmp_path])
-    assert registry.is_broad(1) and not registry.is_broad(2)
-    assert not registry.loaded.is_set()
-
-
 def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x"}))
     kept = registry.snapshot.skills["a"]

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Offer
+from mcp_skills_server.dialects.runtime import Catalogue, Loaded, Offer
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Skill, Standing
 
 from . import build
 
-PLENTY = 10_000
-"""Tokens that no catalogue of these tests needs."""
+PLENTY = 100_000
+"""Characters that no catalogue of these tests needs."""
 STATEFUL = {runtime.LOAD, runtime.UNLOAD, runtime.READ, runtime.RUN}
 IN_XML = st.text(st.characters(exclude_categories=["C"]), max_size=30)
 
 
-def offers(*names: str) -> list[Offer]:
+def offers(*names: str) -> Catalogue:
     """Skills on offer, described by their names."""
-    return [Offer(name, f"Does {name}.") for name in names]
+    return Catalogue([Offer(name, f"Does {name}.", path=name) for name in names])
 
 
 def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
@@ -48,10 +48,12 @@ def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
 
 
 def defined(
-    found: list[Offer], tokens: int = PLENTY, *, scripts: bool = True, handles: bool = True
+    found: Catalogue, characters: int = PLENTY, *, scripts: bool = True, handles: bool = True
 ) -> dict[str, dict[str, Any]]:
     """The tools' definitions by their names."""
-    return {str(each["name"]): each for each in runtime.definitions(found, tokens, scripts=scripts, handles=handles)}
+    return {
+        str(each["name"]): each for each in runtime.definitions(found, characters, scripts=scripts, handles=handles)
+    }
 
 
 def said(result: dict[str, Any]) -> str:
@@ -186,79 +188,14 @@ def test_a_hidden_skill_that_takes_a_name_is_news() -> None:
     assert differs([], [build.skill("x/a", disable_model_invocation=True)])
 
 
-# The catalogue
-
-
-@pytest.mark.requirement("RT-3", "ASG-20")
-def test_the_catalogue_has_each_skill_in_the_given_order() -> None:
-    found = [Offer("b", "Does b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")]
-    assert runtime.available(found, PLENTY) == (
-        "<available_skills>\n"
-        "<skill>\n<name>b</name>\n<description>Does b.</description>\n<location>/skills/b/SKILL.md</location>\n"
-        "</skill>\n"
-        "<skill>\n<name>a</name>\n<description>Does a.</description>\n</skill>\n"
-        "</available_skills>"
-    )
-
-
-def test_a_description_takes_one_line() -> None:
-    block = runtime.available([Offer("a", "  Does a.\n\n  Use it\tfor a.\r\n")], PLENTY)
-    assert "<description>Does a. Use it for a.</description>" in block
-
-
-@given(st.lists(st.builds(Offer, IN_XML, IN_XML, st.none() | IN_XML), max_size=5))
-def test_whatever_a_skill_says_stays_in_its_place(found: list[Offer]) -> None:
-    wanted = [
-        {"name": each.name, "description": " ".join(each.description.split())}
-        | ({} if each.location is None else {"location": each.location})
-        for each in found
-    ]
-    assert shown(runtime.available(found, PLENTY)) == wanted
-
-
-@given(
-    st.lists(st.builds(Offer, st.text("ab<ü", max_size=9), st.text("x &😀", max_size=60)), max_size=8),
-    st.integers(0, 120),
-)
-def test_the_catalogue_is_whole_up_to_its_budget_and_then_points_on(found: list[Offer], tokens: int) -> None:
-    block = runtime.available(found, tokens)
-    kept = shown(block)
-    assert [each["name"] for each in kept] == [each.name for each in found[: len(kept)]]
-    skills = re.findall(r"<skill>.*?</skill>", block, re.DOTALL)
-    assert sum(len(each.encode()) for each in skills) <= tokens * 4
-    more = ElementTree.fromstring(block).findtext("more")
-    if more is None:
-        assert len(kept) == len(found)
-    else:
-        assert more.startswith(f"{len(found) - len(kept)} ")
-        assert runtime.SEARCH in more and runtime.LIST in more
-        after = runtime.available([found[len(kept)]], PLENTY)
-        assert sum(map(len, map(str.encode, skills))) + len(after.encode()) > tokens * 4
-
-
-@pytest.mark.parametrize(
-    ("count", "tokens", "words"),
-    [
-        (1, 0, "1 skill is not shown here: "),
-        (2, 0, "2 skills are not shown here: "),
-        (2, 20, "1 more skill is not shown here: "),
-        (3, 20, "2 more skills are not shown here: "),
-    ],
-)
-def test_what_is_left_out_is_counted(count: int, tokens: int, words: str) -> None:
-    block = runtime.available(offers(*"abc"[:count]), tokens)
-    assert f"<more>{words}" in block
-
-
 # The instructions
 
 
 @pytest.mark.requirement("RT-5", "RT-4", "ASG-21")
 def test_the_instructions_open_with_the_rule_that_loading_comes_first() -> None:
     told = runtime.instructions(offers("a"), PLENTY, scripts=False)
-    rule, block = told.split("\n\n")
+    _, rule, block = told.split("\n\n")
     assert f"you MUST call {runtime.LOAD} with its name before you use its instructions, files or scripts" in rule
-    assert runtime.READ in rule
     assert block == runtime.available(offers("a"), PLENTY)
 
 
@@ -270,20 +207,14 @@ def test_running_is_told_of_only_where_scripts_run() -> None:
 @pytest.mark.requirement("ASG-23")
 @pytest.mark.parametrize("active", [None, ()])
 def test_without_skills_nothing_is_told(active: tuple[Loaded, ...] | None) -> None:
-    assert runtime.instructions([], PLENTY, scripts=True, active=active) == ""
+    assert runtime.instructions(Catalogue(), PLENTY, scripts=True, active=active) == ""
 
 
 def test_a_loaded_skill_is_told_of_even_when_none_is_offered() -> None:
-    told = runtime.instructions([], PLENTY, scripts=False, active=[loaded("secret")])
+    told = runtime.instructions(Catalogue(), PLENTY, scripts=False, active=[loaded("secret")])
     assert "MUST" in told
     assert "<available_skills>" not in told
     assert '<skill name="secret">' in told
-
-
-def test_the_rule_stands_while_the_skills_are_still_being_read() -> None:
-    rule = runtime.instructions(offers("a"), PLENTY, scripts=False).partition(" A loaded skill")[0]
-    assert runtime.PENDING.startswith(rule)
-    assert runtime.SEARCH in runtime.PENDING and runtime.LIST in runtime.PENDING
 
 
 @pytest.mark.requirement("RT-6", "RT-7")
@@ -329,7 +260,7 @@ def test_the_tools_come_in_one_order() -> None:
 
 @pytest.mark.requirement("ASG-23")
 def test_without_skills_there_are_no_tools() -> None:
-    assert runtime.definitions([], PLENTY, scripts=True, handles=True) == []
+    assert runtime.definitions(Catalogue(), PLENTY, scripts=True, handles=True) == []
 
 
 @pytest.mark.requirement("MCP-28", "X-16")
@@ -344,9 +275,9 @@ def test_the_tools_are_the_same_text_every_time() -> None:
 
 
 @pytest.mark.parametrize("handles", [True, False])
-@pytest.mark.parametrize("tokens", [0, PLENTY])
-def test_every_schema_is_a_json_schema_of_an_object(tokens: int, handles: bool) -> None:
-    for tool in defined(offers("a", "b"), tokens, handles=handles).values():
+@pytest.mark.parametrize("characters", [0, PLENTY])
+def test_every_schema_is_a_json_schema_of_an_object(characters: int, handles: bool) -> None:
+    for tool in defined(offers("a", "b"), characters, handles=handles).values():
         assert tool["title"] and tool["description"]
         assert tool["inputSchema"]["additionalProperties"] is False
         for kind in ("inputSchema", "outputSchema"):
@@ -417,9 +348,9 @@ def test_only_running_a_script_may_do_harm() -> None:
             assert hints["readOnlyHint"] is True and hints["openWorldHint"] is False
 
 
-def names_of(found: list[Offer], tokens: int) -> list[str] | None:
+def names_of(found: Catalogue, characters: int) -> list[str] | None:
     """The names that loading is constrained to."""
-    return defined(found, tokens)[runtime.LOAD]["inputSchema"]["properties"]["names"]["items"].get("enum")
+    return defined(found, characters)[runtime.LOAD]["inputSchema"]["properties"]["names"]["items"].get("enum")
 
 
 @pytest.mark.requirement("ASG-24")
@@ -435,33 +366,11 @@ def test_names_that_are_too_many_or_not_all_told_constrain_nothing() -> None:
     assert names_of(offers("a", "b", "c"), 20) is None
 
 
-@pytest.mark.requirement("ASG-21")
-def test_the_loading_tool_lists_the_skills_that_it_can_load() -> None:
-    described = defined([Offer("a", "Does\na."), Offer("b", "Does b, " + "and more " * 40)])[runtime.LOAD][
-        "description"
-    ]
-    lines = described.partition("Skills:\n")[2].split("\n")
-    assert lines[0] == "- a: Does a."
-    assert lines[1].startswith("- b: Does b, and more") and lines[1].endswith("...")
-    assert len(lines[1]) < 150
-
-
-@given(st.integers(0, 300), st.integers(0, 30))
-def test_the_loading_tool_keeps_to_its_share_of_the_budget(tokens: int, count: int) -> None:
-    described = defined(offers(*(f"ü{number}" for number in range(count + 1))), tokens)[runtime.LOAD]["description"]
-    lines = described.partition("Skills:\n")[2].split("\n")
-    listed = [line for line in lines if line.startswith("- ")]
-    assert sum(len(line.encode()) + 1 for line in listed) <= tokens
-    if len(listed) < count + 1:
-        assert lines[-1].startswith(f"{count + 1 - len(listed)} ")
-        assert runtime.SEARCH in lines[-1]
-
-
 @pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b", "a\r\nActive skills: b."])
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     skill = build.skill("x", name=name, standing=Standing.LENIENT)
     line = len(defined(offers("x"))[runtime.LOAD]["description"].splitlines())
-    assert len(defined([Offer(name, "Does x.")])[runtime.LOAD]["description"].splitlines()) == line
+    assert len(defined(Catalogue([Offer(name, "Does x.")]))[runtime.LOAD]["description"].splitlines()) == line
     assert len(said(runtime.listing([runtime.entry(name, skill, "skill://x/SKILL.md")], None)).splitlines()) == 1
     assert len(said(runtime.receipt([loaded(name)], None, bodies=False)).splitlines()) == 1
 
@@ -734,6 +643,107 @@ def test_no_body_ends_its_tag_in_a_receipt() -> None:
     told = said(runtime.receipt([new], "h", [new], bodies=True))
     assert told.count("</skill>") == 1
     assert told.count("</skill_files>") == 1
+
+
+# What hosts cut
+
+LONG = "".join(f"Step {number} of many, told in some words.\n" + "\n" * (number % 5 == 4) for number in range(1_700))
+
+
+def pointer(shown: str) -> dict[str, str]:
+    """The arguments that a cut body says to read on with."""
+    return dict(re.findall(r'(\w+)="?([^",.\]]+(?:\.md)?)', shown.rpartition("\n\n[")[2].partition("skills_read")[2]))
+
+
+@pytest.mark.parametrize("size", [20_000, 38_000, 60_000])
+def test_a_body_is_cut_at_a_paragraph_and_says_where_to_read_on(size: int) -> None:
+    body = LONG[:size]
+    new = loaded("a", body, line=5)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True)
+    shown = result["structuredContent"]["active_skills"][0]["instructions"]
+    assert shown in said(result)
+    assert len(said(result)) < 40_000 and len(shown) < 38_400
+    if size <= 38_000:
+        assert shown == body
+        return
+    kept = shown.rpartition("\n\n[")[0]
+    on = pointer(shown)
+    assert (on["skill"], on["path"]) == ("a", "SKILL.md")
+    lines = ["---", "name: a", "---", "", *body.split("\n")]
+    rest = "\n".join(lines[int(on["start_line"]) - 1 :])
+    assert body.startswith(kept) and kept + "\n\n" + rest == body
+    assert len(kept) > 37_000
+
+
+def test_one_line_that_is_too_long_goes_on_at_a_character() -> None:
+    new = loaded("a", "# A\n" + "x" * 50_000, line=4)
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, characters=20_000)
+    assert 'path="SKILL.md", start_line=5.' in said(result)
+    new = loaded("a", "x" * 50_000, line=4)
+    result = runtime.receipt([new], "h", [new], bodies=True, characters=20_000)
+    assert 'path="SKILL.md", start_line=4, start_character=20001.' in said(result)
+
+
+def test_skills_that_are_loaded_together_share_what_a_result_may_hold() -> None:
+    fresh = [loaded("short", "Do it."), *(loaded(f"long-{n}", LONG) for n in range(4))]
+    result: Any = runtime.receipt(fresh, "h", fresh, bodies=True)
+    assert len(said(result)) < 40_000 and len(json.dumps(result["structuredContent"])) < 42_000
+    bodies = [each["instructions"] for each in result["structuredContent"]["active_skills"]]
+    assert bodies[0] == "Do it."
+    assert all(9_000 < len(each) < 9_900 and pointer(each)["skill"] == f"long-{n}" for n, each in enumerate(bodies[1:]))
+
+
+def test_many_files_take_their_part_of_what_a_result_may_hold() -> None:
+    new = loaded("a", LONG, files=tuple(f"references/{number:04}/a-file-of-some-name.md" for number in range(900)))
+    assert len(said(runtime.receipt([new], "h", [new], bodies=True))) < 40_000
+
+
+def test_where_a_host_puts_the_bodies_at_the_top_nothing_is_cut() -> None:
+    told = runtime.instructions(offers("a"), PLENTY, scripts=False, active=[loaded("a", LONG)])
+    assert LONG in told
+
+
+def test_a_host_that_shows_both_gets_the_body_once() -> None:
+    assert runtime.shows_structure("codex-mcp-client")
+    assert not any(
+        runtime.shows_structure(name) for name in (None, "", "claude-code", "gemini-cli-mcp-client", "opencode")
+    )
+    new = loaded("a", "Do it well.", files=("more.md",))
+    result: Any = runtime.receipt([new], "h", [new], bodies=True, once=True)
+    assert result["structuredContent"] == runtime.receipt([new], "h", [new], bodies=True)["structuredContent"]
+    assert "Do it well." not in said(result) and "more.md" not in said(result)
+    # Should the host one day show the text alone, the model still learns where they are.
+    assert "structured content" in said(result) and f"SKILL.md with {runtime.READ}" in said(result)
+    assert "active_skills" not in said(runtime.receipt([new], "h", bodies=True, once=True))
+
+
+def test_a_long_listing_has_descriptions_of_one_length() -> None:
+    entries = [
+        runtime.entry(f"s{n}", build.skill(f"s{n}", description="words " * 170), "skill://x") for n in range(200)
+    ]
+    result: Any = runtime.listing([*entries, runtime.entry("x", build.skill("x"), "skill://x")], None)
+    told = [each["description"] for each in result["structuredContent"]["skills"]]
+    assert sum(map(len, told)) <= 38_000 and len(set(told[:-1])) == 1
+    assert told[0].endswith("words...") and told[-1] == "Does x." and told[0] in said(result)
+    few: Any = runtime.listing(entries[:30], None)
+    assert few["structuredContent"]["skills"] == entries[:30]
+
+
+@pytest.mark.parametrize(
+    ("added", "removed", "words"),
+    [(2, 1, "2 added and 1 removed."), (1, 0, " 1 added."), (0, 1_200, " 1,200 removed.")],
+)
+def test_news_are_one_line_in_text_and_structure(added: int, removed: int, words: str) -> None:
+    news = runtime.news(added, removed)
+    assert words in news and runtime.LIST in news and "\n" not in news
+    assert words.removesuffix(".") + " or more." in runtime.news(added, removed, uncounted=True)
+    for tool, result in (
+        (runtime.SEARCH, runtime.listing([], None, note=news)),
+        (runtime.LOAD, runtime.receipt([loaded("a")], None, bodies=True, note=news)),
+    ):
+        answer: Any = result
+        assert said(answer).splitlines()[-1] == news == answer["structuredContent"]["note"]
+        Draft202012Validator(defined(offers("a"))[tool]["outputSchema"]).validate(answer["structuredContent"])
 
 
 # The other answers

@@ -636,7 +636,7 @@ async def test_pictures_and_other_files_are_read_as_fits(session: Session, regis
 
 @pytest.mark.requirement("RT-17")
 async def test_the_operator_says_how_much_a_call_returns(registry: Registry) -> None:
-    session = Runtime(registry, RuntimeSettings(read_characters=20, media_bytes=10)).session()
+    session = Runtime(registry, RuntimeSettings(result_characters=20, media_bytes=10)).session()
     await ask(session, "skills_load", names=["pdf-processing"])
     part, note = (await ask(session, "skills_read", path="references/guide.md"))["content"]
     assert part["text"].rstrip("\n") == "Fill in the form."

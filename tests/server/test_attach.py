@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
+from mcp_skills_server.catalog import outline
 from mcp_skills_server.errors import StaleFile
 from mcp_skills_server.model import SkillFile
 from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
@@ -261,3 +263,82 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
         assert caught.value.error.code == -32602
         assert next(iter(params.values())) in caught.value.error.message
     assert "Permission denied" in caplog.text and "Traceback" not in caplog.text
+
+
+# While the skills are being read for the first time
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Registry, threading.Event]]:
+    """A registry of 400 skills, one of them hidden, whose first scan waits for the event."""
+    for number in range(400):
+        write_skill(tmp_path / f"team-{number % 9}" / f"skill-{number:03}")
+    hidden = tmp_path / "team-0" / "skill-000" / "SKILL.md"
+    hidden.write_text(hidden.read_text().replace("---\n\n", "disable-model-invocation: true\n---\n\n"))
+    for limit in ("WALK_S", "READ_S"):
+        monkeypatch.setattr(outline, limit, 60.0)
+    registry, go = Registry([tmp_path]), threading.Event()
+    load = registry.load
+
+    def late() -> None:
+        assert go.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", late)
+    yield registry, go
+    go.set()
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_names_are_told_before_the_first_scan_is_done(
+    held: tuple[Registry, threading.Event], mode: Any
+) -> None:
+    registry, go = held
+    server = Server[Any]("mine")
+    attach(server, registry, watch=False)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode=mode) as client:
+            said = str(client.instructions)
+            early = await client.list_tools()
+            assert not registry.loaded.is_set()
+            described = str(early.tools[2].description)
+            for text in (said, described):
+                assert "skill-001" in text and "- team-3 (4" in text and "skill-000" not in text
+            assert said.startswith("399 skills here")
+            go.set()
+            assert len((await client.list_prompts()).prompts) == 400
+            assert registry.loaded.is_set()
+            assert (await client.list_tools()).tools == early.tools
+
+
+async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
+    tmp_path: Path, held: tuple[Registry, threading.Event]
+) -> None:
+    registry, go = held
+    server = Server[Any]("mine")
+    attach(server, registry, watch=False)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="auto") as client:
+            before = await client.list_tools()
+            write_skill(tmp_path / "team-1" / "late")
+            async with anyio.create_task_group() as tasks:
+
+                async def release() -> None:
+                    await anyio.wait_all_tasks_blocked()
+                    go.set()
+
+                tasks.start_soon(release)
+                async with client.listen(tools_list_changed=True) as events:
+                    assert repr(await anext(events)) == "ToolsListChanged()"
+            assert (await client.list_tools()).tools != before.tools
+
+
+@pytest.mark.parametrize(("name", "times"), [("codex-mcp-client", 1), ("another", 2)])
+async def test_a_host_that_shows_text_and_structure_gets_the_body_once(tmp_path: Path, name: str, times: int) -> None:
+    write_skill(tmp_path / "a", body="# A\n\nThis is how it is done.\n")
+    server = Server[Any]("mine")
+    attach(server, Registry([tmp_path]), watch=False)
+    for mode in ("legacy", "auto"):
+        async with Client(server, mode=mode, client_info=types.Implementation(name=name, version="1")) as client:
+            got = await client.call_tool("skills_load", {"names": ["a"]})
+            assert str(got.model_dump()).count("This is how it is done.") == times

@@ -74,7 +74,7 @@ def completed(registry: Registry, name: str, argument: str, value: str = "") -> 
 
 @pytest.mark.requirement("ASG-25", "MCP-12", "MCP-23", "MCP-24")
 def test_every_skill_is_a_prompt_with_its_arguments_and_icons() -> None:
-    page = listed(loaded(FIXTURES), Settings(page_size=1000, ttl_ms=7))
+    page = listed(loaded(FIXTURES), Settings(prompt_page_size=1000, ttl_ms=7))
     assert len(page["prompts"]) == len(list(FIXTURES.rglob("SKILL.md")))
     assert (page["resultType"], page["ttlMs"], page["cacheScope"]) == ("complete", 7, "private")
     notes = next(each for each in page["prompts"] if each["name"] == "meeting-notes")
@@ -93,18 +93,18 @@ def test_pages_are_full_and_in_the_order_of_paths(tmp_path: Path) -> None:
     plant(tmp_path, skills("e", "b/x", "a", "d", "c"))
     plant(tmp_path, {"b/x/SKILL.md": skill_md("x", "user-invocable: false")})
     registry = loaded(tmp_path)
-    first = listed(registry, Settings(page_size=2))
+    first = listed(registry, Settings(prompt_page_size=2))
     assert [each["name"] for each in first["prompts"]] == ["a", "c"]
-    second = listed(registry, Settings(page_size=2), cursor=first["nextCursor"])
+    second = listed(registry, Settings(prompt_page_size=2), cursor=first["nextCursor"])
     assert [each["name"] for each in second["prompts"]] == ["d", "e"]
     assert "nextCursor" not in second
-    assert listed(registry, Settings(page_size=2)) == first
+    assert listed(registry, Settings(prompt_page_size=2)) == first
 
 
 def test_a_cursor_outlives_the_skill_it_names(tmp_path: Path) -> None:
     plant(tmp_path, skills("a", "b", "c"))
     registry = loaded(tmp_path)
-    cursor = listed(registry, Settings(page_size=2))["nextCursor"]
+    cursor = listed(registry, Settings(prompt_page_size=2))["nextCursor"]
     (tmp_path / "b" / "SKILL.md").unlink()
     registry.refresh()
     assert [each["name"] for each in listed(registry, cursor=cursor)["prompts"]] == ["c"]
@@ -127,7 +127,7 @@ def test_author_and_operator_choose(tmp_path: Path) -> None:
     plant(tmp_path, {"hidden/SKILL.md": skill_md("hidden", "user-invocable: false")})
     plant(tmp_path, {"manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")})
     registry = loaded(tmp_path)
-    assert every_name(registry, Settings(page_size=1)) == ["invoices", "refunds", "manual", "notes"]
+    assert every_name(registry, Settings(prompt_page_size=1)) == ["invoices", "refunds", "manual", "notes"]
     chosen = Settings(prompt_choice=("acme/*", "hidden", "manual"))
     assert every_name(registry, chosen) == ["invoices", "refunds", "manual"]
     for name in ("hidden", "notes"):

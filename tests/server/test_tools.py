@@ -188,9 +188,58 @@ def test_the_handshake_tells_the_rule_and_the_skills(folder: Path, era: Era) -> 
         told = wire.open()["instructions"]
         assert "MUST call skills_load" in told
         assert "<name>alpha</name>" in told and "<name>Odd</name>" in told
-    with serving(folder, "--catalog-tokens", "30", era=era, opened=False) as wire:
+    with serving(folder, "--catalog-chars", "500", era=era, opened=False) as wire:
         told = wire.open()["instructions"]
-        assert "<name>alpha</name>" in told and "beta" not in told and "2 more skills" in told
+        assert told.startswith("3 skills here") and told.endswith(
+            "<available_skills>\nalpha, beta, Odd\n</available_skills>"
+        )
+
+
+def test_a_long_body_comes_in_parts_that_make_the_whole(tmp_path: Path, era: Era) -> None:
+    body = "".join(f"## Step {number}\n\nDo {number} things.\n\n" for number in range(2_300)).strip()
+    assert len(body) > 60_000
+    write_skill(tmp_path / "long", body=body)
+    with serving(tmp_path, era=era) as wire:
+        loaded = call(wire, "skills_load", names=["long"])
+        handle = bound(wire, loaded)
+        shown = loaded["structuredContent"]["active_skills"][0]["instructions"]
+        assert shown in said(loaded) and len(said(loaded)) < 40_000
+        whole, _, hint = shown.rpartition("\n\n[")
+        whole += "\n\n"
+        while "start_line=" in hint:
+            line = int(hint.partition("start_line=")[2].split(".")[0].split("]")[0])
+            part, *note = call(wire, "skills_read", path="SKILL.md", start_line=line, session=handle)["content"]
+            whole += part["text"]
+            hint = note[0]["text"] if note else ""
+        assert whole == body
+
+
+def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, era: Era) -> None:
+    with serving(folder, era=era) as wire:
+        wire.request("tools/list")
+        if era == "modern":
+            wire.listen(toolsListChanged=True)
+        for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
+            assert "changed since" not in str(call(wire, name, **given))
+        write_skill(folder / "gamma")
+        shutil.rmtree(folder / "beta")
+        while "beta" in (names := [skill["name"] for skill in wire.every_skill()]) or "gamma" not in names:
+            wire.until(TOOLS)
+        for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
+            told = call(wire, name, **given)
+            assert (
+                "1 added and 1 removed" in said(told) and "1 added and 1 removed" in told["structuredContent"]["note"]
+            )
+
+
+def test_a_whole_catalogue_of_prompts_is_one_page(tmp_path: Path, era: Era) -> None:
+    for number in range(600):
+        write_skill(tmp_path / f"skill-{number:03}")
+    with serving(tmp_path, era=era) as wire:
+        page = wire.request("prompts/list")
+        assert len(page["prompts"]) == 600 and "nextCursor" not in page
+    with serving(tmp_path, "--prompt-page-size", "7", era=era) as wire:
+        assert len(wire.request("prompts/list")["prompts"]) == 7
 
 
 @pytest.mark.requirement("ASG-22")

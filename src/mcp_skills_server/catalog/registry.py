@@ -8,20 +8,17 @@ must still have it.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Final
 
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import collector, tree
 from mcp_skills_server.catalog.held import QUIET_S, Held, Kept
 from mcp_skills_server.catalog.scan import Limits, Root, Scan, digest_of, scan
-from mcp_skills_server.catalog.shelf import Shelf, join, outermost, owner, parents, touched, within
+from mcp_skills_server.catalog.shelf import Shelf, join, merge, outermost, touched, within
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
@@ -42,10 +39,12 @@ class Body:
     Attributes:
         text: UTF-8 text with LF line ends, without frontmatter (S76-7, S76-19).
         linked: the bundled files that it refers to, in order, each with its link text or "".
+        line: the line of SKILL.md that it begins on, counted from 1.
     """
 
     text: str
     linked: Mapping[str, str]
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +115,12 @@ class Registry:
 
     def load(self) -> None:
         """The first scan. `loaded` is set when it is done, whatever it found."""
-        # The scan makes some hundred thousand objects that stay; looking for cycles among them costs a tenth of it.
-        collecting = gc.isenabled()
-        gc.disable()
         try:
-            with self._lock:
+            with collector.paused(), self._lock:
                 if not self.refresh():
                     self._tell(Changes({}, {}), first=True)
         finally:
-            if collecting:
-                gc.enable()
             self.loaded.set()
-
-    def is_broad(self, entries: int) -> bool:
-        """Whether the roots hold more than so many entries at their top: a guess at how long a scan takes."""
-        count = 0
-        for root in self.roots:
-            with suppress(OSError), os.scandir(root.path) as found:
-                count += sum(1 for _ in islice(found, entries + 1))
-        return count > entries
 
     def refresh(self, paths: Iterable[str] | None = None) -> Changes:
         """Scan again what these absolute paths touch, or everything, and swap the snapshot if anything changed."""
@@ -296,27 +282,15 @@ class Registry:
         return [*self._missing.values(), *(found for loose in self._loose for _, found in loose)]
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
-        """One namespace from all roots: the earlier root owns its skill paths, all that lies below and all above."""
-        merged: dict[str, Skill] = {}
-        above: dict[str, str] = {}
+        """One namespace from all roots, and a Problem for each skill that has no place in it."""
+        merged, hidden = merge([shelf[directory] for directory in shelf.below("")] for shelf in self._skills)
         shadowed: list[Problem] = []
-        for root in self.roots:
-            mine: dict[str, Skill] = {}
-            shelf = self._skills[root.index]
-            for skill in [shelf[directory] for directory in shelf.below("")]:
-                winner = owner(skill.path, merged, above)
-                if winner is None:
-                    mine[skill.path] = skill
-                    continue
-                if self.place(merged[winner]) == self.place(skill):
-                    continue  # of one root inside another: nothing is hidden
-                place = self.roots[merged[winner].root].show(merged[winner].directory)
-                found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
-                shadowed.append(found.at(root.show(skill.directory), skill.path))
-            merged |= mine
-            for path in mine:
-                for parent in parents(path):
-                    above.setdefault(parent, path)
+        for skill, winner in hidden:
+            if self.place(winner) == self.place(skill):
+                continue  # of one root inside another: nothing is hidden
+            place = self.roots[winner.root].show(winner.directory)
+            found = problem("shadowed", f"the skill {skill.path} is hidden by {place}, which comes first")
+            shadowed.append(found.at(self.roots[skill.root].show(skill.directory), skill.path))
         return merged, shadowed
 
     # Reading
@@ -376,7 +350,8 @@ class Registry:
 
     def _body_of(self, skill: Skill, raw: bytes) -> Body:
         document = frontmatter.parse(raw)
-        body = Body(document.body, linked_files(references(document.body), skill.files, SKILL_MD))
+        linked = linked_files(references(document.body), skill.files, SKILL_MD)
+        body = Body(document.body, linked, document.body_line)
         self._bodies.put(skill, body)
         return body
 

@@ -84,3 +84,26 @@ def owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> s
     if path in merged:
         return path
     return next((parent for parent in parents(path) if parent in merged), above.get(path))
+
+
+def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
+    """One namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides it.
+
+    The earlier root owns its skill paths, all that lies below them and all above.
+    """
+    merged: dict[str, Skill] = {}
+    above: dict[str, str] = {}
+    hidden: list[tuple[Skill, Skill]] = []
+    for skills in roots:
+        mine: dict[str, Skill] = {}
+        for skill in skills:
+            winner = owner(skill.path, merged, above) if merged else None
+            if winner is None:
+                mine[skill.path] = skill
+            else:
+                hidden.append((skill, merged[winner]))
+        merged |= mine
+        for path in mine:
+            for parent in parents(path):
+                above.setdefault(parent, path)
+    return merged, hidden

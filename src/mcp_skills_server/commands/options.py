@@ -204,7 +204,7 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
     """
     from mcp_skills_server.runtime.session import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=options["max_loaded"], catalogue_tokens=options["catalog_tokens"])
+    settings = RuntimeSettings(max_loaded=options["max_loaded"], catalogue_characters=options["catalog_chars"])
     if not options["allow_scripts"]:
         for name, key in _ONLY_SCRIPTS.items():
             if options.get(key):

@@ -38,7 +38,7 @@ def rpc(roots: tuple[str, ...], **options: Any) -> None:
     from mcp_skills_server.rpc.stdio import serve
 
     registry, start = open_followed(roots, options)
-    runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_tokens": 0})
+    runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_chars": 0})
     methods = Methods(runtime, execution_settings(options))
     say_that_it_waits(
         "a client of the Skills Protocol",

@@ -131,11 +131,11 @@ if TYPE_CHECKING:
     help="Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
 )
 @click.option(
-    "--catalog-tokens",
+    "--catalog-chars",
     type=click.IntRange(min=0),
     default=4000,
-    metavar="TOKENS",
-    help="How much of the catalogue the model sees unasked; the rest it finds with skills_search.",
+    metavar="CHARACTERS",
+    help="How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
 )
 @click.option(
     "--max-loaded", type=click.IntRange(min=1), default=8, help="Skills that a session may have loaded at once."
@@ -144,6 +144,12 @@ if TYPE_CHECKING:
 @execution
 @watching
 @click.option("--page-size", type=click.IntRange(1, 1000), default=50, help="Entries of one page of a listing.")
+@click.option(
+    "--prompt-page-size",
+    type=click.IntRange(min=1),
+    default=1000,
+    help="Prompts of one page; some hosts show the first page alone.",
+)
 @log_level("info")
 @limits
 def serve(roots: tuple[str, ...], **options: Any) -> None:
@@ -172,6 +178,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     settings = Settings(
         dialect=options["dialect"],
         page_size=options["page_size"],
+        prompt_page_size=options["prompt_page_size"],
         tools=options["tools"],
         prompts=options["prompts"],
         prompt_choice=options["prompt_choice"],

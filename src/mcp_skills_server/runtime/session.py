@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
@@ -19,28 +19,24 @@ import anyio
 from mcp_skills_server.catalog.answer import answer, body, read
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime, sep2076
-from mcp_skills_server.dialects.runtime import Loaded, Offer, Result
+from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.format import media, uris
-from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import MOST_BYTES, portion, weight
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import SCHEME, uri
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.asked import amiss, path_in
+from mcp_skills_server.runtime.catalogue import Catalogue, name_of
 
 if TYPE_CHECKING:
-    from jsonschema import Draft202012Validator
-
     from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings, Workspace
     from mcp_skills_server.runtime.search import Search
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Told now and then, while a script runs, for how many seconds it has."""
 
-_MOST_SAID: Final = 400
-"""Characters of what is wrong with an argument."""
 _SUGGESTED: Final = 3
-_SHOWN_PATHS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +45,16 @@ class RuntimeSettings:
 
     Attributes:
         max_loaded: skills that a session may have loaded at once (RT-8).
-        catalogue_tokens: about how many tokens `<available_skills>` may take.
-        read_characters: characters of a text file that one call returns.
+        catalogue_characters: how long the instructions, without what is loaded, and the description of the loading
+            tool may each be.
+        result_characters: characters of a text file, of instructions or of descriptions that one call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
         absolute_paths: tell locations as paths of this machine, for agents that work on its disk, not as URIs.
     """
 
     max_loaded: int = 8
-    catalogue_tokens: int = 4000
-    read_characters: int = 40_000
+    catalogue_characters: int = runtime.CATALOGUE_CHARACTERS
+    result_characters: int = runtime.RESULT_CHARACTERS
     media_bytes: int = 1 << 20
     absolute_paths: bool = False
 
@@ -84,8 +81,13 @@ class Runtime:
             from mcp_skills_server.runtime.scripts import Scripts
 
             self.scripts = Scripts(registry, scripts)
-        self._offers: tuple[Snapshot, list[Offer]] | None = None
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
+        self.catalogue = Catalogue(
+            registry,
+            self.settings.catalogue_characters,
+            scripts=lambda: self.scripts is not None,
+            absolute_paths=self.settings.absolute_paths,
+        )
 
     def session(self) -> Session:
         """A new session, for an orchestrator that binds it to a conversation (RT-23)."""
@@ -93,46 +95,19 @@ class Runtime:
             self.registry.load()
         return Session(self, hosted=True)
 
-    def instructions(self, active: Sequence[Loaded] | None = None) -> str:
-        """What stands at the top of a model call; "" where there is no skill."""
-        tokens = self.settings.catalogue_tokens
-        return runtime.instructions(self.offers(), tokens, scripts=self.scripts is not None, active=active)
-
-    def tools(self, *, handles: bool) -> list[dict[str, Json]]:
-        """The definitions of the tools. `handles`: with the session as an argument."""
-        tokens = self.settings.catalogue_tokens
-        return runtime.definitions(self.offers(), tokens, scripts=self.scripts is not None, handles=handles)
-
-    def offers(self) -> list[Offer]:
-        """The skills that a model is told of, by skill path."""
-        snapshot = self.registry.snapshot
-        kept = self._offers
-        if kept is None or kept[0] is not snapshot:
-            skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
-            kept = self._offers = (snapshot, offers)
-        return kept[1]
-
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
         """These skills as the listing and the search show them."""
         return [
             runtime.entry(
-                _name(skill, snapshot),
+                name_of(skill, snapshot),
                 skill,
-                self.location(skill),
+                self.catalogue.location(skill),
                 title=sep2076.title(skill),
                 version=sep2076.version(skill.frontmatter),
                 tags=tags_of(skill.frontmatter),
             )
             for skill in skills
         ]
-
-    def location(self, skill: Skill, path: str = SKILL_MD) -> str:
-        """Where a file of a skill, or with "" its directory, is said to be."""
-        if not self.settings.absolute_paths:
-            return uri(skill.path, path)
-        place = self.registry.place(skill)
-        return f"{place}/{path}" if path else place
 
     def find(self, snapshot: Snapshot, wanted: str) -> Skill:
         """The skill of this name, skill path or location (RT-11).
@@ -148,7 +123,7 @@ class Runtime:
         except RequestError as error:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # it names them all
-            near = [_name(skill, snapshot) for skill in self.search.find(wanted, _SUGGESTED, runtime.is_offered)]
+            near = [name_of(skill, snapshot) for skill in self.search.find(wanted, _SUGGESTED, runtime.is_offered)]
             hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
             raise RequestError(f"{error}; {hint}") from None
 
@@ -160,13 +135,10 @@ class Runtime:
         return Search(self.registry)
 
     def close(self) -> None:
-        """Remove every work directory."""
+        """Remove every work directory, and follow the registry no longer."""
+        self.catalogue.close()
         if self.scripts is not None:
             self.scripts.close()
-
-    def _offer(self, skill: Skill, snapshot: Snapshot) -> Offer:
-        location = self.location(skill) if self.settings.absolute_paths else None
-        return Offer(_name(skill, snapshot), skill.description, location)
 
     def locate(self, snapshot: Snapshot, wanted: str) -> Skill | None:
         """The skill at this location, or None (RT-11)."""
@@ -183,7 +155,7 @@ class Runtime:
         kept = self._located
         if kept is None or kept[0] is not snapshot:
             usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
-            kept = self._located = (snapshot, {self.location(skill): skill for skill in usable})
+            kept = self._located = (snapshot, {self.catalogue.location(skill): skill for skill in usable})
         return kept[1]
 
 
@@ -196,15 +168,17 @@ class Session:
         runtime: what sessions share.
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results (RT-22).
+        since: the moment of the catalogue that the model was told of; now unless given.
     """
 
-    def __init__(self, runtime: Runtime, *, hosted: bool) -> None:
+    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
         self.session_id = secrets.token_urlsafe(18)
         self.calls = 0
         """Calls that are being answered now."""
         self._runtime = runtime
         self._registry = runtime.registry
         self._hosted = hosted
+        self._since = runtime.catalogue.moment if since is None else since
         self._active: dict[str, tuple[Skill, Loaded]] = {}
         self._workspace: Workspace | None = None
         self._changing = anyio.Lock()
@@ -221,16 +195,23 @@ class Session:
         An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded is gone (RT-21).
         """
         await self._keep_current()
-        return self._runtime.instructions([loaded for _, loaded in self._active.values()])
+        return self._runtime.catalogue.instructions([loaded for _, loaded in self._active.values()])
 
     def tools(self) -> list[dict[str, Json]]:
         """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`."""
-        return self._runtime.tools(handles=not self._hosted)
+        return self._runtime.catalogue.tools(handles=not self._hosted)
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | None = None, *, progress: Progress | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        progress: Progress | None = None,
+        once: bool = False,
     ) -> Result:
         """Call a tool, under any of its names (X-16).
+
+        `once` says that the host shows the structure beside the text: what is long stands in the structure alone.
 
         Returns the result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
         something else; the text says what.
@@ -242,11 +223,11 @@ class Session:
                 there = [each for each in _CALLS if each != runtime.RUN or self._runtime.scripts is not None]
                 return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}
-            wrong = _wrong(tool, given)
+            wrong = amiss(tool, given)
             if wrong:
                 return runtime.failure(wrong)
             await self._keep_current()
-            return await _CALLS[tool](self, given, progress)
+            return await _CALLS[tool](self, given, _Manner(progress, once))
         except RequestError as error:
             return runtime.failure(str(error))
         except StaleFile:
@@ -263,7 +244,7 @@ class Session:
 
     # The tools
 
-    async def _list(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+    async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
         snapshot, limit = self._registry.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
@@ -273,18 +254,20 @@ class Session:
             if after is None:
                 break
         shown = portion(offered[:limit], weight)
-        more = shown[-1].path if len(offered) > len(shown) else None
-        return runtime.listing(self._runtime.entries(shown, snapshot), more)
+        after = shown[-1].path if len(offered) > len(shown) else None
+        entries = self._runtime.entries(shown, snapshot)
+        return runtime.listing(entries, after, characters=self._runtime.settings.result_characters)
 
-    async def _search(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+    async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
         from anyio import to_thread
 
         snapshot = self._registry.snapshot
         limit = int(given.get("limit", 5))
         found = await to_thread.run_sync(self._runtime.search.find, given["query"], limit, runtime.is_offered)
-        return runtime.listing(self._runtime.entries(portion(found, weight), snapshot), None)
+        entries = self._runtime.entries(portion(found, weight), snapshot)
+        return runtime.listing(entries, None, characters=self._runtime.settings.result_characters, note=self._news())
 
-    async def _load(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+    async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         most = self._runtime.settings.max_loaded
         adds = given.get("mode") == "add"
 
@@ -309,9 +292,9 @@ class Session:
         async with self._changing:
             fresh = await answer(self._registry, ask)
             self._active = self._active | fresh if adds else fresh
-        return self._receipt([loaded for _, loaded in fresh.values()])
+        return self._receipt([loaded for _, loaded in fresh.values()], once=manner.once, note=self._news())
 
-    async def _unload(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+    async def _unload(self, given: Mapping[str, Any], _: _Manner) -> Result:
         names: list[str] = given.get("names", [])
         if not given.get("all") and not names:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
@@ -320,10 +303,10 @@ class Session:
             self._active = {} if given.get("all") else {p: each for p, each in self._active.items() if p not in gone}
         return self._receipt()
 
-    async def _read(self, given: Mapping[str, Any], _: Progress | None) -> Result:
+    async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
         async def ask(snapshot: Snapshot, _: bool) -> Result:
             skill = self._chosen(snapshot, given)
-            path = _path_in(skill, given["path"], tuple(skill.files))
+            path = path_in(skill, given["path"], tuple(skill.files))
             raw = await read(self._registry, skill.files[path])
             text = media.as_text(raw, media.media_type(path))
             limits = self._runtime.settings
@@ -333,11 +316,11 @@ class Session:
             start, most = int(given.get("start_line", 1)), given.get("max_lines")
             most = None if most is None else int(most)
             within = int(given.get("start_character", 1))
-            return runtime.text_file(path, text, start, most, limits.read_characters, start_character=within)
+            return runtime.text_file(path, text, start, most, limits.result_characters, start_character=within)
 
         return await answer(self._registry, ask)
 
-    async def _run(self, given: Mapping[str, Any], progress: Progress | None) -> Result:
+    async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         scripts = self._runtime.scripts
         if scripts is None:
             raise RequestError(
@@ -347,7 +330,7 @@ class Session:
 
         async def ask(snapshot: Snapshot, _: bool) -> Result:
             skill = self._chosen(snapshot, given)
-            path = _path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+            path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
             if self._workspace is None:
                 self._workspace = scripts.workspace()
             outcome = await scripts.run(
@@ -358,7 +341,7 @@ class Session:
                 env=given.get("env"),
                 workdir=given.get("workdir", "."),
                 timeout_s=given.get("timeout_s"),
-                progress=progress,
+                progress=manner.progress,
             )
             return runtime.outcome(asdict(outcome))
 
@@ -412,15 +395,16 @@ class Session:
         said = await body(self._registry, skill)
         rest = (path for path in skill.files if path != SKILL_MD and path not in said.linked)
         return Loaded(
-            name=_name(skill, snapshot),
-            location=self._runtime.location(skill),
-            root_dir=self._runtime.location(skill, ""),
+            name=name_of(skill, snapshot),
+            location=self._runtime.catalogue.location(skill),
+            root_dir=self._runtime.catalogue.location(skill, ""),
             digest=self._registry.digest(skill.files[SKILL_MD]),
             properties=skill.frontmatter,
             instructions=said.text,
             files=(*said.linked, *rest),
             problems=runtime.problems(skill),
             origin=skill.origin,
+            line=said.line,
         )
 
     async def _keep_current(self) -> None:
@@ -445,13 +429,33 @@ class Session:
                 with suppress(StaleFile):
                     self._active = await answer(self._registry, ask)
 
-    def _receipt(self, fresh: Sequence[Loaded] = ()) -> Result:
+    def _receipt(self, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None) -> Result:
         active = [loaded for _, loaded in self._active.values()]
         handle = None if self._hosted else self.session_id
-        return runtime.receipt(active, handle, fresh, bodies=not self._hosted)
+        return runtime.receipt(
+            active,
+            handle,
+            fresh,
+            bodies=not self._hosted,
+            characters=self._runtime.settings.result_characters,
+            once=once,
+            note=note,
+        )
+
+    def _news(self) -> str | None:
+        # Where an orchestrator puts the instructions at the top of each call, they are never old.
+        return None if self._hosted else self._runtime.catalogue.news(self._since)
 
 
-_Call: TypeAlias = Callable[[Session, Mapping[str, Any], "Progress | None"], Awaitable[Result]]
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How a call wants its answer."""
+
+    progress: Progress | None
+    once: bool
+
+
+_Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Manner], Awaitable[Result]]
 _CALLS: Final[dict[str, _Call]] = {
     runtime.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
     runtime.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]
@@ -460,56 +464,3 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
-
-
-def _name(skill: Skill, snapshot: Snapshot) -> str:
-    return sep2076.name_of(skill, snapshot, Standing.LENIENT)
-
-
-def _path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """The file that is meant, by look-up alone (RT-17, RT-18).
-
-    Raises:
-        RequestError: there is none. The message has those that there are.
-    """
-    plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
-    if plain in paths:
-        return plain
-    located = "/".join(uris.segments(wanted) or ())
-    if located.startswith(f"{skill.path}/") and located[len(skill.path) + 1 :] in paths:
-        return located[len(skill.path) + 1 :]
-    below_it = plain.rstrip("/") + "/"
-    inside = [path for path in paths if path.startswith(below_it)]
-    close = [] if inside else nearest(plain, paths, _SUGGESTED)
-    near = inside or close or list(paths)
-    shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
-    lead = "nearest" if close else "there is"
-    kind = f"file below {below}" if below else "file"
-    said = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
-    raise RequestError(f"{wanted[:200]!r} {said}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
-
-
-@cache
-def _validators() -> dict[str, Draft202012Validator]:
-    from jsonschema import Draft202012Validator
-
-    return {tool: Draft202012Validator(schema) for tool, schema in runtime.argument_schemas().items()}  # pyright: ignore[reportArgumentType]
-
-
-def _wrong(tool: str, given: Mapping[str, Any]) -> str | None:
-    """What is wrong with the arguments, and what the tool takes; None for nothing."""
-    validator: Any = _validators()[tool]  # the stubs say little
-    schema: dict[str, Any] = validator.schema
-    required = schema.get("required", ())
-    taken = ", ".join(f"{key} (required)" if key in required else key for key in schema["properties"])
-    try:
-        error: Any = next(validator.iter_errors(dict(given)), None)
-    except RecursionError:
-        return f"The arguments are nested too deeply. {tool} takes: {taken}"
-    if error is None:
-        return None
-    place = printable(".".join(map(str, error.absolute_path)))[:100]
-    said: str = error.message
-    if len(said) > _MOST_SAID:  # what was given comes first in it, what is wrong with that comes last
-        said = f"... {said[-_MOST_SAID // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SAID // 2]})"
-    return f"{f'Argument {place}: ' if place else ''}{said}. {tool} takes: {taken}"

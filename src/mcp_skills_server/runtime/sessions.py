@@ -42,9 +42,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self) -> Session:
-        """A session that nobody can find yet. `keep` it once it holds anything."""
-        return Session(self.runtime, hosted=False)
+    def new(self, since: int | None = None) -> Session:
+        """A session that nobody can find yet. `keep` it once it holds anything. `since`: as `Session` takes it."""
+        return Session(self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
         """Have the session found by its handle. One that is found already stays whose it is.

@@ -67,16 +67,17 @@ _LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _SCAN_AWAITED_S: Final = 0.25
-"""How long a handshake waits for the first scan, so that its instructions can name the skills."""
+"""How long a handshake and a list of tools wait for the first scan."""
 _SCAN_AWAITED: Final = 300
-"""With more entries at the top of the folders the scan is not waited for, nor begun before the handshake is over."""
+"""With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
 
 
 class Attachment:
     """A registry attached to a server: what `attach` returns.
 
-    Entered with the server's own lifespan. The first scan begins when a client has its answer to the handshake, so
-    that a large folder does not delay it; the first question about skills waits for the scan.
+    Entered with the server's own lifespan. The first scan of a large folder begins when a client has its answer to the
+    handshake, so that it does not delay it. The handshake and the list of tools say what a first look found until the
+    scan is done; every other question about skills waits for it.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Attachment:
         self.notifier = Notifier(
             skills=settings.dialect != sep2640.NAME, tools=settings.tools, prompts=settings.prompts
         )
-        self._tools_told: list[dict[str, Json]] = []
+        self._tools_told: list[dict[str, Json]] | None = None
         self._watcher = watcher
         self._ready = anyio.Event()
         self._begun = False
@@ -110,11 +111,17 @@ class Attachment:
             soon(self._open)
 
         self.registry.subscribe(lambda changes: soon(self._publish, changes))
+
+        def scan() -> None:
+            if self.settings.tools:
+                self.sessions.runtime.catalogue.look()  # while the scan works, it is all that can be told
+            if self._watcher is not None:
+                self._watcher.start()
+            else:
+                self.registry.load()
+
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
-        if self._watcher is not None:
-            self._watcher.start()
-        else:
-            threading.Thread(target=self.registry.load, name="skills-load", daemon=True).start()
+        threading.Thread(target=scan, name="skills-load", daemon=True).start()
 
     async def ready(self) -> None:
         """Wait for the first scan."""
@@ -133,17 +140,36 @@ class Attachment:
                 self.sessions.close()
 
     async def instructions(self) -> str | None:
-        """What a handshake tells a model of the skills; it does not wait long for the first scan."""
-        if self._begun or not self.registry.is_broad(_SCAN_AWAITED):
+        """What a handshake tells a model of the skills; it does not wait long."""
+        await self.glimpse()
+        return self.tools.instructions()
+
+    async def glimpse(self) -> None:
+        """Wait until there is something to tell of the skills: the scan where that is quick, else the first look."""
+        if self._ready.is_set():
+            return
+        catalogue = self.sessions.runtime.catalogue
+        await anyio.to_thread.run_sync(catalogue.look)
+        if catalogue.is_small(_SCAN_AWAITED):
             self.begin()
             with anyio.move_on_after(_SCAN_AWAITED_S):
                 await self._ready.wait()
-        return self.tools.instructions()
+        if not self._ready.is_set():
+            self._tools_told = self.tools.definitions()
+
+    async def glimpse_and_begin(self) -> None:
+        """The same, and have the scan begin: the handshake is over."""
+        await self.glimpse()
+        self.begin()
 
     def _open(self) -> None:
+        told = self._tools_told
         if self.settings.tools:
             self._tools_told = self.tools.definitions()
         self._ready.set()
+        if told is not None and told != self._tools_told:
+            # After those who waited for the scan to listen, so that they hear of it.
+            asyncio.get_running_loop().call_soon(self.notifier.publish, [(runtime.LIST_CHANGED, None)])
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to tell of it.
@@ -212,7 +238,7 @@ class _Joint:
         attachment = self._attachment
         if attachment.settings.tools:
             method, key, _ = _TOOLS
-            ours = self._ours(attachment.tools.list_tools)
+            ours = self._ours(attachment.tools.list_tools, attachment.glimpse_and_begin)
             self._add(method, types.PaginatedRequestParams, self._joined(method, key, ours))
             ours = self._ours(attachment.tools.call_tool)
             self._add("tools/call", types.CallToolRequestParams, self._routed("tools/call", ours, self._is_our_tool))
@@ -258,22 +284,27 @@ class _Joint:
         self._theirs[method] = self._server.get_request_handler(method)
         self._server.add_request_handler(method, params_type, _guarded(call))
 
-    def _ours(self, handler: Handler) -> Call:
+    def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
+        """A handler of ours, asked once the first scan is done, or once `ready` returns."""
         attachment = self._attachment
 
         async def call(ctx: Context, _: Any) -> dict[str, Any]:
-            await attachment.ready()
+            await (ready or attachment.ready)()
             capabilities = ctx.session.client_capabilities
             declared = capabilities.extensions if capabilities is not None else None
             modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+            connection = None if modern else ctx.session._connection  # pyright: ignore[reportPrivateUsage]
+            client = ctx.session.client_params
             caller = Caller(
                 modern,
                 bool(declared) and sep2640.EXTENSION in declared,
                 partial(self._served, ctx),
                 owner=bearer(_scope(ctx)),
                 counted=counted(_scope(ctx)),
-                connection=None if modern else ctx.session._connection,  # pyright: ignore[reportPrivateUsage]
+                connection=connection,
                 progress=partial(_report, ctx),
+                audience=self if modern and ctx.request is None else connection,
+                client=None if client is None else client.client_info.name,
             )
             return await handler(attachment.registry, attachment.settings, caller, ctx.params or {})
 

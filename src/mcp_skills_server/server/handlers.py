@@ -47,6 +47,7 @@ class Settings:
     Attributes:
         dialect: "auto" tells both dialects, to each client what it can take; the others pin one.
         page_size: entries of one page.
+        prompt_page_size: prompts of one page; some hosts show their user the first page alone.
         ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
         tools: offer the runtime tools, for hosts that show their model tools only.
         prompts: offer a prompt for each skill.
@@ -55,6 +56,7 @@ class Settings:
 
     dialect: Dialect = "auto"
     page_size: int = 50
+    prompt_page_size: int = 1000
     ttl_ms: int = 0
     tools: bool = True
     prompts: bool = True
@@ -78,6 +80,9 @@ class Caller:
         counted: among whose things counts what the caller opens, None where callers are not told apart.
         connection: what its requests have in common, None where a request stands alone (MCP-10).
         progress: tells the caller for how many seconds its request has been at work.
+        audience: who was told of the skills in one place: the connection, or the one client of a pipe. None where
+            requests stand alone.
+        client: what the host calls itself.
     """
 
     modern: bool
@@ -87,6 +92,8 @@ class Caller:
     counted: Owner = None
     connection: object | None = None
     progress: Callable[[float], Awaitable[None]] | None = None
+    audience: object | None = None
+    client: str | None = None
 
 
 async def list_skills(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:

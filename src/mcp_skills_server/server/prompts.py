@@ -33,7 +33,7 @@ async def list_prompts(registry: Registry, settings: Settings, _: Caller, params
     """`prompts/list`: the skills that a user may start, by skill path, in full pages (MCP-21...24, MCP-26)."""
     snapshot = registry.snapshot
     offered = _offered(snapshot, settings, cursors.key_of(params, _CURSOR))
-    page = list(islice(offered, settings.page_size))
+    page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
     more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
     entries: list[Json] = [_descriptor(skill, snapshot) for skill in kept]

@@ -32,20 +32,22 @@ class Tools:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._told: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """The moment of the catalogue that an audience was told of first: most hosts show their model nothing newer."""
 
     def definitions(self) -> list[dict[str, Json]]:
         """The tools as every caller sees them (MCP-26)."""
-        return self._sessions.runtime.tools(handles=True)
+        return self._sessions.runtime.catalogue.tools(handles=True)
 
     def instructions(self) -> str | None:
-        """What a model is to know before it asks; None where there is no skill, or before the first scan is done."""
-        loaded = self._sessions.runtime.registry.loaded.is_set()
-        return (self._sessions.runtime.instructions() or None) if loaded else runtime.PENDING
+        """What a model is to know before it asks; None where there is no skill."""
+        return self._sessions.runtime.catalogue.instructions() or None
 
-    async def list_tools(self, _registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+    async def list_tools(self, _registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
         """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
+        self._since(caller)
         page: Result = {"tools": self.definitions(), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return {"resultType": "complete", **page}
 
@@ -65,7 +67,8 @@ class Tools:
             session = self._session(handle, caller)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
-        result = await session.call(name, given, progress=caller.progress)
+        once = runtime.shows_structure(caller.client)
+        result = await session.call(name, given, progress=caller.progress, once=once)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
                 self._sessions.keep(session, caller.owner, caller.counted)
@@ -75,15 +78,21 @@ class Tools:
                 self._of_connections[caller.connection] = session.session_id
         return {"resultType": "complete", **result}
 
+    def _since(self, caller: Caller) -> int | None:
+        """The moment of the catalogue that this caller knows of, None where callers cannot be told apart."""
+        if caller.audience is None:
+            return None
+        return self._told.setdefault(caller.audience, self._sessions.runtime.catalogue.moment)
+
     def _session(self, handle: object, caller: Caller) -> Session:
         if handle is None:
             handle = self._of_connections.get(caller.connection) if caller.connection is not None else None
             if handle is None:
-                return self._sessions.new()
+                return self._sessions.new(self._since(caller))
             try:
                 return self._sessions.find(str(handle), caller.owner)
             except RequestError:  # it was idle for too long; the caller never knew of it
-                return self._sessions.new()
+                return self._sessions.new(self._since(caller))
         if not isinstance(handle, str):
             raise RequestError(f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned')
         return self._sessions.find(handle, caller.owner)

@@ -1,0 +1,186 @@
+"""A first look at the roots: which skills there seem to be, by the names of their directories, within a bounded time.
+
+A host asks what there is before a large folder is scanned, and asks once. So this looks only for directories that hold
+a SKILL.md, and reads the few whose names a model is told first. It is a guess that the scan replaces: nothing is
+served from it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.scan import Limits, Root
+from mcp_skills_server.catalog.shelf import join, merge
+from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
+
+WALK_S: Final = 0.15
+_INSIDE_S: Final = 0.1
+"""By then the look for skills inside of skills ends."""
+READ_S: Final = 0.1
+LEAST_READ: Final = 50
+"""So many are read however long it takes: some milliseconds, and on a busy machine there are names all the same."""
+
+_MOST_ENTERED: Final = 1_000
+"""With more skills than this none is looked into for others: it would take all the time."""
+_UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
+
+Order = Callable[[Sequence[Skill]], Iterable[Skill]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a first look found.
+
+    Attributes:
+        snapshot: a skill for each directory that holds a SKILL.md; those that were not read have no frontmatter, and
+            none has files.
+        read: paths of the skills whose SKILL.md was read.
+        cut: whether the time was over before every directory was seen.
+    """
+
+    snapshot: Snapshot
+    read: frozenset[str] = frozenset()
+    cut: bool = False
+
+
+def outline(
+    roots: Sequence[Root],
+    limits: Limits,
+    order: Order,
+    characters: int,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> Outline:
+    """Look at the roots.
+
+    Args:
+        roots: the earlier one wins.
+        limits: what a skill may measure.
+        order: in which order a model is told the names of skills.
+        characters: how much it is told at the most: reading ends when the names are as long together.
+        now: seconds of a clock that never goes back.
+    """
+    begun = now()
+    walk = _Walk(roots, limits)
+    cut = not walk.go_on(lambda: now() - begun < WALK_S)
+    while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < _INSIDE_S):
+        continue
+    skills = merge(_supposed(root, found) for root, found in zip(roots, walk.found, strict=True))[0]
+    read: set[str] = set()
+    begun = now()
+    for skill in order([skills[path] for path in sorted(skills)]):
+        if characters < 0 or (now() - begun >= READ_S and len(read) >= LEAST_READ):
+            break
+        known = _read(roots[skill.root], skill, limits)
+        if known is not None:
+            skills[skill.path] = known
+            read.add(skill.path)
+            characters -= len(known.name) + 2 if known.standing > Standing.UNUSABLE else 0
+    return Outline(Snapshot(skills), frozenset(read), cut)
+
+
+class _Walk:
+    """Goes through directories, the upper ones first, and not into skills until it is told to."""
+
+    def __init__(self, roots: Sequence[Root], limits: Limits) -> None:
+        self.found: list[list[str]] = [[] for _ in roots]
+        """Directories of skills, by root."""
+        self._roots = roots
+        self._depth = limits.depth
+        self._hidden = limits.hidden
+        self._todo: deque[tuple[Root, str]] = deque()
+        self._skills: list[tuple[Root, str]] = []
+        for root in roots:
+            self._note(root, "", is_skill=_holds_skill(root.path, "."))
+
+    def go_on(self, may: Callable[[], bool]) -> bool:
+        """Go on while it may; whether everything was seen that is to be seen now."""
+        while self._todo:
+            if not may():
+                return False
+            root, directory = self._todo.popleft()
+            try:
+                with tree.open_directory(root.path, directory) as handle:
+                    inner = _directories(handle, hidden=self._hidden)
+                    for name in inner if self._is_in_reach(directory) else ():
+                        self._note(root, join(directory, name), is_skill=_holds_skill(handle, name))
+            except OSError:
+                continue
+        return True
+
+    def enter_skills(self) -> bool:
+        """Have the skills that were found last looked into; whether there are any, and not too many."""
+        if sum(map(len, self.found)) > _MOST_ENTERED:
+            return False
+        self._todo.extend(self._skills)
+        self._hidden = False  # inside of a skill such folders are never part of it
+        self._skills = []
+        return bool(self._todo)
+
+    def _note(self, root: Root, directory: str, *, is_skill: bool) -> None:
+        if is_skill:
+            self.found[root.index].append(directory)
+            self._skills.append((root, directory))
+        else:
+            self._todo.append((root, directory))
+
+    def _is_in_reach(self, directory: str) -> bool:
+        return (directory.count("/") + 1 if directory else 0) < self._depth
+
+
+def _directories(handle: tree.Handle, *, hidden: bool) -> list[str]:
+    with os.scandir(handle) as entries:
+        return [
+            entry.name
+            for entry in entries
+            if tree.is_entered(entry.name, hidden=hidden)
+            and entry.is_dir(follow_symlinks=False)
+            and tree.is_utf8(entry.name)
+        ]
+
+
+def _holds_skill(handle: tree.Handle, name: str) -> bool:
+    place = f"{name}/{SKILL_MD}"
+    try:
+        if isinstance(handle, int):
+            found = os.stat(place, dir_fd=handle, follow_symlinks=False)
+        else:
+            found = os.lstat(f"{handle}/{place}")
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
+
+
+def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
+    """A skill for each of these directories, by the rule that it has the directory's name."""
+    namespace = tree.spelled(os.path.basename(root.path)) if "" in directories else ""
+    for directory in directories:
+        path = "/".join(part for part in (namespace, directory) if part) or "root"
+        yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
+
+
+def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
+    """The skill with what its SKILL.md says, None where that does not tell (yet)."""
+    location = join(skill.directory, SKILL_MD)
+    found = tree.look(root.path, location)
+    if found is None or not stat.S_ISREG(found.st_mode):
+        return None
+    file = tree.file_from(found, root.index, location, time.time_ns())
+    fields = None
+    if file.size <= limits.skill_md:
+        try:
+            fields = frontmatter.parse(tree.read(root.path, file)).frontmatter
+        except StaleFile:
+            return None
+    standing = Standing.UNUSABLE if fields is None else Standing.LENIENT
+    reading = Reading(fields or {}, None, standing, ())
+    return Skill(skill.path, root.index, skill.directory, reading, {}, (), standing, origin=root.origin)

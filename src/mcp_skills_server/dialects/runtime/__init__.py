@@ -1,0 +1,87 @@
+"""The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs them with.
+
+Plain values in, plain dicts and texts out. Every text is a function of the catalogue alone, so that prompt caches
+hold. Of a tool's result the text alone and the structure alone are enough for a model, because some hosts hand it only
+the one, some only the other.
+"""
+
+from mcp_skills_server.dialects.runtime.catalogue import CHARACTERS as CATALOGUE_CHARACTERS
+from mcp_skills_server.dialects.runtime.catalogue import (
+    available,
+    groups,
+    instructions,
+    turns,
+)
+from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
+from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
+from mcp_skills_server.dialects.runtime.results import (
+    binary_file,
+    entry,
+    failure,
+    listing,
+    news,
+    outcome,
+    receipt,
+    shows_structure,
+    text_file,
+)
+from mcp_skills_server.dialects.runtime.words import (
+    LIST,
+    LIST_CHANGED,
+    LOAD,
+    READ,
+    RUN,
+    SCRIPTS,
+    SEARCH,
+    SESSION,
+    UNLOAD,
+    Catalogue,
+    Loaded,
+    Offer,
+    Result,
+    canonical,
+    changed,
+    is_offered,
+    is_usable,
+    problems,
+    scripts_of,
+)
+
+__all__ = [
+    "CATALOGUE_CHARACTERS",
+    "LIST",
+    "LIST_CHANGED",
+    "LOAD",
+    "READ",
+    "RESULT_CHARACTERS",
+    "RUN",
+    "SCRIPTS",
+    "SEARCH",
+    "SESSION",
+    "UNLOAD",
+    "Catalogue",
+    "Loaded",
+    "Offer",
+    "Result",
+    "argument_schemas",
+    "available",
+    "binary_file",
+    "canonical",
+    "changed",
+    "definitions",
+    "entry",
+    "failure",
+    "groups",
+    "instructions",
+    "is_offered",
+    "is_usable",
+    "listing",
+    "news",
+    "outcome",
+    "problems",
+    "receipt",
+    "scripts_of",
+    "shows_structure",
+    "text_file",
+    "turns",
+]

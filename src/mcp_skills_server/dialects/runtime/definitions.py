@@ -1,0 +1,280 @@
+"""The tools' definitions, as `tools/list` or a model API takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mcp_skills_server.dialects.runtime import catalogue
+from mcp_skills_server.dialects.runtime.catalogue import FAMILY
+from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, SESSION, UNLOAD, Catalogue
+from mcp_skills_server.model import Json
+
+_MOST_AT_ONCE: Final = 64
+"""Names in one call."""
+_MOST_NAMES: Final = 100
+
+_ABOUT_SESSION: Final = (
+    f"The session that {LOAD} returned. Give it whenever you have one; without it only a host that keeps its "
+    "connection finds what was loaded. A session ends after 24 hours without use."
+)
+
+
+def definitions(found: Catalogue, characters: int, *, scripts: bool, handles: bool) -> list[dict[str, Json]]:
+    """The tools, as `tools/list` or a model API takes them; none where there is no skill (ASG-23, MCP-27, X-17).
+
+    Args:
+        found: the skills, which the description of the loading tool names.
+        characters: how long that description may be.
+        scripts: whether scripts may be run.
+        handles: whether the session is an argument, because no host binds it.
+    """
+    if not found:
+        return []
+    bound: dict[str, Json] = {SESSION: _text(_ABOUT_SESSION)} if handles else {}
+    tools = [_list_tool(), _search_tool(), _load_tool(found, characters, bound), _unload_tool(bound), _read_tool(bound)]
+    if scripts:
+        tools.append(_run_tool(bound))
+    return tools
+
+
+def argument_schemas() -> dict[str, Json]:
+    """What each tool takes, by its name, where the host binds the session. Names of skills are judged by look-up."""
+    bound: dict[str, Json] = {}
+    tools = (
+        _list_tool(),
+        _search_tool(),
+        _load_tool(Catalogue(), 0, bound),
+        _unload_tool(bound),
+        _read_tool(bound),
+        _run_tool(bound),
+    )
+    return {str(tool["name"]): tool["inputSchema"] for tool in tools}
+
+
+def _load_tool(found: Catalogue, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
+    description, complete = catalogue.loading(found, characters)
+    names: dict[str, Json] = {"type": "string"}
+    if complete and len(found.offers) <= _MOST_NAMES:
+        names["enum"] = [offer.name for offer in found.offers]  # ASG-24
+    return _tool(
+        LOAD,
+        "Load skills",
+        description,
+        {
+            "names": {
+                "type": "array",
+                "items": names,
+                "minItems": 1,
+                "maxItems": _MOST_AT_ONCE,
+                "description": "Names of the skills to load.",
+            },
+            "mode": {
+                "type": "string",
+                "enum": ["replace", "add"],
+                "default": "replace",
+                "description": "replace: these skills only, unloading others; add: beside what is loaded.",
+            },
+            **bound,
+        },
+        required=["names"],
+        output=_RECEIPT,
+    )
+
+
+def _unload_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
+    return _tool(
+        UNLOAD,
+        "Unload skills",
+        f"Unload skills whose task is done: the named ones, or all. Their instructions count no more. {FAMILY}",
+        {
+            "names": {
+                "type": "array",
+                "items": {"type": "string"},
+                "maxItems": _MOST_AT_ONCE,
+                "description": "Names of the skills to unload.",
+            },
+            "all": {"type": "boolean", "description": "Unload every skill."},
+            **bound,
+        },
+        output=_RECEIPT,
+    )
+
+
+def _list_tool() -> dict[str, Json]:
+    return _tool(
+        LIST,
+        "List skills",
+        f"List the skills that can be loaded, with their descriptions, page by page. {FAMILY}",
+        {
+            "after": _text("Go on after this skill: the next_after of the page before."),
+            "limit": _number("How many to list.", 50, 200),
+        },
+        output=_LISTING,
+    )
+
+
+def _search_tool() -> dict[str, Json]:
+    return _tool(
+        SEARCH,
+        "Search skills",
+        f"Find skills for a task: searches names, descriptions, tags and headings, best match first. {FAMILY}",
+        {"query": _text("Words for the task or the name of a skill."), "limit": _number("How many to find.", 5, 50)},
+        required=["query"],
+        output=_LISTING,
+    )
+
+
+def _read_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
+    # No output schema: what comes is text, a picture, sound or a link, and a host that shows a model the structure
+    # alone would lose the picture.
+    return _tool(
+        READ,
+        "Read a file of a skill",
+        f"Read a file of a loaded skill: references, assets, scripts. A long text comes in parts. {FAMILY}",
+        {
+            "path": _text("The file's path in the skill, such as references/guide.md."),
+            "skill": _text("The loaded skill; without it the one that was loaded last."),
+            "start_line": _number("Line of a text file to begin at.", 1, None),
+            "max_lines": _number("How many lines to read.", None, None),
+            "start_character": _number("Character of that line to begin at.", 1, None),
+            **bound,
+        },
+        required=["path"],
+    )
+
+
+def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
+    tool = _tool(
+        RUN,
+        "Run a script of a skill",
+        "Run a script from the scripts/ directory of a loaded skill and return its exit code and output. It runs "
+        "without a shell and without input, in a work directory that later scripts of the session share; SKILL_DIR "
+        f"tells it where the skill's files are. {FAMILY}",
+        {
+            "path": _text("The script's path in the skill, such as scripts/extract.py."),
+            "skill": _text("The loaded skill; without it the one that was loaded last."),
+            "args": {"type": "array", "items": {"type": "string"}, "description": "Arguments, one by one."},
+            "env": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Environment variables to set.",
+            },
+            "workdir": _text("Directory to run in, below the work directory."),
+            "timeout_s": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds after which to stop it."},
+            **bound,
+        },
+        required=["path"],
+        output=_OUTCOME,
+    )
+    # What a script does is not known.
+    tool["annotations"] = {
+        "readOnlyHint": False,
+        "destructiveHint": True,
+        "idempotentHint": False,
+        "openWorldHint": True,
+    }
+    return tool
+
+
+def _tool(
+    name: str,
+    title: str,
+    description: str,
+    properties: dict[str, Json],
+    *,
+    required: list[Json] | None = None,
+    output: dict[str, Json] | None = None,
+) -> dict[str, Json]:
+    schema: dict[str, Json] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    tool: dict[str, Json] = {"name": name, "title": title, "description": description, "inputSchema": schema}
+    if output is not None:
+        tool["outputSchema"] = output
+    # Loading is bookkeeping of the conversation; nothing outside of it changes.
+    tool["annotations"] = {"readOnlyHint": True, "openWorldHint": False}
+    return tool
+
+
+def _text(description: str) -> dict[str, Json]:
+    return {"type": "string", "description": description}
+
+
+def _number(description: str, default: int | None, most: int | None) -> dict[str, Json]:
+    out: dict[str, Json] = {"type": "integer", "minimum": 1, "description": description}
+    if default is not None:
+        out["default"] = default
+    if most is not None:
+        out["maximum"] = most
+    return out
+
+
+_TEXTS: Final[dict[str, Json]] = {"type": "array", "items": {"type": "string"}}
+_RECEIPT: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {
+        SESSION: {"type": "string"},
+        "active_skills": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "location": {"type": "string"},
+                    "root_dir": {"type": "string"},
+                    "digest": {"type": "string"},
+                    "properties": {"type": "object"},
+                    "instructions": {"type": "string"},
+                    "files": _TEXTS,
+                    "files_not_shown": {"type": "integer"},
+                    "problems": _TEXTS,
+                    "origin": {"type": "string"},
+                },
+                "required": ["name", "location", "root_dir", "digest", "properties"],
+            },
+        },
+        "note": {"type": "string"},
+    },
+    "required": ["active_skills"],
+}
+_LISTING: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "skills": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "description": {"type": "string"},
+                    "location": {"type": "string"},
+                    "title": {"type": "string"},
+                    "version": {"type": "string"},
+                    "tags": _TEXTS,
+                    "problems": _TEXTS,
+                    "origin": {"type": "string"},
+                },
+                "required": ["name", "description", "location"],
+            },
+        },
+        "next_after": {"type": "string"},
+        "note": {"type": "string"},
+    },
+    "required": ["skills"],
+}
+_OUTCOME: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string"},
+        "exit_code": {"type": ["integer", "null"]},
+        "stdout": {"type": "string"},
+        "stderr": {"type": "string"},
+        "duration_ms": {"type": "integer"},
+        "timed_out": {"type": "boolean"},
+        "stdout_truncated": {"type": "boolean"},
+        "stderr_truncated": {"type": "boolean"},
+        "sandbox": {"type": "string"},
+    },
+    "required": ["path", "exit_code", "stdout", "stderr"],
+}

@@ -1,0 +1,58 @@
+"""How a bounded length is shared out, and where a text is cut. Lengths are characters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_ELLIPSIS: Final = "..."
+_HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
+
+
+def one_line(text: str) -> str:
+    """The text with every run of white space as one blank."""
+    return " ".join(text.split())
+
+
+def even(lengths: Iterable[int], room: int) -> int:
+    """How long each of these may be, the same for all, so that together they fit: what short ones leave, long ones get.
+
+    The greatest length where all of them fit.
+    """
+    ordered = sorted(lengths)
+    for index, length in enumerate(ordered):
+        share = max(room, 0) // (len(ordered) - index)
+        if length > share:
+            return share
+        room -= length
+    return max(ordered, default=0)
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, or its beginning up to the end of a word and three dots, at most so long."""
+    if len(text) <= most:
+        return text
+    room = most - len(_ELLIPSIS)
+    if room <= 0:
+        return ""
+    kept = text[:room]
+    if not text[room].isspace():
+        # Where there is no blank, the cut falls into a word, and must not leave half of an entity.
+        kept = kept.rpartition(" ")[0] or _HALF_AN_ENTITY.sub("", kept)
+    return kept.rstrip(" ,;:-(") + _ELLIPSIS
+
+
+def paragraphs(text: str, most: int) -> tuple[str, int]:
+    """The whole paragraphs at the beginning of a text, at most so long, and the position to go on from.
+
+    A first paragraph that is longer is cut at the end of a line, a line that is longer anywhere.
+    """
+    if len(text) <= most:
+        return text, len(text)
+    for mark in ("\n\n", "\n"):
+        end = text.rfind(mark, 0, most + len(mark))
+        if end > 0:
+            rest = text[end:]
+            return text[:end], end + len(rest) - len(rest.lstrip("\n"))
+    return text[:most], most

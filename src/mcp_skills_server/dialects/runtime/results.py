@@ -1,0 +1,274 @@
+"""What the tools answer."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from mcp_skills_server.dialects.runtime import lengths
+from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, Loaded, Result, problems
+from mcp_skills_server.format import media
+from mcp_skills_server.format.markup import element
+from mcp_skills_server.model import SKILL_MD, Json, Skill
+
+CHARACTERS: Final = 38_000
+"""What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
+_MOST_FILES: Final = 200
+_SHOW_STRUCTURE: Final = frozenset(("codex-mcp-client",))
+"""Hosts, by the name in their handshake, that show the structure always and in one mode the text beside it."""
+_ELSEWHERE: Final = (
+    f"The instructions and files are in active_skills of this result's structured content. If they are not shown to "
+    f"you, read each skill's {SKILL_MD} with {READ}."
+)
+_IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
+"""What models take as pictures."""
+
+
+def listing(
+    entries: Sequence[Mapping[str, Json]],
+    next_after: str | None,
+    *,
+    characters: int = CHARACTERS,
+    note: str | None = None,
+) -> Result:
+    """The answer of the listing and of the search. Descriptions that together are too long are cut to one length.
+
+    Args:
+        entries: what `entry` made of each skill.
+        next_after: what the next page is asked for with, None on the last one.
+        characters: how long the descriptions may be together.
+        note: one line more, for the model.
+    """
+    most = lengths.even((len(str(each["description"])) for each in entries), characters)
+    shown = [{**each, "description": lengths.clipped(str(each["description"]), most)} for each in entries]
+    structure: dict[str, Json] = {"skills": [*shown]}
+    lines = [_listed(each) for each in shown] or ["No skill fits."]
+    if next_after is not None:
+        structure["next_after"] = next_after
+        lines.append(f'There are more: call {LIST} with after="{next_after}".')
+    return _noted(lines, structure, note, "\n")
+
+
+def entry(
+    name: str,
+    skill: Skill,
+    location: str,
+    *,
+    title: str | None = None,
+    version: str | None = None,
+    tags: Sequence[Json] = (),
+) -> dict[str, Json]:
+    """A skill as the listing and the search show it, marked with its problems (X-2)."""
+    out: dict[str, Json] = {"name": name, "description": skill.description, "location": location}
+    more: dict[str, Json] = {
+        "title": title,
+        "version": version,
+        "tags": [*tags],
+        "problems": [*problems(skill)],
+        "origin": skill.origin,
+    }
+    return out | {key: value for key, value in more.items() if value}
+
+
+def receipt(
+    active: Sequence[Loaded],
+    session: str | None,
+    fresh: Sequence[Loaded] = (),
+    *,
+    bodies: bool,
+    characters: int = CHARACTERS,
+    once: bool = False,
+    note: str | None = None,
+) -> Result:
+    """The answer of loading and unloading: what is active now, in order, and what came with it (RT-13, RT-14).
+
+    Args:
+        active: the loaded skills, the latest last.
+        session: the handle, None where a host binds it (RT-23).
+        fresh: those that this call loaded.
+        bodies: whether the instructions travel in the result rather than at the top of the next call (RT-22).
+        characters: how long the instructions and the lists of files may be together; longer instructions are cut at
+            the end of a paragraph and say where to read on.
+        once: the instructions stand in the structure alone, and the text points there: for a host that shows both.
+        note: one line more, for the model.
+    """
+    shown = {each.name: each for each in _cut(fresh, characters)} if bodies else dict[str, Loaded]()
+    structure: dict[str, Json] = {
+        "active_skills": [_receipt_entry(shown.get(each.name, each), each.name in shown) for each in active]
+    }
+    names = ", ".join(lengths.one_line(each.name) for each in active) or "none"
+    lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
+    if session is not None:
+        structure = {SESSION: session, **structure}
+        lines[0] += f' Session: {session} (give it as "{SESSION}" to the skills tools).'
+    if bodies and once and fresh:
+        lines.append(_ELSEWHERE)
+    elif bodies:
+        lines += [_with_files(each) for each in shown.values()]
+    elif fresh:
+        lines += [f"The skill {each.name} has problems: {'; '.join(each.problems)}" for each in fresh if each.problems]
+        lines.append("Their instructions stand at the top from now on.")
+    return _noted(lines, structure, note, "\n\n")
+
+
+def shows_structure(client: str | None) -> bool:
+    """Whether the host that calls itself so shows its model the structure of every result, beside the text or alone."""
+    return client in _SHOW_STRUCTURE
+
+
+def news(added: int, removed: int, *, uncounted: bool = False) -> str:
+    """That the catalogue has changed since the model was told of it; `uncounted`: by more than this."""
+    said = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
+    more = " or more" if uncounted else ""
+    shown = f"{' and '.join(said)}{more}"
+    return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
+
+
+def text_file(
+    path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
+) -> Result:
+    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on (RT-17).
+
+    The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
+    part; `start_character` is where in the first line to begin.
+    """
+    if start == 1 and start_character == 1 and most_lines is None and len(text) <= most_characters:
+        return _result(text)
+    lines = [f"{line}\n" for line in text.split("\n")]
+    lines[-1] = lines[-1][:-1]
+    if not lines[-1] and len(lines) > 1:
+        lines.pop()
+    count = len(lines)
+    if start > count:
+        return failure(f"{path} has {count} lines; give a start_line up to {count}")
+    first = lines[start - 1][start_character - 1 :]
+    if len(first.removesuffix("\n")) > most_characters:
+        cut = start_character + most_characters
+        note = f"characters {start_character} to {cut - 1} of line {start} of {count} of {path}"
+        note += f"; line {start} is cut after {most_characters} characters"
+        go_on = f"go on with start_line={start}, start_character={cut}"
+        return _result(first[:most_characters], more=[{"type": "text", "text": f"[{note}; {go_on}]"}])
+    last = min(count, start - 1 + most_lines) if most_lines is not None else count
+    part, end = [first], start
+    size = len(first)
+    while end < last and size + len(lines[end].removesuffix("\n")) <= most_characters:
+        part.append(lines[end])
+        size += len(lines[end])
+        end += 1
+    note = f"lines {start} to {end} of {count} of {path}"
+    if end < count:
+        note += f"; go on with start_line={end + 1}"
+    return _result("".join(part), more=[{"type": "text", "text": f"[{note}]"}])
+
+
+def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
+    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource (RT-17).
+
+    `target` is its URI, None where `resources/read` does not serve it.
+    """
+    kind = media.media_type(path) or "application/octet-stream"
+    shown = "image" if kind in _IMAGES else "audio" if kind.startswith("audio/") else None
+    if shown and len(raw) <= most_bytes:
+        block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
+        return {"content": [block]}
+    said = f"{path} is no text ({kind}, {len(raw)} bytes)"
+    if target is None:
+        return _result(f"{said}, and cannot be shown here.")
+    link: Json = {"type": "resource_link", "uri": target, "name": path, "mimeType": kind, "size": len(raw)}
+    return _result(f"{said}. It can be fetched as the resource {target}.", more=[link])
+
+
+def outcome(told: Mapping[str, Json]) -> Result:
+    """The answer of running a script (RT-19). A script that fails is an answer like another; its exit code tells."""
+    code = told["exit_code"]
+    ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
+    state = "was stopped at the time limit" if told["timed_out"] else ended
+    parts = [f"{told['path']} {state} after {told['duration_ms']} ms."]
+    for stream in ("stdout", "stderr"):
+        cut = " (cut)" if told[f"{stream}_truncated"] else ""
+        parts.append(element(stream, {}, str(told[stream])) + cut if told[stream] else f"{stream} is empty.")
+    return _result("\n".join(parts), dict(told))
+
+
+def failure(message: str) -> Result:
+    """What went wrong, for the model to mend."""
+    return {"content": [{"type": "text", "text": message}], "isError": True}
+
+
+def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
+    """These skills with instructions that fit, all cut to one length, and word of where each goes on."""
+    files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
+    room = max(characters - files, characters // 2)
+    if sum(len(each.instructions) for each in fresh) <= room:
+        return list(fresh)
+    most = lengths.even((len(each.instructions) for each in fresh), room)
+    out: list[Loaded] = []
+    for each in fresh:
+        whole = each.instructions
+        kept, position = lengths.paragraphs(whole, most)
+        if position < len(whole):
+            line = each.line + whole.count("\n", 0, position)
+            begun = position - whole.rfind("\n", 0, position)
+            within = f", start_character={begun}" if begun > 1 else ""
+            kept += (
+                f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, read on: call {READ} "
+                f'with skill="{each.name}", path="{SKILL_MD}", start_line={line}{within}.]'
+            )
+        out.append(replace(each, instructions=kept))
+    return out
+
+
+def _noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> Result:
+    if note is not None:
+        lines, structure = [*lines, note], {**structure, "note": note}
+    return _result(between.join(lines), structure)
+
+
+def _result(text: str, structure: dict[str, Json] | None = None, more: Sequence[Json] = ()) -> Result:
+    out: Result = {"content": [{"type": "text", "text": text}, *more]}
+    if structure is not None:
+        out["structuredContent"] = structure
+    return out
+
+
+def _receipt_entry(loaded: Loaded, with_body: bool) -> Json:
+    out: dict[str, Json] = {
+        "name": loaded.name,
+        "location": loaded.location,
+        "root_dir": loaded.root_dir,
+        "digest": loaded.digest,
+        "properties": dict(loaded.properties),
+    }
+    if with_body:
+        out |= {"instructions": loaded.instructions, "files": [*loaded.files[:_MOST_FILES]]}
+        cut = len(loaded.files) - _MOST_FILES
+        if cut > 0:
+            out["files_not_shown"] = cut  # ASG-28
+    if loaded.problems:
+        out["problems"] = [*loaded.problems]
+    if loaded.origin is not None:
+        out["origin"] = loaded.origin
+    return out
+
+
+def _with_files(loaded: Loaded) -> str:
+    attributes = {"name": loaded.name, "location": loaded.location, "root_dir": loaded.root_dir}
+    attributes |= {} if loaded.origin is None else {"origin": loaded.origin}  # S40-48
+    parts = [element("skill", attributes, loaded.instructions)]
+    if loaded.files:
+        shown = loaded.files[:_MOST_FILES]
+        cut = len(loaded.files) - len(shown)
+        files = "\n".join((*shown, *([f"({cut} more are not shown)"] if cut else ())))  # ASG-28
+        parts.append(element("skill_files", {"skill": loaded.name}, files))
+    if loaded.problems:
+        parts.append(element("skill_problems", {"skill": loaded.name}, "\n".join(loaded.problems)))
+    return "\n".join(parts)
+
+
+def _listed(shown: Mapping[str, Json]) -> str:
+    said = f"- {lengths.one_line(str(shown['name']))}: {lengths.one_line(str(shown['description']))}"
+    said += f" [from {shown['origin']}]" if "origin" in shown else ""
+    found = shown.get("problems")
+    return f"{said} [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else said

@@ -1,0 +1,131 @@
+"""What the runtime's tools are called, what they handle, and which skills a model is told of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mcp_skills_server.model import Json, Skill, Standing
+
+LIST: Final = "skills_list"
+SEARCH: Final = "skills_search"
+LOAD: Final = "skills_load"
+UNLOAD: Final = "skills_unload"
+READ: Final = "skills_read"
+RUN: Final = "skills_run_script"
+LIST_CHANGED: Final = "notifications/tools/list_changed"
+SESSION: Final = "session"
+"""The argument that carries a session's handle where no host binds it (X-15)."""
+SCRIPTS: Final = "scripts/"
+
+_NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
+_OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
+_MOST_PROBLEMS: Final = 10
+
+Result: TypeAlias = dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A skill that a model may load.
+
+    Attributes:
+        name: what it is called here.
+        description: what it does and when to use it.
+        location: where its SKILL.md lies, None where that is no use to the model (RT-3).
+        path: its skill path.
+        root: what its root is called, "" where there is one root only.
+        known: False while its SKILL.md is unread: it is counted, and not named.
+    """
+
+    name: str
+    description: str
+    location: str | None = None
+    path: str = ""
+    root: str = ""
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """The skills that a model may load.
+
+    Attributes:
+        offers: in the order of their skill paths.
+        more: whether there are more than these, which nobody has counted yet.
+    """
+
+    offers: Sequence[Offer] = ()
+    more: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell of."""
+        return bool(self.offers) or self.more
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A skill in use.
+
+    Attributes:
+        name: what it is called here.
+        location: its SKILL.md, as URI or absolute path.
+        root_dir: its directory, in the same form.
+        digest: of its SKILL.md.
+        properties: the frontmatter.
+        instructions: the body.
+        files: paths of its other files.
+        problems: what is wrong with it, in words.
+        origin: the site or the archive that it comes from, None for a folder of the operator's own.
+        line: the line of SKILL.md on which the body begins, counted from 1.
+    """
+
+    name: str
+    location: str
+    root_dir: str
+    digest: str
+    properties: Mapping[str, Json]
+    instructions: str
+    files: tuple[str, ...]
+    problems: tuple[str, ...]
+    origin: str | None = None
+    line: int = 1
+
+
+def canonical(name: str) -> str | None:
+    """The tool that a name means, with dots and hyphens for underscores too (X-16), or None."""
+    plain = name.replace(".", "_").replace("-", "_")
+    return plain if plain in _NAMES else _OTHER_NAMES.get(plain)
+
+
+def is_usable(skill: Skill) -> bool:
+    """Whether it can be loaded: leniently, a skill that breaks a rule too (X-2)."""
+    return skill.standing >= Standing.LENIENT
+
+
+def is_offered(skill: Skill) -> bool:
+    """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name."""
+    reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
+    return is_usable(skill) and bool(skill.description.strip()) and not reserved
+
+
+def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
+    """Whether what a model is told of the skills may differ once these took the place of those."""
+
+    def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
+        # A hidden skill counts with its name: another skill of that name goes by its path (`sep2076.name_of`).
+        usable = ((path, each) for path, each in skills.items() if is_usable(each))
+        return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
+
+    return told(before) != told(after)
+
+
+def problems(skill: Skill) -> tuple[str, ...]:
+    """What is wrong with it, for whoever is about to rely on it."""
+    return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
+
+
+def scripts_of(skill: Skill) -> Iterator[str]:
+    """The paths of the files that can be run (RT-18)."""
+    return (path for path in skill.files if path.startswith(SCRIPTS))

@@ -32,7 +32,7 @@ class Clock:
 
 
 def published(*roots: Path, **options: Any) -> Publication:
-    registry = Registry(roots)
+    registry = Registry(roots, quiet_s=0)
     registry.load()
     return Publication(registry, **options)
 

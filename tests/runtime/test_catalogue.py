@@ -83,7 +83,7 @@ def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
 
 
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path, skills("a", "b"))])
+    registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
     catalogue = Runtime(registry).catalogue
     start = catalogue.moment
     registry.load()

@@ -258,7 +258,9 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
 
 
 def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
-    source = Source(SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, ("a",))
+    source = Source(
+        SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
+    )
     with keep.opened(tmp_path) as store:
         assert store.source(SOURCE) is None
         store.put_source(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections import Counter
 from contextvars import ContextVar
@@ -18,6 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.shares import giver
+
+logger = logging.getLogger(__name__)
 
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
@@ -51,7 +54,8 @@ class Sessions(StreamableHTTPSessionManager):
         return transport
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
-        self._owners.pop(session_id, None)
+        if self._owners.pop(session_id, None) is not None:
+            logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
         await super()._discard_session(session_id, transport)
 
     def _end_one_for(self, opener: str) -> None:

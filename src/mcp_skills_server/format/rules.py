@@ -182,7 +182,7 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
 
 _MOST_METADATA: Final = 10
 _LONGEST_LINE: Final = 200
-_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 _NO_PLAIN_KEYS: Final = frozenset(("yes", "no", "on", "off", "true", "false", "null", "y", "n"))
 _SHAPED: Final = EXTENSION_FIELDS | {"title", "version", "tags"}
 

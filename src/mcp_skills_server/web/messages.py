@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 _SESSION: Final = b"mcp-session-id"
 _STREAM: Final = b"text/event-stream"
 _ANSWER: Final = re.compile(
-    rb'^data: ?\{"jsonrpc":"2.0","id":(?:"(?:[^"\\]|\\.)*"|-?[0-9]+),"(?:result|error)"', re.MULTILINE
+    rb'^data: ?\{"jsonrpc":"2.0","id":(?:"(?:[^"\\]|\\.){0,4000}+"|-?[0-9]{1,4300}+),"(?:result|error)"', re.MULTILINE
 )
 
 

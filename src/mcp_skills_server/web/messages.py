@@ -23,9 +23,8 @@ logger = logging.getLogger(__name__)
 
 _SESSION: Final = b"mcp-session-id"
 _STREAM: Final = b"text/event-stream"
-_ANSWER: Final = re.compile(
-    rb'^data: ?\{"jsonrpc":"2.0","id":(?:"(?:[^"\\]|\\.){0,4000}+"|-?[0-9]{1,4300}+),"(?:result|error)"', re.MULTILINE
-)
+_ANSWER: Final = re.compile(rb'^data: ?\{"jsonrpc":"2\.0","id":', re.MULTILINE)
+"""A message with an id that the server sends is an answer, because it sends no requests (MCP-14)."""
 
 
 class _Asked:

@@ -9,7 +9,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test fuzz lint format requirements golden interop image bench clean
+.PHONY: help demo test test-programs fuzz lint format requirements golden interop image bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -19,6 +19,9 @@ demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show w
 
 test: $(VENV)/.ready  ## run the whole suite
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal
+
+test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack, such as bubblewrap
+	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m needs_program
 
 fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 25 times as much of it (some minutes)
 	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis --hypothesis-profile=fuzz

@@ -2,10 +2,12 @@
 
 Every model call gets fresh instructions at the top (the rule, the available skills, the loaded ones) and the whole
 history, to which is only ever appended. The model here is a script, so that the example runs without a key; put a call
-of your model's API in its place. Run it with `python examples/agent_loop.py`.
+of your model's API in its place. Run it with `python examples/agent_loop.py`: the script of a skill that it runs is in
+a sandbox, which needs bubblewrap. `--no-sandbox` runs it without, with all rights of the user.
 """
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,10 +66,11 @@ async def converse(runtime: Runtime, model: ScriptedModel, request: str) -> list
         session.close()
 
 
-async def main() -> None:
+async def main(*, sandboxed: bool) -> None:
     """Show what happens."""
     registry = Registry([HERE / "skills", HERE / "more-skills"])
-    runtime = Runtime(registry, RuntimeSettings(absolute_paths=True), scripts=ScriptSettings(timeout_s=10))
+    scripts = ScriptSettings(timeout_s=10, sandbox="required" if sandboxed else "off")
+    runtime = Runtime(registry, RuntimeSettings(absolute_paths=True), scripts=scripts)
     model = ScriptedModel(iter(MOVES))
     try:
         for message in await converse(runtime, model, "How many words are in this text?"):
@@ -84,4 +87,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sandboxed="--no-sandbox" not in sys.argv))

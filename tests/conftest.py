@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary
 from wire import FIXTURES, Era, Wire, serving
+
+__all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 
 pytest_plugins = ["outcomes"]
 
@@ -19,6 +23,20 @@ settings.load_profile("suite")
 @pytest.fixture(params=["legacy", "modern"])
 def era(request: pytest.FixtureRequest) -> Era:
     """Both protocol eras, one after the other."""
+    return request.param
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(
+            "off",
+            marks=pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root needs a sandbox"),
+        ),
+        pytest.param("required", marks=pytest.mark.needs_program("bwrap")),
+    ]
+)
+def sandbox_mode(request: pytest.FixtureRequest) -> str:
+    """What to give as `--sandbox` to run a script: both ways that do not depend on what is installed."""
     return request.param
 
 

@@ -33,13 +33,12 @@ def anyio_backend() -> str:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("RT-4", "RT-5", "RT-6", "RT-7", "RT-21", "RT-23")
-async def test_the_loop_follows_the_linear_flow() -> None:
+async def test_the_loop_follows_the_linear_flow(sandbox_mode: Any) -> None:
     """History is only appended to; what is loaded stands at the top of the next call, and no longer than that."""
     example = loop()
     model = example.ScriptedModel(iter(example.MOVES))
-    runtime = Runtime(
-        Registry([example.HERE / "skills", example.HERE / "more-skills"]), scripts=ScriptSettings(timeout_s=20)
-    )
+    registry = Registry([example.HERE / "skills", example.HERE / "more-skills"])
+    runtime = Runtime(registry, scripts=ScriptSettings(timeout_s=20, sandbox=sandbox_mode))
     try:
         messages = await example.converse(runtime, model, "How many words?")
     finally:
@@ -54,6 +53,8 @@ async def test_the_loop_follows_the_linear_flow() -> None:
     assert not any("session" in tool["inputSchema"]["properties"] for tool in runtime.session().tools())
 
 
-def test_the_loop_runs_as_its_first_lines_say() -> None:
-    done = subprocess.run([sys.executable, str(LOOP)], capture_output=True, text=True, check=True, timeout=DEADLINE)
+def test_the_loop_runs_as_its_first_lines_say(sandbox_mode: str) -> None:
+    options = {"off": ["--no-sandbox"], "required": []}[sandbox_mode]
+    command = [sys.executable, str(LOOP), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert "Three words." in done.stdout and not done.stderr

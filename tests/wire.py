@@ -1,6 +1,6 @@
 """A raw client: JSON-RPC lines to a real server process over its real stdin and stdout.
 
-Every answer to a method of ours is validated against the schemas in `schemas/` before a test sees it.
+Every answer to a method of ours is validated against the schemas of the package before a test sees it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from typing import Any, Literal
 
 import jsonschema
 
+import mcp_skills_server
+
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures" / "skills"
+SCHEMAS = Path(mcp_skills_server.__file__).parent / "schemas"
 DEADLINE = 20.0
 """Seconds after which something that should happen counts as never happening."""
 
@@ -254,7 +257,7 @@ def write_skill(
 
 @cache
 def _validator(schema: str, definition: str) -> jsonschema.Draft202012Validator:
-    document = json.loads((ROOT / "schemas" / f"{schema}.schema.json").read_text(encoding="utf-8"))
+    document = json.loads((SCHEMAS / f"{schema}.schema.json").read_text(encoding="utf-8"))
     return jsonschema.Draft202012Validator({**document, "$ref": f"#/$defs/{definition}"})
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -435,7 +434,7 @@ def test_print_shows_the_section_and_writes_nothing(platform: Platform, skills: 
     assert not platform.home.exists()
 
 
-@pytest.mark.skipif(shutil.which("patch") is None, reason="there is no patch")
+@pytest.mark.needs_program("patch")
 @EVERY_HOST
 @pytest.mark.parametrize("newline", [True, False])
 def test_a_dry_run_prints_a_difference_that_applies(platform: Platform, skills: Path, host: str, newline: bool) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc.server import MAX_MESSAGE
 from mcp_skills_server.runtime import sandbox
 from rpc.build import ACTIONS, toml, write
@@ -103,15 +102,6 @@ def lines(*arguments: str | Path, environment: dict[str, str] | None = None) -> 
     finally:
         started.kill()
     assert b"Traceback" not in started.stderr, started.stderr.decode()
-
-
-def sandboxed() -> bool:
-    """Whether scripts run here as the Skills Protocol wants them to."""
-    try:
-        sandbox.choose("required", network=False, folders=())
-    except UsageError:
-        return not sandbox.is_root()
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -252,9 +242,8 @@ def test_validate_tells_of_a_broken_manifest(tmp_path: Path) -> None:
 SHELL = 'entrypoint = "code/main.sh"'
 
 
-@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
-def test_an_action_and_code_run_where_they_are_allowed() -> None:
-    options = ["--allow-scripts", "--allow-code", "--script-secret", "SALESFORCE_API_KEY"]
+def test_an_action_and_code_run_where_they_are_allowed(sandbox_mode: str) -> None:
+    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--allow-code", "--script-secret", "SALESFORCE_API_KEY"]
     with lines(ACTIONS, *options, environment={"SALESFORCE_API_KEY": "k"}) as started:
         blob = started.ask("create_blob", content="name\na\n", kind="text/csv")["result"]["blob_id"]
         args = {"sheet_blob": blob, "env": "dev"}
@@ -264,14 +253,14 @@ def test_an_action_and_code_run_where_they_are_allowed() -> None:
         assert told["output"] == 42, told
 
 
-@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
-def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path) -> None:
+def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path, sandbox_mode: str) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
     loop = f"while [ ! -e {folder}/stop ]; do sleep 0.05; done; echo 1"
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=loop)
-    with lines(tmp_path / "root", "--allow-scripts", "--script-folder", folder) as started:
+    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", folder]
+    with lines(tmp_path / "root", *options) as started:
         started.send({"jsonrpc": "2.0", "id": "long", "method": "execute_skill", "params": {"name": "thing"}})
         assert started.ask("list_skills")["result"]["skills"]
         started.stdin.close()
@@ -281,15 +270,14 @@ def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path) -
         assert started.end() == 0
 
 
-@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
-def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # of a root server's scripts too, which are not root
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
     environment = {"TMPDIR": str(temporary)}
-    options = ["--allow-scripts", "--script-folder", str(folder)]
+    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", str(folder)]
     with lines(tmp_path / "root", *options, environment=environment) as started:
         started.send({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
         until = time.monotonic() + DEADLINE
@@ -301,14 +289,14 @@ def test_a_signal_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert not [*temporary.iterdir()]
 
 
-@pytest.mark.skipif(not sandboxed() or sys.platform == "win32", reason="scripts do not run, or no poll, here")
-def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="no poll there")
+def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path, sandbox_mode: str) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)
     temporary.mkdir()
     write(tmp_path / "root" / "thing", toml("thing", runtime=SHELL), code__main_sh=f"touch {folder}/begun; sleep 600")
-    options = ["--allow-scripts", "--script-folder", str(folder)]
+    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--script-folder", str(folder)]
     with lines(tmp_path / "root", *options, environment={"TMPDIR": str(temporary)}) as started:
         params = {"name": "thing", "timeout_ms": 600_000}
         started.send({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": params})
@@ -335,8 +323,16 @@ def test_root_is_refused_without_a_sandbox() -> None:
     [
         (["--allow-code"], {}, "--allow-code says what scripts may do; give --allow-scripts too"),
         (["--script-secret", "HOME"], {}, "--script-secret says what scripts may do"),
-        (["--allow-scripts", "--script-secret", "NOT_SET"], {}, "no such variable in the server's environment"),
-        (["--allow-scripts", "--script-secret", "LD_PRELOAD"], {"LD_PRELOAD": ""}, "can make programs run other code"),
+        (
+            ["--allow-scripts", "--sandbox", "off", "--script-secret", "NOT_SET"],
+            {},
+            "no such variable in the server's environment",
+        ),
+        (
+            ["--allow-scripts", "--sandbox", "off", "--script-secret", "LD_PRELOAD"],
+            {"LD_PRELOAD": ""},
+            "can make programs run other code",
+        ),
         (["/nowhere"], {}, "no such folder"),
     ],
 )

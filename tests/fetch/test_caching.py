@@ -55,6 +55,11 @@ def test_when_to_come_again(text: str, expected: float | None) -> None:
     assert retry_after_s({"retry-after": text} if text else {}, NOW) == expected
 
 
+def test_a_date_to_come_again_is_measured_from_the_answers_own() -> None:
+    told = {"retry-after": IN_AN_HOUR, "date": DATE}
+    assert [retry_after_s(told, NOW + days * 86_400) for days in (-400, 0, 400)] == [3600, 3600, 3600]
+
+
 @given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age", "retry-after"]), st.text()))
 def test_wild_headers_raise_nothing(headers: dict[str, str]) -> None:
     life = fresh_s(headers, NOW)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -394,13 +393,10 @@ def test_a_name_server_that_stalls() -> None:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A certificate for skills.example that vouches for itself, with its key."""
     place = tmp_path_factory.mktemp("tls")
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command")
     options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=skills.example"
     names = ["-addext", "subjectAltName=DNS:skills.example"]
     places = ["-keyout", place / "key.pem", "-out", place / "cert.pem"]
-    subprocess.run([openssl, *options.split(), *names, *places], capture_output=True, check=True)
+    subprocess.run(["openssl", *options.split(), *names, *places], capture_output=True, check=True)
     return place
 
 
@@ -424,6 +420,7 @@ class TlsPublisher(Publisher):
         super()._serve(connection)
 
 
+@pytest.mark.needs_program("openssl")
 def test_certificates_are_proved_by_name(certificate: Path) -> None:
     async def resolver(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]

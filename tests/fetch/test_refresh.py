@@ -238,6 +238,40 @@ def test_a_fresh_index_is_not_asked_for_again(site: Publisher, place: Path) -> N
 
 
 @pytest.mark.requirement("WK-40")
+@pytest.mark.parametrize("days", [400, -400, 1.5])
+def test_a_clock_that_was_wrong_makes_no_index_fresh(
+    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    """10.0e: fetched by a clock that was 400 days ahead, an index was fresh for 400 days."""
+    site.headers = {"cache-control": "max-age=999999999"}
+    site.add("a")
+    right = keep.now
+    with monkeypatch.context() as wrong:
+        wrong.setattr(keep, "now", lambda: right() + days * 86_400)
+        fetch(site, place)
+        assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
+    assert fetch(site, place).next_check_s <= 86_400
+    assert site.paths == [INDEX, "/a/a", INDEX]
+    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a", INDEX]
+
+
+@pytest.mark.parametrize(
+    "told", [{"fresh_until": 9e99}, {"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}]
+)
+def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place: Path, told: dict[str, float]) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    fetch(site, place)
+    (path,) = (place / ".mcp-skills" / "sources").iterdir()
+    said = {**json.loads(path.read_bytes()), **told}
+    if "fresh_until" in told:  # as the first version wrote it
+        del said["asked_at"], said["fresh_s"]
+    path.write_text(json.dumps(said))
+    fetch(site, place)
+    assert site.paths == [INDEX, "/a/a", INDEX]
+
+
+@pytest.mark.requirement("WK-40")
 def test_an_index_that_may_not_be_stored_is_not(site: Publisher, place: Path) -> None:
     site.headers = {"cache-control": "no-store"}
     site.add("a")

@@ -215,7 +215,7 @@ def test_a_name_that_only_windows_minds_is_packed_and_refused_when_unpacked():
         unpack(raw)
 
 
-@pytest.mark.skipif(not shutil.which("tar"), reason="no tar here")
+@pytest.mark.needs_program("tar")
 def test_the_tar_of_the_system_unpacks_it(tmp_path: Path):
     (tmp_path / "a.tar.gz").write_bytes(pack(TREE)[1])
     done = subprocess.run(
@@ -225,7 +225,7 @@ def test_the_tar_of_the_system_unpacks_it(tmp_path: Path):
     check_on_disk(tmp_path, TREE)
 
 
-@pytest.mark.skipif(not shutil.which("unzip"), reason="no unzip here")
+@pytest.mark.needs_program("unzip")
 def test_the_unzip_of_the_system_unpacks_it(tmp_path: Path):
     (tmp_path / "a.zip").write_bytes(pack(WILD)[1])
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
@@ -262,7 +262,7 @@ ON_DISK = {
 
 
 @pytest.mark.requirement("WK-25")
-@pytest.mark.skipif(not shutil.which("tar"), reason="no tar here")
+@pytest.mark.needs_program("tar")
 @pytest.mark.parametrize("form", ["gnu", "pax", "posix"])
 def test_what_tar_makes_is_read(on_disk: Path, form: str):
     command = ["tar", "-cz", f"--format={form}", "."]
@@ -273,7 +273,7 @@ def test_what_tar_makes_is_read(on_disk: Path, form: str):
 
 
 @pytest.mark.requirement("WK-25")
-@pytest.mark.skipif(not shutil.which("zip"), reason="no zip here")
+@pytest.mark.needs_program("zip")
 @pytest.mark.parametrize("options", [["-9"], ["-0"], ["-X"]])
 def test_what_zip_makes_is_read(on_disk: Path, options: list[str]):
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
@@ -283,7 +283,7 @@ def test_what_zip_makes_is_read(on_disk: Path, options: list[str]):
 
 
 @pytest.mark.requirement("WK-25")
-@pytest.mark.skipif(not shutil.which("zip"), reason="no zip here")
+@pytest.mark.needs_program("zip")
 def test_what_zip_streams_is_read(on_disk: Path):
     done = subprocess.run(["zip", "-q", "-r", "-", "."], cwd=on_disk, capture_output=True, check=True)
     assert unpack(done.stdout) == ON_DISK

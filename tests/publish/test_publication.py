@@ -94,13 +94,23 @@ def test_a_lone_skill_is_published_as_it_is_and_others_as_archives(tmp_path: Pat
     }
 
 
+def tree_of(publication: Publication) -> dict[str, bytes]:
+    """The files of the tree by their paths, each proved."""
+    items = list(publication.tree(publication.edition()))
+    found = {item.path: item.read() for item in items}
+    assert {item.path: item.digest for item in items} == {
+        path: "sha256:" + hashlib.sha256(raw).hexdigest() for path, raw in found.items()
+    }
+    return found
+
+
 def test_the_same_skills_give_the_same_bytes_wherever_they_lie(tmp_path: Path) -> None:
     for place in ("here", "over/there"):
         for name in ("b", "a") if place == "here" else ("a", "b"):
             write_skill(tmp_path / place / name, references__x_md=name)
     os.utime(tmp_path / "here" / "a" / "SKILL.md", (1, 1))
     first, second = (published(tmp_path / place) for place in ("here", "over/there"))
-    assert list(first.tree(first.edition())) == list(second.tree(second.edition()))
+    assert list(tree_of(first).items()) == list(tree_of(second).items())
 
 
 @pytest.mark.requirement("WK-1", "WK1-1", "WK1-10", "X-18")
@@ -108,8 +118,7 @@ def test_a_tree_has_both_indexes_and_all_that_they_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "lone")
     write_skill(tmp_path / "more", references__a_md="a", references__b_md="b")
     publication = published(tmp_path)
-    edition = publication.edition()
-    tree = dict(publication.tree(edition))
+    tree = tree_of(publication)
     assert list(tree)[-1] == "/.well-known/agent-skills/index.json"
     new, old = json.loads(tree.pop(list(tree)[-1])), json.loads(tree.pop("/.well-known/skills/index.json"))
     named = {entry["url"]: entry["digest"] for entry in new["skills"]}

@@ -24,6 +24,7 @@ from runtime import zoo
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
 
 DEADLINE = 20.0
+BOXED = pytest.mark.needs_program("bwrap")
 
 
 @pytest.fixture
@@ -34,15 +35,6 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     return zoo.opened(zoo.build(tmp_path_factory.mktemp("skills")))
-
-
-@pytest.fixture
-def boxed() -> None:
-    """For tests that need a sandbox that works."""
-    try:
-        sandbox.choose("required", network=False, folders=())
-    except UsageError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +59,7 @@ async def ran(registry: Registry, name: str, *args: str, **settings: Any) -> Out
 # What a script sees
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.requirement("SP-31")
 async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -88,21 +80,21 @@ async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> N
         assert allowed.stdout == "hello\n", allowed.stderr
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.requirement("SP-32")
 async def test_the_skill_is_read_only(registry: Registry) -> None:
     outcome = await ran(registry, "spoil.py")
     assert outcome.exit_code == 1 and "Read-only file system" in outcome.stderr
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.requirement("SP-32")
 async def test_only_the_work_directory_and_tmp_can_be_written(registry: Registry) -> None:
     outcome = await ran(registry, "write.sh")
     assert outcome.stdout.split() == ["/workspace", "/tmp", "/dev/shm"], outcome.stderr
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.requirement("SP-33")
 async def test_our_environment_is_not_there_to_be_read(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOP_SECRET", "hunter2")
@@ -111,7 +103,7 @@ async def test_our_environment_is_not_there_to_be_read(registry: Registry, monke
     assert "hunter2" not in outcome.stdout and f"/proc/{os.getpid()}" not in outcome.stdout
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.requirement("SP-30")
 @pytest.mark.parametrize("place", ["home", "skills", "temporary", "/etc/shadow", "/root/.bashrc", "/var/log", "/sys"])
 async def test_other_files_are_not_there_and_the_user_is_nobody(
@@ -123,7 +115,7 @@ async def test_other_files_are_not_there_and_the_user_is_nobody(
     assert outcome.stdout == "False 65534\n"
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_no_privilege_is_left(registry: Registry) -> None:
     told = (await ran(registry, "status.sh")).stdout.split()
     assert told == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
@@ -132,16 +124,14 @@ async def test_no_privilege_is_left(registry: Registry) -> None:
 # A root server
 
 
-@pytest.fixture
-def dropped(boxed: None) -> None:
+def dropped(test: Any) -> Any:
     """For tests that need a sandbox in which root's scripts are nobody to the kernel too."""
-    found = sandbox.choose("required", network=False, folders=())
-    if found is None or found.user is None:
-        pytest.skip("not root, or setpriv is not installed")
+    rooted = pytest.mark.skipif(not sandbox.is_root(), reason="only root becomes another user")
+    return pytest.mark.needs_program("bwrap", "setpriv")(rooted(test))
 
 
-@pytest.fixture(params=["dropped", "renamed"])
-def way(request: pytest.FixtureRequest, boxed: None, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture(params=[pytest.param(way, marks=BOXED) for way in ("dropped", "renamed")])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to begin; as root, the second one is what is left without setpriv."""
     if request.param == "renamed":
         monkeypatch.setattr(sandbox, "_droppers", lambda: [None])
@@ -170,7 +160,7 @@ async def test_a_new_proc_is_no_way_around_that(tmp_path: Path) -> None:
     assert (await ran(with_script(tmp_path, text), "own.sh")).stdout == "end\n"
 
 
-@pytest.mark.usefixtures("dropped")
+@dropped
 @pytest.mark.requirement("SP-30")
 async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
     registry = with_script(tmp_path, "touch made $TMPDIR/made /dev/shm/made && echo made\n")
@@ -184,7 +174,7 @@ async def test_to_the_kernel_a_script_of_root_is_nobody(tmp_path: Path) -> None:
     runner.close()
 
 
-@pytest.mark.usefixtures("dropped")
+@dropped
 async def test_what_a_script_leaves_in_a_folder_is_never_roots(tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     folder.mkdir()
@@ -197,7 +187,7 @@ async def test_what_a_script_leaves_in_a_folder_is_never_roots(tmp_path: Path) -
     assert ((folder / "sh").stat().st_uid, (folder / "sh").stat().st_gid) == (65534, 65534)
 
 
-@pytest.mark.usefixtures("dropped")
+@dropped
 def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, mode in (("open", 0o777), ("locked", 0o755)):
         (tmp_path / name).mkdir()
@@ -209,7 +199,7 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
     assert "65534" in second and f"{tmp_path}/locked" in second
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 @pytest.mark.skipif(not sandbox.is_root(), reason="only root has another way")
 def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -241,7 +231,7 @@ async def test_certificates_are_there(tmp_path: Path) -> None:
     assert set(outcome.stdout.split()) >= set(sorted(os.listdir("/etc/ssl/certs"))[:10]), outcome.stderr
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_the_operators_folders_can_be_read_and_written(registry: Registry, tmp_path: Path) -> None:
     folder = tmp_path / "shared folder"
     folder.mkdir()
@@ -252,13 +242,13 @@ async def test_the_operators_folders_can_be_read_and_written(registry: Registry,
     assert (folder / "answer").read_text() == "from inside\n"
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_libraries_find_shared_memory(registry: Registry) -> None:
     outcome = await ran(registry, "pool.py")
     assert outcome.stdout == "3\n", outcome.stderr
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_an_interpreter_outside_the_system_is_shown_with_what_it_needs(
     registry: Registry, tmp_path: Path
 ) -> None:
@@ -272,7 +262,7 @@ async def test_an_interpreter_outside_the_system_is_shown_with_what_it_needs(
     assert seen.stdout.startswith("False")
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_a_name_that_is_no_directory_name_is_not_made_one(tmp_path: Path) -> None:
     top = tmp_path / "skills" / "odd"
     top.mkdir(parents=True)
@@ -334,7 +324,7 @@ async def test_auto_goes_on_without_one_and_says_so(
     runner.close()
 
 
-@pytest.mark.usefixtures("boxed")
+@BOXED
 async def test_auto_uses_one_that_works(registry: Registry) -> None:
     assert (await ran(registry, "three.sh", sandbox="auto")).sandbox == "bubblewrap"
     assert (await ran(registry, "three.sh", sandbox="off")).sandbox == "none"

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from wire import META, ROOT, Era, Wire, WireError, serving, write_skill
+from wire import META, SCHEMAS, Era, Wire, WireError, serving, write_skill
 
 SKILLS = "notifications/skills/list_changed"
 RESOURCES = "notifications/resources/list_changed"
@@ -256,7 +256,7 @@ def test_the_notification_keeps_its_schema(folder: Path) -> None:
         wire.every_skill()
         write_skill(folder / "c")
         told = wire.until(SKILLS)[-1]
-        schema = json.loads((ROOT / "schemas" / "sep-2076.schema.json").read_text())
+        schema = json.loads((SCHEMAS / "sep-2076.schema.json").read_text())
         jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
 
 

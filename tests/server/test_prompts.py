@@ -18,10 +18,10 @@ from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.server import cursors, prompts
 from mcp_skills_server.server.handlers import Caller, Settings
-from wire import FIXTURES, ROOT
+from wire import FIXTURES, SCHEMAS
 
 ANYBODY = Caller(modern=True, declares_skills=False)
-SCHEMA = json.loads((ROOT / "schemas" / "prompts.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((SCHEMAS / "prompts.schema.json").read_text(encoding="utf-8"))
 TYPES = {"ListPromptsResult": types.ListPromptsResult, "GetPromptResult": types.GetPromptResult}
 
 

@@ -60,13 +60,14 @@ def call(handle: str, path: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era) -> None:
-    with serving(folder, "--allow-scripts", era=era) as wire:
+@pytest.mark.parametrize("mode", ["off", pytest.param("required", marks=pytest.mark.needs_program("bwrap"))])
+def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, mode: str) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", mode, era=era) as wire:
         assert "skills_run_script" in [tool["name"] for tool in wire.request("tools/list")["tools"]]
         given = {"args": ["a b", "$HOME"], "env": {"TONE": "warm"}}
         result = wire.request("tools/call", call(load(wire), "scripts/hello.py", **given))
         outcome = result["structuredContent"]
-        assert outcome.pop("duration_ms") >= 0 and outcome.pop("sandbox") in {"bubblewrap", "none"}
+        assert outcome.pop("duration_ms") >= 0 and outcome.pop("sandbox") == ("none" if mode == "off" else "bubblewrap")
         assert outcome == {
             "path": "scripts/hello.py",
             "exit_code": 3,
@@ -99,7 +100,7 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era) -> None
     ],
 )
 def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
-    with serving(folder, "--allow-scripts") as wire:
+    with serving(folder, "--allow-scripts", "--sandbox", "off") as wire:
         result = wire.request("tools/call", call(load(wire), path, **more))
         assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
 

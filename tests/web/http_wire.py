@@ -1,6 +1,6 @@
 """A raw HTTP client: requests and streams to a real server process over real sockets.
 
-Every answer to a method of ours is validated against the schemas in `schemas/` before a test sees it, and a server
+Every answer to a method of ours is validated against the schemas of the package before a test sees it, and a server
 that told of a traceback fails its test.
 """
 

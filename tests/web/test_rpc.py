@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime import sandbox
 from rpc.build import ACTIONS, toml, write
 from web.http_wire import Reply, Server, client, http_serving, refused
 from web.test_discovery import only_publishing
@@ -24,15 +22,6 @@ JSON = {"Content-Type": "application/json"}
 TOKEN = "ops=0123456789abcdef"
 BEARER = {"Authorization": "Bearer 0123456789abcdef"}
 SHELL = 'entrypoint = "code/main.sh"'
-
-
-def sandboxed() -> bool:
-    """Whether scripts run here as the Skills Protocol wants them to."""
-    try:
-        sandbox.choose("required", network=False, folders=())
-    except UsageError:
-        return not sandbox.is_root()
-    return True
 
 
 def post(server: Server, message: Any, headers: dict[str, str | None] | None = None) -> Reply:
@@ -201,9 +190,8 @@ def test_an_edit_shows_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("SP-19", "SP-25", "SP-27", "SP-28")
-@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
-def test_blobs_and_runs_need_no_session() -> None:
-    with http_serving(ACTIONS, "--allow-scripts") as started:
+def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
+    with http_serving(ACTIONS, "--allow-scripts", "--sandbox", sandbox_mode) as started:
         blob = call(started, "create_blob", content="a\nb\n")["blob_id"]  # each call on a connection of its own
         told = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
         assert (told["status"], told["output"]) == ("completed", {"lines": 2}), told
@@ -212,8 +200,9 @@ def test_blobs_and_runs_need_no_session() -> None:
         assert told["error"]["type"] == "execution_disabled"
 
 
-@pytest.mark.skipif(not sandboxed(), reason="root, and bubblewrap does not work here")
-def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(tmp_path: Path) -> None:
+def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(
+    tmp_path: Path, sandbox_mode: str
+) -> None:
     folder, temporary = tmp_path / "shared", tmp_path / "tmp"
     folder.mkdir()
     folder.chmod(0o777)  # a root server's scripts are nobody
@@ -222,7 +211,15 @@ def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_noth
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}}).encode()
     head = "POST /rpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    options = ["--allow-scripts", "--script-folder", str(folder), "--script-concurrency", "1"]
+    options = [
+        "--allow-scripts",
+        "--sandbox",
+        sandbox_mode,
+        "--script-folder",
+        str(folder),
+        "--script-concurrency",
+        "1",
+    ]
 
     def wait(done: Any) -> None:
         until = monotonic() + DEADLINE

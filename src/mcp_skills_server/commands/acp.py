@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType, limits, scripts, sites
-from mcp_skills_server.commands.running import leave, open_followed, watching
+from mcp_skills_server.commands.running import leave, open_followed, say_that_it_waits, watching
 from mcp_skills_server.commands.serve import serve
 
 _AGENT: Final = "mcp_skills_server.agent"
@@ -73,6 +73,7 @@ def acp(context: click.Context, roots: tuple[str, ...], **options: Any) -> None:
     if roots:
         words = _words(context, roots) if options["server"] else []
         supply = Supply(words, lambda: open_followed(roots, options))
+    say_that_it_waits("an editor that speaks ACP")
     leave(run(agent, supply, grace=options["grace"]))
 
 

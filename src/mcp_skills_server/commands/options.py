@@ -80,7 +80,7 @@ def sites(command: _F) -> _F:
             "--cache-dir",
             type=click.Path(file_okay=False),
             metavar="DIR",
-            help="Where skills of sites are kept; by default the user's cache.",
+            help="Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
         ),
     ):
         command = option(command)
@@ -174,16 +174,20 @@ def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
         UsageError: there is no such variable, or it is none to hand on.
     """
     from mcp_skills_server.rpc.methods import ExecutionSettings
+
+    return ExecutionSettings(code=options["allow_code"], secrets=_secrets(options))
+
+
+def _secrets(options: dict[str, Any]) -> dict[str, str]:
     from mcp_skills_server.runtime.arguments import checked_env
 
     missing = [name for name in options["script_secrets"] if name not in os.environ]
     if missing:
         raise UsageError(f"--script-secret {missing[0]}: no such variable in the server's environment; set it")
     try:
-        secrets = checked_env({name: os.environ[name] for name in options["script_secrets"]})
+        return checked_env({name: os.environ[name] for name in options["script_secrets"]})
     except RequestError as error:
         raise UsageError(f"--script-secret: {error}") from None
-    return ExecutionSettings(code=options["allow_code"], secrets=secrets)
 
 
 def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
@@ -208,6 +212,8 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
         if not equals or not program or not extension.startswith("."):
             raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
         interpreters[extension.lower()] = program
+    if "script_secrets" in options:
+        _secrets(options)  # wrong usage is one line: it is reported before a sandbox is tried, which may log one
     timeout, usual = float(options["script_timeout"]), ScriptSettings()
     chosen = ScriptSettings(
         timeout_s=timeout,

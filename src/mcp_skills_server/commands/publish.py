@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from mcp_skills_server.commands.options import limits, make_registry, roots
+from mcp_skills_server.commands.progress import progress
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -36,7 +40,8 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     """Publish the skills below each ROOT as files that any web server can serve.
 
     DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the bytes that
-    `serve --transport http` answers. The tree is replaced whole. DIR must be empty or written by this command before.
+    `serve --transport http` answers. Only what has changed is written, and the indexes come last. DIR must be empty or
+    written by this command before.
 
     \b
     Examples:
@@ -53,9 +58,23 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
 
-    site = Site(output, headers=options["headers"], keep_days=options["keep"])
+    site = Site(
+        output,
+        headers=options["headers"],
+        keep_days=options["keep"],
+        cache=_cache(options["cache_dir"]),
+        steps=lambda items: progress(items, length=len(items), label="writing"),
+    )
+    if sys.stderr.isatty():
+        _say("reading the skills")
     registry.load()
-    publication = Publication(registry, base=options["base_url"])
+    gc.freeze()  # what the scan made stays, and to look at it again and again takes longer than an edit
+    publication = Publication(
+        registry,
+        options["base_url"],
+        known=site.known,
+        steps=lambda skills: progress(skills, length=len(skills), label="packing"),
+    )
     differences = site.check(publication) if options["check"] else site.write(publication)
     edition = publication.latest or publication.edition()
     for path, reason in edition.left_out:
@@ -72,6 +91,13 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     done = f"{_count(differences)} changed" if differences else "nothing to change"
     _say(f"published {len(edition.skills)} skills in {shown}, {done}")
     return 0
+
+
+def _cache(given: str | None) -> Path:
+    """Where it is kept which files need not be read again."""
+    from mcp_skills_server.fetch.supply import default_cache
+
+    return Path(given or default_cache(), "publish")
 
 
 def _count(files: Sequence[object]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
 
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import execution, execution_settings, limits, make_runtime, roots, scripts
-from mcp_skills_server.commands.running import end_on_signals, leave, open_followed, watching
+from mcp_skills_server.commands.running import end_on_signals, leave, open_followed, say_that_it_waits, watching
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
@@ -39,6 +40,11 @@ def rpc(roots: tuple[str, ...], **options: Any) -> None:
     registry, start = open_followed(roots, options)
     runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_tokens": 0})
     methods = Methods(runtime, execution_settings(options))
+    say_that_it_waits(
+        "a client of the Skills Protocol",
+        'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
+        f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
+    )
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

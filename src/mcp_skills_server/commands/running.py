@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from mcp_skills_server.commands.options import open_roots
+from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -67,6 +68,15 @@ def open_followed(given: Sequence[str], options: dict[str, Any]) -> tuple[Regist
             watcher.start()
 
     return registry, start
+
+
+def say_that_it_waits(peer: str, *ways: str) -> None:
+    """Where a person started it on a terminal: say on stderr that it waits for `peer`, and the ways to try it."""
+    if not sys.stdin.isatty():
+        return
+    lines = [f"waiting for the messages of {peer} on stdin, which starts this command by itself; Ctrl-C ends it"]
+    for line in (*lines, *(f"to try it: {printable(way)}" for way in ways)):
+        click.echo(f"mcp-skills-server: {line}", err=True)
 
 
 def end_on_signals() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from mcp_skills_server.commands.options import (
     roots,
     scripts,
 )
-from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher, watching
+from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher, say_that_it_waits, watching
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -171,6 +172,13 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
+        given = shlex.join(roots)
+        say_that_it_waits(
+            "an MCP host",
+            f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
+            f"mcp-skills-server list {given} (what it serves)",
+            f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
+        )
         _over_stdio(runtime, settings, watcher)
     else:
         _over_http(runtime, settings, watcher, options)

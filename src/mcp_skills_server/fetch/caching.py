@@ -51,12 +51,15 @@ def may_store(headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str], now: float) -> float | None:
-    """In how many seconds the server asks to come again, from 0 to `LONGEST_S`; None where it does not say."""
+    """In how many seconds the server asks to come again, from 0 to `LONGEST_S`; None where it does not say.
+
+    A date is measured from the answer's own, for our clock may be another.
+    """
     text = headers.get("retry-after", "")
     wait = _seconds(text)
     if wait is None:
-        moment = _moment(text)
-        wait = None if moment is None else moment - now
+        moment, date = _moment(text), _moment(headers.get("date", ""))
+        wait = None if moment is None else moment - (now if date is None else date)
     return None if wait is None else min(max(wait, 0.0), LONGEST_S)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.fetch.caching import LONGEST_S
 from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.model import printable
@@ -92,7 +93,8 @@ class Source:
         url: the address that answered, after redirects.
         body: the index, "" where its publisher does not want it kept.
         validators: headers to ask with whether it changed.
-        fresh_until: seconds of the epoch until which it may be used unasked.
+        asked_at: seconds of the epoch at which it was asked for.
+        fresh_s: for how many seconds from then it may be used unasked.
         wanted: names that the operator asked for, None for all.
     """
 
@@ -102,8 +104,17 @@ class Source:
     url: str
     body: str
     validators: Mapping[str, str] = field(default_factory=dict[str, str])
-    fresh_until: float = 0.0
+    asked_at: float = 0.0
+    fresh_s: float = 0.0
     wanted: tuple[str, ...] | None = None
+
+    def left_s(self, now: float) -> float:
+        """For how many seconds from `now` (of the epoch) it may still be used unasked; 0 when it may not.
+
+        A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
+        """
+        since = now - self.asked_at
+        return max(0.0, min(self.fresh_s, LONGEST_S) - since) if since >= 0 else 0.0  # in this order NaN is 0
 
 
 class Store:
@@ -349,7 +360,8 @@ def _source_from(told: dict[str, Any]) -> Source:
     return Source(
         **{key: str(told[key]) for key in ("source", "given", "asked", "url", "body")},
         validators=dict(told["validators"]),
-        fresh_until=float(told["fresh_until"]),
+        asked_at=float(told.get("asked_at", 0)),
+        fresh_s=float(told.get("fresh_s", 0)),
         wanted=None if wanted is None else tuple(map(str, wanted)),
     )
 

@@ -188,10 +188,10 @@ async def refresh(
             work = _Refresh(store, downloader, found, settings, progress)
             await work.run(deadline)
             # An index that promised what is not there may be older than its artifacts: ask anew next time.
-            fresh_until = 0.0 if work.in_doubt else found.source.fresh_until
-            body = found.source.body if found.source.validators or found.source.fresh_until > keep.now() else ""
+            fresh_s = 0.0 if work.in_doubt else found.source.fresh_s
+            body = found.source.body if found.source.validators or found.source.left_s(keep.now()) else ""
             wanted = _joined(known, settings.wanted)
-            await _blocking(store.put_source, replace(found.source, body=body, fresh_until=fresh_until, wanted=wanted))
+            await _blocking(store.put_source, replace(found.source, body=body, fresh_s=fresh_s, wanted=wanted))
             return await _blocking(work.report, downloader.bytes)
 
 
@@ -210,7 +210,7 @@ async def _find(url: str, settings: Settings, downloader: Downloader, known: Sou
     """The index: the copy of it while that is fresh, or the first of the places where there is one (WK-40, WK-41)."""
     places = wellknown.candidates(url)
     limits = IndexLimits(skills=settings.limits.skills)
-    if known is not None and known.body and not settings.revalidate and known.fresh_until > keep.now():
+    if known is not None and known.body and not settings.revalidate and known.left_s(keep.now()):
         return _Found(known, await _decoded(known, limits))
     missing: list[Absent] = []
     for place in places:
@@ -237,14 +237,14 @@ async def _decoded(source: Source, limits: IndexLimits) -> Index:
 
 def _source(key: str, given: str, place: str, answer: Answer, held: Source | None) -> Source:
     headers, now = answer.headers, keep.now()
-    fresh = caching.fresh_s(headers, now)
+    fresh = caching.fresh_s(headers, now) or 0.0
     if not answer.modified and held is not None:
         renewed = _validators(answer) or held.validators
-        return replace(held, given=given, validators=renewed, fresh_until=now + (fresh or 0.0))
+        return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
     if answer.encoding:
         raise IndexRefused(f"the index came compressed ({answer.encoding}), which was not asked for")
     body = answer.raw.decode("utf-8", "surrogateescape")
-    return Source(key, given, place, answer.url, body, _validators(answer), now + (fresh or 0.0))
+    return Source(key, given, place, answer.url, body, _validators(answer), now, fresh)
 
 
 def _validators(answer: Answer) -> dict[str, str]:
@@ -464,7 +464,7 @@ class _Refresh:
         return tuple(gone), tuple(pruned)
 
     def _next_check_s(self) -> float:
-        left = self._source.fresh_until - keep.now()
+        left = self._source.left_s(keep.now())
         if self._refused or left <= 0:
             return _UNSAID_S
         return max(left, _SOONEST_S)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
@@ -90,6 +91,21 @@ class Edition:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """One file of a published tree.
+
+    Attributes:
+        path: below the base URL, not encoded; it begins with a slash.
+        digest: `sha256:` and 64 hex digits of its bytes.
+        read: gives the bytes.
+    """
+
+    path: str
+    digest: str
+    read: Callable[[], bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class _Packed:
     """A skill that was packed, or why it cannot be; for as long as no file changes its mode."""
 
@@ -116,17 +132,25 @@ class Publication:
         keeping: how long artifacts stay that the newest index no longer names (X-7).
         clock: seconds that only grow.
         segment: bytes of one of the temporary files.
+        known: the artifact that a skill was packed to before, if it lies ready; its files then have their digests, and
+            the skill is not packed again. None where it is to be packed.
+        steps: goes through what is about to be packed, to show how far that is.
     """
 
     def __init__(
         self,
         registry: Registry,
         base: str = "",
+        *,
         keeping: Keeping | None = None,
         clock: Callable[[], float] = time.monotonic,
         segment: int = SEGMENT,
+        known: Callable[[Skill], Artifact | None] = lambda _: None,
+        steps: Callable[[Sequence[Skill]], Iterable[Skill]] = iter,
     ) -> None:
         self.registry = registry
+        self._known = known
+        self._steps = steps
         self._base = base
         self._keeping = keeping or Keeping()
         self._clock = clock
@@ -207,7 +231,7 @@ class Publication:
                 self.registry.prove(snapshot.skills[path])  # so that copies can be told from rivals
         choice = wellknown.choose(snapshot)
         picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
-        for skill in choice.skills:
+        for skill in self._steps(choice.skills):
             try:
                 made = self._pack(skill)
             except StaleFile as error:
@@ -241,6 +265,8 @@ class Publication:
         return known.made
 
     def _pack_anew(self, skill: Skill, modes: tuple[bool, ...]) -> Published:
+        if known := self._known(skill):
+            return Published(skill, known)
         archive.check_paths(skill.files)
         read = {path: self.registry.read(file) for path, file in skill.files.items()}
         if wellknown.kind(skill) == "archive":
@@ -261,7 +287,7 @@ class Publication:
         self._good_until = now + (_LOOK_AGAIN_S if self._settled else _UNSETTLED_S)
         named = {each.artifact.path for each in made.skills.values()}
         for each in before.skills.values() if before else ():
-            if each.artifact.path not in named:
+            if each.artifact.path not in named and each.artifact.path in self._slots:
                 self._retired.pop(each.artifact.path, None)
                 self._retired[each.artifact.path] = now
                 self._former[each.skill.name] = each
@@ -329,18 +355,31 @@ class Publication:
             self._unpacked = (published.artifact.path, files)
         return files
 
-    def tree(self, edition: Edition) -> Iterator[tuple[str, bytes]]:
-        """Every file that an edition consists of: its path below the base URL, not encoded, and its bytes.
+    def tree(self, edition: Edition) -> Iterator[Item]:
+        """Every file that an edition consists of. The indexes come last.
 
-        The indexes come last. What is read is what was set aside, whatever happens on the disk meanwhile.
+        What is read is what was set aside, whatever happens on the disk meanwhile. Of a skill that was `known`, nothing
+        was: to read its artifact raises StaleFile, and so does another file of it that has changed.
         """
         for each in edition.skills.values():
-            yield each.artifact.path, self._slots[each.artifact.path].read()
-            if each.skill.name in edition.older:
-                for path, (raw, _) in self.unpacked(each).items():
-                    yield f"{wellknown.DIRECTORY_0_1}{each.skill.name}/{path}", raw
-        yield wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.index_0_1
-        yield wellknown.DIRECTORY + wellknown.INDEX, edition.index
+            yield Item(each.artifact.path, each.artifact.digest, partial(self._raw, each.artifact.path))
+            name = each.skill.name
+            if name in edition.older:
+                for path, file in each.skill.files.items():
+                    place = f"{wellknown.DIRECTORY_0_1}{name}/{path}"
+                    yield Item(place, self.registry.digest(file), partial(self._file, each, path))
+        yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
+        yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
+
+    def _raw(self, path: str) -> bytes:
+        if path not in self._slots:
+            raise StaleFile(path)
+        return self._slots[path].read()
+
+    def _file(self, published: Published, path: str) -> bytes:
+        if published.artifact.path in self._slots:
+            return self.unpacked(published)[path][0]
+        return self.registry.read(published.skill.files[path])
 
     def _is_kept(self, path: str) -> bool:
         since = self._retired.get(path)

@@ -1,40 +1,46 @@
 """A publication as a tree of files for any web server: what the live server would answer, byte for byte.
 
-The new tree is made beside the old one and takes its place by one rename, so a visitor, or whoever comes after a
-crash, finds the one or the other whole. What this program did not write is never written over and never deleted: a
-record beside the tree names every file of ours.
+A run costs what has changed. A file is made beside the tree and takes its place by a rename; the indexes come last, and
+what they no longer name goes after that. So a visitor, or whoever comes after a crash, finds everything that an index
+names. What this program did not write is never written over and never deleted: a record beside the tree has the digest
+of every file of ours.
 """
 
 from __future__ import annotations
 
-import errno
-import json
+import hashlib
 import os
 import re
 import shutil
 import stat
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from pathlib import Path
+from typing import Final
 
-from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.publish.publication import Edition, Publication
+from mcp_skills_server.catalog.scan import digest_of
+from mcp_skills_server.catalog.tree import signature
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
+from mcp_skills_server.errors import StaleFile, UsageError
+from mcp_skills_server.model import SKILL_MD, Skill, printable
+from mcp_skills_server.publish import record
+from mcp_skills_server.publish.publication import Edition, Item, Publication
+from mcp_skills_server.publish.record import JOURNAL, RECORD, Mark, Memory, Record
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
-RECORD: Final = ".mcp-skills-server.json"
 HEADERS: Final = "_headers"
 _STAGING: Final = ".mcp-skills-server.staging"
-_FORMER: Final = ".mcp-skills-server.former"
-_OURS: Final = frozenset((RECORD, _STAGING, _FORMER))
-_FORMAT: Final = 1
 _DAY_S: Final = 86_400
+_PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
+"""The folders in which every file of ours lies, but for the headers."""
 _ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
+_INDEXES: Final = frozenset(place + INDEX for place in _PLACES)
+_FEW: Final = 64
+"""Up to so many files are synchronized one by one; of more, the whole disk is at once."""
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
@@ -66,38 +72,22 @@ class Difference:
 
 
 @dataclass(slots=True)
-class _Record:
-    """What the file beside the tree says.
-
-    Attributes:
-        files: every file that this program wrote, or was about to.
-        retired: artifacts that the index no longer names, with the time (seconds since 1970) when that was noticed.
-    """
-
-    files: frozenset[str] = frozenset()
-    retired: dict[str, int] = field(default_factory=dict[str, int])
-
-    def encode(self) -> bytes:
-        """The bytes of the file: the same record, the same bytes."""
-        told = {"format": _FORMAT, "retired": dict(sorted(self.retired.items())), "files": sorted(self.files)}
-        return json.dumps(told, ensure_ascii=False, indent=0).encode() + b"\n"
-
-
-@dataclass(slots=True)
 class _Plan:
     """What is to be done.
 
     Attributes:
-        same: files that are there already, by their path.
         differences: all that is not as it should be.
-        carried: files of the old tree that the new one has too: artifacts that stay for a while, and files of others.
+        put: files to write, the indexes last.
+        stale: files of ours to delete once no index names them.
+        early: the same, where a folder must be in the place of a file, or a file in that of a folder.
         record: what to write down afterwards.
     """
 
-    same: list[str]
-    differences: list[Difference]
-    carried: list[str]
-    record: _Record
+    differences: list[Difference] = field(default_factory=list["Difference"])
+    put: list[Item] = field(default_factory=list[Item])
+    stale: list[str] = field(default_factory=list[str])
+    early: list[str] = field(default_factory=list[str])
+    record: Record = field(default_factory=Record)
 
 
 class Site:
@@ -108,9 +98,11 @@ class Site:
         headers: also write `_headers`.
         keep_days: how long an artifact stays that the index no longer names, for whoever has an old index cached.
         clock: seconds since 1970.
+        cache: a folder for what the next run need not read again; None reads everything every time.
+        steps: goes through what is about to be written, to show how far that is.
 
     Raises:
-        UsageError: it is of somebody else's making, or no folder.
+        UsageError: the folder is somebody else's, or cannot be read.
     """
 
     def __init__(
@@ -120,14 +112,29 @@ class Site:
         headers: bool = False,
         keep_days: float = KEEP_DAYS,
         clock: Callable[[], float] = time.time,
+        cache: Path | None = None,
+        steps: Callable[[Sequence[Item]], Iterable[Item]] = iter,
     ) -> None:
         self._shown = printable(output)
         self._path = os.path.realpath(output)
         self._headers = headers
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
+        self._steps = steps
+        self._memory = Memory(cache, self._path)
+        self._seen: dict[str, tuple[str, Mark, bool]] = {}
+        self._folders: set[str] = set()
+        self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
+        self._replaced: frozenset[str] = frozenset()
         with self._told("read"):
             self._check_owner()
+
+    def known(self, skill: Skill) -> Artifact | None:
+        """The artifact of a skill that was published before and has not changed since, if it lies ready (`known`)."""
+        found = self._memory.artifact(skill)
+        if found is None or self._digest(found.path[1:]) != _hex(found.digest):
+            return None
+        return found
 
     def check(self, publication: Publication) -> list[Difference]:
         """What is not as it would be published, in path order; nothing is written.
@@ -138,7 +145,8 @@ class Site:
             UsageError: the folder cannot be read.
         """
         with self._told("read"):
-            plan = self._plan(publication, publication.edition(), lambda _path, _raw: None)
+            self._look_anew()
+            plan = self._plan(publication, publication.edition())
             return sorted(plan.differences, key=lambda each: each.path)
 
     def write(self, publication: Publication) -> list[Difference]:
@@ -150,15 +158,15 @@ class Site:
         with self._told("written"):
             os.makedirs(self._path, exist_ok=True)
             with self._alone():
-                self._recover()
+                self._look_anew()
+                _remove(os.path.join(self._path, _STAGING))
                 edition = publication.edition()
-                staging = os.path.join(self._path, _STAGING)
+                plan = self._plan(publication, edition)
                 try:
-                    plan = self._plan(publication, edition, lambda path, raw: _write(os.path.join(staging, path), raw))
-                    if plan.differences or plan.record != self._record():
-                        self._swap(plan, staging)
+                    self._carry_out(plan)
                 finally:
-                    _remove(staging)
+                    _remove(os.path.join(self._path, _STAGING))
+                self._remember(edition, plan.record)
                 return sorted(plan.differences, key=lambda each: each.path)
 
     # What is there
@@ -169,130 +177,214 @@ class Site:
         if not os.path.isdir(self._path):
             raise UsageError(f"{self._shown}: not a folder; give --output a folder")
         found = set(os.listdir(self._path))
-        if RECORD not in found and found - {_STAGING}:
+        if not {RECORD, JOURNAL} & found and found - {_STAGING}:
             raise UsageError(
                 f"{self._shown}: the folder is not empty and not of this program's making ({RECORD} is missing), and "
                 "stays as it is; give --output a folder of its own"
             )
-        if os.path.islink(os.path.join(self._path, TREE)):
-            raise UsageError(f"{self._shown}: {TREE} is a link there; give --output a folder of its own")
-        self._record()
+        self._claims()
 
-    def _record(self) -> _Record:
-        place = os.path.join(self._path, RECORD)
-        raw = _read(place)
-        if raw is None:
-            return _Record()
-        try:
-            told = cast("dict[str, Any]", json.loads(raw or b""))
-            if told["format"] != _FORMAT:
-                raise ValueError
-            return _Record(frozenset(map(str, told["files"])), {str(k): int(v) for k, v in told["retired"].items()})
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            said = f"{self._shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
-            raise UsageError(said) from None
-
-    def _there(self) -> Iterator[str]:
-        """Every file of the tree, by its path in the folder; links are not followed."""
-        pending = [TREE]
-        while pending:
-            directory = pending.pop()
+    def _claims(self) -> tuple[Record, dict[str, set[str]]]:
+        """The record, and by path the digests that a file of ours can have, after a run that was killed too."""
+        raws = _read(self._path, RECORD), _read(self._path, JOURNAL)
+        if self._claimed is None or self._claimed[0] != raws:
             try:
-                with os.scandir(os.path.join(self._path, directory)) as entries:
-                    for entry in entries:
-                        path = f"{directory}/{entry.name}"
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append(path)
-                        else:
-                            yield path
-            except FileNotFoundError:
-                continue
+                kept = Record() if raws[0] is None else record.decode_record(raws[0])
+                begun = {} if raws[1] is None else record.decode_journal(raws[1])
+            except ValueError:
+                said = f"{self._shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
+                raise UsageError(said) from None
+            claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
+            for path in filter(_is_place, begun):
+                claims.setdefault(path, set()).update(begun[path])
+            self._claimed = (raws, kept, claims)
+        return self._claimed[1], self._claimed[2]
+
+    def _look_anew(self) -> None:
+        self._seen.clear()
+        self._folders.clear()
+        self._replaced = frozenset()
+
+    def _digest(self, path: str) -> str | None:
+        """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
+        if (seen := self._seen.get(path)) is not None:
+            return seen[0]
+        if not self._is_way(path):
+            return None
+        place = f"{self._path}/{path}"
+        try:
+            found = os.lstat(place)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None if path in self._replaced and stat.S_ISDIR(found.st_mode) else ""
+        mark = signature(found)
+        known = self._memory.digest(path, mark)
+        if known is not None:
+            self._seen[path] = (known, mark, True)
+            return known
+        with open(place, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        self._seen[path] = (digest, mark, record.is_settled(found))
+        return digest
+
+    def _digest_of_ours(self, path: str) -> str | None:
+        """The same; "", too, where it lies behind a link, for then it is not ours."""
+        try:
+            return self._digest(path)
+        except UsageError:
+            return ""
+
+    def _is_way(self, path: str) -> bool:
+        """Whether the folders that a file lies in are there.
+
+        Raises:
+            UsageError: one of them is a link or a file: what lies behind it is not ours.
+        """
+        folder = path.rpartition("/")[0]
+        if not folder or folder in self._folders:
+            return True
+        if not self._is_way(folder):
+            return False
+        try:
+            found = os.lstat(os.path.join(self._path, folder))
+        except FileNotFoundError:
+            return False
+        if not stat.S_ISDIR(found.st_mode):
+            if folder in self._replaced:
+                return False
+            raise UsageError(f"{self._shown}: {printable(folder)} is no folder there; move it away")
+        self._folders.add(folder)
+        return True
 
     # What it should be
 
-    def _plan(self, publication: Publication, edition: Edition, put: Callable[[str, bytes], None]) -> _Plan:
-        """Compare file by file; `put` gets those that are not there as they should be."""
-        record = self._record()
-        plan = _Plan([], [], [], _Record())
-        ours: set[str] = set()
-        for absolute, raw in self._expected(publication, edition):
-            path = absolute.lstrip("/")
-            ours.add(path)
-            found = _read(os.path.join(self._path, path))
-            if found == raw:
-                plan.same.append(path)
+    def _plan(self, publication: Publication, edition: Edition) -> _Plan:
+        """Compare file by file. Nothing is changed yet, so that whatever is refused is refused in time."""
+        kept, claims = self._claims()
+        plan = _Plan()
+        items = {item.path.lstrip("/"): item for item in self._expected(publication, edition)}
+        ours = {path: _hex(item.digest) for path, item in items.items()}
+        gone = {path: self._digest_of_ours(path) for path in claims.keys() - ours.keys()}
+        proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
+        plan.early, self._replaced = _in_the_way(proved, ours)
+        for path, item in items.items():
+            digest, found = ours[path], self._digest(path)
+            if found == digest:
                 continue
-            if found is not None and path not in record.files:
+            # A file of ours that somebody changed is set right in our own folders, and nowhere else.
+            if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
                 raise UsageError(f"{self._shown}: {printable(path)} is not of this program's making; move it away")
             plan.differences.append(Difference(path, "missing" if found is None else "different"))
-            put(path, raw)
+            plan.put.append(item)
         now = int(self._clock())
         retired: dict[str, int] = {}
-        for path in self._there():
-            if path in ours:
-                continue
-            since = min(now, record.retired.get(path, now))
-            if path in record.files and _ARTIFACT.fullmatch(path) and now - since < self._keep_s:
+        for path in proved:
+            since = min(now, kept.retired.get(path, now))  # a time to come was told by a clock that was ahead
+            if _ARTIFACT.fullmatch(path) and now - since < self._keep_s:
                 retired[path] = since
-                plan.carried.append(path)
-            elif path in record.files and not _ARTIFACT.fullmatch(path):
+                continue
+            plan.stale.append(path)
+            if not _ARTIFACT.fullmatch(path):
                 plan.differences.append(Difference(path, "left over"))
-            elif path not in record.files:
-                plan.carried.append(path)
-        if not self._headers and HEADERS in record.files and _read(os.path.join(self._path, HEADERS)) is not None:
-            plan.differences.append(Difference(HEADERS, "left over"))
-        plan.record = _Record(frozenset(ours | retired.keys()), retired)
+        plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+        plan.put.sort(key=lambda item: item.path.lstrip("/") in _INDEXES)
+        plan.record = Record({**ours, **{path: self._seen[path][0] for path in retired}}, retired)
         return plan
 
-    def _expected(self, publication: Publication, edition: Edition) -> Iterator[tuple[str, bytes]]:
+    def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
         yield from publication.tree(edition)
         if self._headers:
-            yield HEADERS, HEADERS_TEXT.encode()
+            yield Item(HEADERS, digest_of(HEADERS_TEXT.encode()), HEADERS_TEXT.encode)
 
     # Putting it there
 
-    def _swap(self, plan: _Plan, staging: str) -> None:
-        for path in (*plan.same, *plan.carried):
-            if path != HEADERS:
-                _take_over(os.path.join(self._path, path), os.path.join(staging, path))
-        before = self._record()
-        # Written down before it is done: after a crash in between, all of it is still known to be ours.
-        both = _Record(before.files | plan.record.files, {**before.retired, **plan.record.retired})
-        self._put_record(both, staging)
-        if os.path.exists(os.path.join(staging, HEADERS)):
-            os.replace(os.path.join(staging, HEADERS), os.path.join(self._path, HEADERS))
-        _settle()
-        self._put_tree(os.path.join(staging, TREE))
-        if HEADERS in before.files - plan.record.files:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._path, HEADERS))
-        self._put_record(plan.record, staging)
+    def _carry_out(self, plan: _Plan) -> None:
+        kept, claims = self._claims()
+        if plan.put:
+            # Written down before it is done: after a crash in between, all of it is still known to be ours.
+            begun = {item.path.lstrip("/"): {_hex(item.digest)} for item in plan.put}
+            for path in begun.keys() & claims.keys():
+                begun[path] |= claims[path]
+            unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
+            self._replace(JOURNAL, record.encode_journal({**unnamed, **begun}))
+        fresh: list[str] = []
+        for path in plan.early:
+            self._delete(path, claims[path])
+            self._folders.clear()
+        for item in self._steps(plan.put):
+            path = item.path.lstrip("/")
+            if path in _INDEXES and fresh:
+                self._settle(fresh)  # an index must not survive a power cut that what it names does not
+                fresh = []
+            self._put(path, item)
+            fresh.append(path)
+        for path in plan.stale:
+            self._delete(path, claims[path])
+        self._folders.clear()
+        if plan.record != kept:
+            self._replace(RECORD, plan.record.encode())
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._path, JOURNAL))
 
-    def _put_record(self, record: _Record, staging: str) -> None:
-        raw = record.encode()
-        place = os.path.join(self._path, RECORD)
-        if _read(place) != raw:
-            fresh = os.path.join(staging, RECORD)
-            _write(fresh, raw)
-            os.replace(fresh, place)
+    def _put(self, path: str, item: Item) -> None:
+        try:
+            raw = item.read()
+        except StaleFile:
+            raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
+        if not self._is_way(path):
+            os.makedirs(os.path.join(self._path, os.path.dirname(path)), exist_ok=True)
+            self._is_way(path)
+        self._replace(path, raw)
+        found = os.lstat(os.path.join(self._path, path))
+        self._seen[path] = (_hex(item.digest), signature(found), False)
 
-    def _put_tree(self, new: str) -> None:
-        place, former = os.path.join(self._path, TREE), os.path.join(self._path, _FORMER)
-        if not os.path.lexists(place):
-            os.rename(new, place)
-        elif not _exchange(new, place):
-            # Where two names cannot be swapped at once, there is a moment without a tree; `_recover` ends it.
-            os.rename(place, former)
-            os.rename(new, place)
-            _remove(former)
+    def _replace(self, path: str, raw: bytes) -> None:
+        staging = os.path.join(self._path, _STAGING)
+        os.makedirs(staging, exist_ok=True)
+        fresh = os.path.join(staging, "fresh")
+        _write(fresh, raw)
+        os.replace(fresh, os.path.join(self._path, path))
 
-    def _recover(self) -> None:
-        """Clear away what a run has left that was killed."""
-        place, former = os.path.join(self._path, TREE), os.path.join(self._path, _FORMER)
-        if os.path.lexists(former) and not os.path.lexists(place):
-            os.rename(former, place)
-        _remove(former)
-        _remove(os.path.join(self._path, _STAGING))
+    def _delete(self, path: str, digests: set[str]) -> None:
+        """Delete a file if its bytes, read now, prove that it is ours; and the folders that are empty then."""
+        raw = _read(self._path, path)
+        if raw is not None and _hex(digest_of(raw)) in digests:
+            os.unlink(os.path.join(self._path, path))
+        for folder in _above(path):
+            if not folder.startswith(f"{TREE}/"):
+                break
+            try:
+                os.rmdir(os.path.join(self._path, folder))
+            except FileNotFoundError:
+                continue  # by a run that was killed
+            except OSError:
+                break
+
+    def _settle(self, paths: Sequence[str]) -> None:
+        """Have these files and their names survive a power cut."""
+        if sys.platform == "win32":
+            return
+        if len(paths) > _FEW:
+            os.sync()
+            return
+        folders = {os.path.dirname(path) for path in paths}
+        folders |= {above for folder in folders for above in _above(folder)}
+        for path in (*paths, *sorted(folders, reverse=True)):
+            descriptor = os.open(os.path.join(self._path, path), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _remember(self, edition: Edition, kept: Record) -> None:
+        """What the next run need not read again: files that have been still for long enough to be known by a look."""
+        files: dict[str, tuple[str, Mark]] = {}
+        for path in kept.files.keys() & self._seen.keys():
+            digest, mark, settled = self._seen[path]
+            if settled or record.settled(os.path.join(self._path, path)) == mark:
+                files[path] = (digest, mark)
+        self._memory.put([(each.skill, each.artifact) for each in edition.skills.values()], files)
 
     @contextmanager
     def _alone(self) -> Generator[None]:
@@ -320,61 +412,57 @@ class Site:
             raise UsageError(f"{self._shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
 
 
-def _read(path: str) -> bytes | Literal[False] | None:
-    """The bytes of a regular file; None where there is nothing, False where there is something else."""
+def _is_place(path: str) -> bool:
+    """Whether this program could have written a file there, whatever a record says."""
+    return path == HEADERS or (path.startswith(_PLACES) and not {"", ".", ".."} & {*path.split("/")})
+
+
+def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+    """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
+    folder.
+    """
+    if not gone:
+        return [], frozenset()
+    files = frozenset(ours)
+    folders = {above for folder in {os.path.dirname(path) for path in files} for above in (folder, *_above(folder))}
+    early: list[str] = []
+    changed: set[str] = set()
+    for path in gone:
+        found = files.intersection(_above(path)) | ({path} & folders)
+        changed |= found
+        if found:
+            early.append(path)
+    return early, frozenset(changed)
+
+
+def _above(folder: str) -> Iterable[str]:
+    """The folders that a folder lies in, "" for the outermost."""
+    while folder:
+        folder = os.path.dirname(folder)
+        yield folder
+
+
+def _hex(digest: str) -> str:
+    return digest.removeprefix("sha256:")
+
+
+def _read(top: str, path: str) -> bytes | None:
+    """The bytes of a regular file, None where there is none; links are not followed."""
+    place = os.path.join(top, path)
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            return False
-        with open(path, "rb") as file:
+        if not stat.S_ISREG(os.lstat(place).st_mode):
+            return None
+        with open(place, "rb") as file:
             return file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def _write(path: str, raw: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "xb") as file:
+    with open(path, "wb") as file:
         file.write(raw)
-
-
-def _take_over(old: str, new: str) -> None:
-    """Have a file in the new tree too, with its time, without writing it again where that can be had."""
-    os.makedirs(os.path.dirname(new), exist_ok=True)
-    try:
-        os.link(old, new, follow_symlinks=False)
-    except (OSError, NotImplementedError):
-        shutil.copy2(old, new, follow_symlinks=False)
 
 
 def _remove(tree: str) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(tree)
-
-
-def _settle() -> None:
-    """Have what was written survive a power cut before anything refers to it; once, and not for each of many files."""
-    if sys.platform != "win32":
-        os.sync()
-
-
-_AT_CWD: Final = -2 if sys.platform == "darwin" else -100
-_EXCHANGE: Final = 2
-_CANNOT: Final = frozenset((errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP))
-
-
-def _exchange(one: str, other: str) -> bool:
-    """Swap two names in one step. False where the system or the file system cannot."""
-    if sys.platform == "win32":
-        return False
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
-    swap = getattr(library, "renameatx_np" if sys.platform == "darwin" else "renameat2", None)
-    if swap is None:
-        return False
-    if swap(_AT_CWD, os.fsencode(one), _AT_CWD, os.fsencode(other), _EXCHANGE) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _CANNOT:
-        return False
-    raise OSError(number, os.strerror(number), one)

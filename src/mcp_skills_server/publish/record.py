@@ -1,0 +1,210 @@
+"""What `publish` writes down: which files of a folder are ours, and what the next run need not read again.
+
+The record lies beside the tree and is as public as the tree is: the same skills give the same bytes. It proves what is
+ours by digest, so a false one costs nobody a file. The memory has stat results of this machine, lies in the user's
+cache, and may be lost at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from mcp_skills_server import __version__
+from mcp_skills_server.catalog.tree import file_from, signature
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import Artifact
+from mcp_skills_server.model import Skill
+
+RECORD: Final = ".mcp-skills-server.json"
+JOURNAL: Final = ".mcp-skills-server.next"
+_FORMAT: Final = 2
+
+Mark = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the file beside the tree says.
+
+    Attributes:
+        files: sha256 in hex of every file that this program wrote, by its path in the folder.
+        retired: artifacts that the index no longer names, with the time (seconds since 1970) when that was noticed.
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    retired: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def encode(self) -> bytes:
+        """The bytes of the file: the same record, the same bytes."""
+        said = {
+            "format": _FORMAT,
+            "retired": dict(sorted(self.retired.items())),
+            "files": dict(sorted(self.files.items())),
+        }
+        return json.dumps(said, ensure_ascii=False, indent=0).encode() + b"\n"
+
+
+def decode_record(raw: bytes) -> Record:
+    """What these bytes say.
+
+    Raises:
+        ValueError: they are no record of this version.
+    """
+    said = _decode(raw, ("files", "retired"))
+    try:
+        return Record(_texts(said["files"]), {str(path): int(since) for path, since in said["retired"].items()})
+    except (TypeError, OverflowError) as error:
+        raise ValueError(error) from None
+
+
+def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
+    """What a run is about to write: by path, the digests that may be found there after it was killed."""
+    said = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
+    return json.dumps(said, ensure_ascii=False, indent=0).encode() + b"\n"
+
+
+def decode_journal(raw: bytes) -> dict[str, set[str]]:
+    """What these bytes say.
+
+    Raises:
+        ValueError: they are no journal of this version.
+    """
+    said = _decode(raw, ("files",))
+    try:
+        return {str(path): set(map(str, digests)) for path, digests in said["files"].items()}
+    except TypeError as error:
+        raise ValueError(error) from None
+
+
+class Memory:
+    """Which stat results stand for which digests: of the skills when they were packed, and of the tree's files.
+
+    Args:
+        cache: the folder where memories are kept, None for none.
+        output: the folder that is published to, with links resolved.
+    """
+
+    def __init__(self, cache: Path | None, output: str) -> None:
+        name = f"{hashlib.sha256(os.fsencode(output)).hexdigest()[:32]}.json"
+        self._place = None if cache is None else cache / name
+        self._skills: dict[str, tuple[str, str, list[str]]] = {}
+        self._files: dict[str, tuple[str, Mark]] = {}
+        self._marks: dict[Skill, str] = {}
+        if self._place is not None:
+            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+                self._read(self._place.read_bytes())
+
+    def _read(self, raw: bytes) -> None:
+        said = _decode(raw, ("skills", "files"))
+        if said["version"] != __version__:
+            return  # another version may pack in another way
+        self._skills = {
+            path: (str(mark), str(place), _strings(rest)) for path, (mark, place, rest) in said["skills"].items()
+        }
+        self._files = {path: (str(digest), tuple(mark)) for path, (digest, *mark) in said["files"].items()}
+
+    def artifact(self, skill: Skill) -> Artifact | None:
+        """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
+        mark, place, digests = self._skills.get(skill.path, ("", "", []))
+        if mark != self._mark(skill) or len(digests) != len(skill.files) or not mark:
+            return None
+        parts = place.split("/")
+        if len(parts) != 6 or parts[3] != skill.name:
+            return None
+        suffix = parts[5].removeprefix(skill.name) if wellknown.kind(skill) == "archive" else ""
+        artifact = wellknown.artifact(skill.name, f"sha256:{parts[4]}", suffix)
+        if artifact.path != place:
+            return None
+        for file, digest in zip(skill.files.values(), digests, strict=True):
+            file.digest = file.digest or digest
+        return artifact
+
+    def digest(self, path: str, mark: Mark) -> str | None:
+        """The digest, in hex, of a file of the tree that has this stat signature, None where that is not known."""
+        digest, known = self._files.get(path, ("", ()))
+        return digest if known == mark and digest else None
+
+    def put(self, skills: Iterable[tuple[Skill, Artifact]], files: Mapping[str, tuple[str, Mark]]) -> None:
+        """Remember this and nothing else. A cache that cannot be written is none."""
+        if self._place is None:
+            return
+        known: dict[str, tuple[str, str, list[str]]] = {}
+        for skill, artifact in skills:
+            digests = [file.digest or "" for file in skill.files.values()]
+            if (mark := self._mark(skill)) and all(digests):
+                known[skill.path] = (mark, artifact.path, digests)
+        if (known, files) == (self._skills, self._files):
+            return
+        self._skills, self._files = known, dict(files)
+        said = {
+            "format": _FORMAT,
+            "version": __version__,
+            "skills": known,
+            "files": {path: (digest, *mark) for path, (digest, mark) in files.items()},
+        }
+        raw = json.dumps(said, separators=(",", ":")).encode()
+        with suppress(OSError):
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._place.with_suffix(f".{os.getpid()}")
+            try:
+                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    file.write(raw)
+                os.replace(fresh, self._place)
+            finally:
+                fresh.unlink(missing_ok=True)
+
+    def _mark(self, skill: Skill) -> str:
+        if skill not in self._marks:
+            self._marks[skill] = _mark_of(skill)
+        return self._marks[skill]
+
+
+def settled(path: str) -> Mark | None:
+    """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return signature(found) if is_settled(found) else None
+
+
+def is_settled(found: os.stat_result) -> bool:
+    """Whether a file was old enough at this stat result for a later write to leave another signature."""
+    return file_from(found, 0, "", time.time_ns()).settled
+
+
+def _mark_of(skill: Skill) -> str:
+    """What changes when a file of the skill does, "" while one of them is too young to tell."""
+    if not all(file.settled and file.signature for file in skill.files.values()):
+        return ""
+    told = [(path, file.signature, file.executable) for path, file in skill.files.items()]
+    return hashlib.sha256(repr((skill.name, told)).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _decode(raw: bytes, objects: Iterable[str]) -> dict[str, Any]:
+    try:
+        said: Any = json.loads(raw)
+    except RecursionError as error:
+        raise ValueError(error) from None
+    if not isinstance(said, dict) or cast("dict[str, Any]", said).get("format") != _FORMAT:
+        raise ValueError
+    found = cast("dict[str, Any]", said)
+    if not all(isinstance(found.get(name), dict) for name in objects):
+        raise ValueError
+    return found
+
+
+def _texts(said: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in said.items()}
+
+
+def _strings(said: Iterable[Any]) -> list[str]:
+    return [str(each) for each in said]

@@ -1,0 +1,44 @@
+"""Tests that need a program which a machine may lack say so by one mark, and the end of a run says what that left out.
+
+`@pytest.mark.needs_program("bwrap")` skips a test where the program is on no folder of `PATH`. Only its absence does:
+a program that is there and does not work fails the test. The hooks are for `conftest.py` to import.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+MARK = "needs_program"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", f"{MARK}(name, ...): skipped where one of these programs is not installed")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a program that is not there, before any fixture is made."""
+    needed = {name: None for mark in item.iter_markers(MARK) for name in mark.args}
+    item.user_properties.extend((MARK, name) for name in needed)
+    absent = [name for name in needed if shutil.which(name) is None]
+    if absent:
+        pytest.skip(f"{' and '.join(absent)}: not installed")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any) -> Generator[None, object, object]:
+    """Say, below everything else, which programs were absent and how many tests that left out."""
+    result = yield
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        skipped.update(name for key, name in report.user_properties if key == MARK and shutil.which(name) is None)
+    for name, count in sorted(skipped.items()):
+        tests = f"all {count} tests that need it were" if count > 1 else "the one test that needs it was"
+        terminalreporter.write_line(f"{name} is not installed: {tests} skipped", yellow=True)
+    return result

@@ -1,0 +1,98 @@
+"""Programs that a machine may lack: what that skips, that nothing else does, and that the run says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from wire import ROOT
+
+DEADLINE = 120.0
+CONFTEST = "from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary\n"
+TESTS = """
+import pytest
+
+@pytest.mark.needs_program("xfrob")
+def test_one(): ...
+
+@pytest.mark.parametrize("way", ["with", pytest.param("without", marks=pytest.mark.needs_program("xfrob", "xquux"))])
+def test_two(way): ...
+"""
+
+
+def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
+    """Run pytest with this `PATH`; its exit code and its last lines."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "tests")}
+    environment = {key: value for key, value in environment.items() if not key.startswith(("PYTEST_", "COV_"))}
+    done = subprocess.run(
+        command, cwd=within, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A small suite that uses the mark."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "own" / "test_own.py").write_text(TESTS)
+    return tmp_path / "own"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_the_last_lines_name_what_was_absent_and_what_that_left_out(own: Path, tmp_path: Path, workers: str) -> None:
+    install(tmp_path / "bin", "xquux")
+    options = ["-n", workers, "-ra", "--strict-markers"]
+    code, lines = suite(*options, path=str(tmp_path / "bin"), within=own)
+    assert code == 0
+    assert lines[-2] == "xfrob is not installed: all 2 tests that need it were skipped"
+    assert lines[-1].startswith("1 passed, 2 skipped")
+    assert [line for line in lines if "is not installed" in line] == [lines[-2]]
+
+
+def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) -> None:
+    for name in ("xfrob", "xquux"):
+        install(tmp_path / "bin", name)
+    code, lines = suite(path=str(tmp_path / "bin"), within=own)
+    assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
+
+
+def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: Path) -> None:
+    """11, F: the product said whether its sandbox is tested."""
+    install(tmp_path / "bin", "bwrap", "#!/bin/sh\necho bwrap: no such option >&2\nexit 1\n")
+    broken = (
+        "tests/runtime/test_sandbox.py::test_auto_uses_one_that_works",
+        "tests/runtime/test_sandbox.py::test_certificates_are_there[dropped]",
+        "tests/runtime/test_scripts.py::test_there_is_nothing_on_stdin[bubblewrap]",
+        "tests/rpc/test_execution.py::test_what_a_run_leaves_becomes_blobs[required]",
+    )
+    code, lines = suite(*broken, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}", within=ROOT)
+    assert code == 1 and lines[-1].startswith("3 failed, 1 error in "), lines[-12:]
+
+
+def test_a_program_can_be_hidden_and_nothing_else_is(tmp_path: Path) -> None:
+    for folder in ("a", "b", "c"):
+        install(tmp_path / folder, f"only-{folder}", f"#!/bin/sh\necho {folder}\n")
+    for folder in ("a", "b"):
+        install(tmp_path / folder, "hidden")
+    path = ":".join(str(tmp_path / folder) for folder in ("a", "b", "c"))
+    asked = (
+        "import os, shutil, subprocess\nprint(os.environ['PATH'].split(':')[2], shutil.which('hidden'))\n"
+        "print([subprocess.check_output(['only-' + each]).decode().strip() for each in 'abc'])\nraise SystemExit(7)\n"
+    )
+    command = [sys.executable, ROOT / "tools" / "without.py", "hidden", "--", sys.executable, "-c", asked]
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 7 and done.stdout == f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n", done.stderr

@@ -1,0 +1,46 @@
+"""Run a command as on a machine that lacks some programs: `python tools/without.py bwrap -- make test`.
+
+Each folder of `PATH` that has one of them is replaced by a folder of links to everything else in it. All other folders
+stay as they are. The exit code is the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def path_without(names: set[str], path: str, links: Path) -> str:
+    """A `PATH` like this one on which these programs are not. `links` is a new folder, for the links."""
+    folders: list[str] = []
+    for number, folder in enumerate(path.split(os.pathsep)):
+        kept = folder
+        if any(os.path.lexists(os.path.join(folder, name)) for name in names):
+            made = links / str(number)
+            made.mkdir()
+            for found in os.listdir(folder):
+                if found not in names:
+                    (made / found).symlink_to(os.path.abspath(os.path.join(folder, found)))
+            kept = str(made)
+        folders.append(kept)
+    return os.pathsep.join(folders)
+
+
+def main(words: list[str]) -> int:
+    """Run it."""
+    split = words.index("--") if "--" in words else 0
+    names, command = set(words[:split]), words[split + 1 :]
+    if not names or not command:
+        print("usage: python tools/without.py PROGRAM... -- COMMAND [ARGUMENT]...", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="without-") as links:
+        os.chmod(links, 0o755)  # tests start programs as other users
+        environment = {**os.environ, "PATH": path_without(names, os.environ["PATH"], Path(links))}
+        return subprocess.run(command, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -781,6 +781,8 @@ TOLD = {
     "stdout_truncated": False,
     "stderr_truncated": False,
     "sandbox": "none",
+    "user": 1000,
+    "sandbox_gaps": [],
 }
 
 
@@ -790,14 +792,20 @@ def test_the_outcome_of_a_script_is_told_in_words_and_structure() -> None:
     Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(result["structuredContent"])
     assert result["structuredContent"] == TOLD
     assert said(result) == (
-        "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty."
+        "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\n"
+        "It ran without a sandbox, as user 1000."
+    )
+    assert "isError" not in result
+    boxed = TOLD | {"sandbox": "bubblewrap", "sandbox_gaps": ["no filter", "root"]}
+    assert said(runtime.outcome(boxed)).endswith(
+        "It ran in a sandbox (bubblewrap), as user 1000. Gaps: no filter; root."
     )
 
 
 @pytest.mark.requirement("RT-19")
-def test_a_script_that_fails_is_no_failure_of_the_tool() -> None:
+def test_a_script_that_fails_is_marked_as_an_error() -> None:
     result: Any = runtime.outcome(TOLD | {"exit_code": 3, "stderr": "no such file", "stderr_truncated": True})
-    assert "isError" not in result
+    assert result["isError"] is True
     assert "exit code 3" in said(result)
     assert "<stderr>\nno such file\n</stderr> (cut)" in said(result)
 
@@ -806,6 +814,7 @@ def test_a_script_that_was_stopped_is_told_without_an_exit_code() -> None:
     stopped: Any = runtime.outcome(TOLD | {"exit_code": None, "timed_out": True})
     assert "was stopped at the time limit" in said(stopped)
     assert "None" not in said(stopped)
+    assert stopped["isError"] is True
     Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(stopped["structuredContent"])
 
 

@@ -132,9 +132,9 @@ def scripts(command: _F) -> _F:
         ),
         click.option(
             "--sandbox",
-            type=click.Choice(["required", "auto", "off"]),
-            default="auto",
-            help="Run scripts in bubblewrap. auto: where it is installed and works.",
+            type=click.Choice(["required", "off"]),
+            default="required",
+            help="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
         ),
         click.option(
             "--allow-scripts/--no-allow-scripts",

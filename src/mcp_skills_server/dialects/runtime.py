@@ -444,6 +444,8 @@ _OUTCOME: Final[dict[str, Json]] = {
         "stdout_truncated": {"type": "boolean"},
         "stderr_truncated": {"type": "boolean"},
         "sandbox": {"type": "string"},
+        "user": {"type": ["integer", "null"]},
+        "sandbox_gaps": _TEXTS,
     },
     "required": ["path", "exit_code", "stdout", "stderr"],
 }
@@ -562,7 +564,7 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
 
 
 def outcome(told: Mapping[str, Json]) -> Result:
-    """The answer of running a script (RT-19). A script that fails is an answer like another; its exit code tells."""
+    """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
     code = told["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
     state = "was stopped at the time limit" if told["timed_out"] else ended
@@ -570,7 +572,15 @@ def outcome(told: Mapping[str, Json]) -> Result:
     for stream in ("stdout", "stderr"):
         cut = " (cut)" if told[f"{stream}_truncated"] else ""
         parts.append(element(stream, {}, str(told[stream])) + cut if told[stream] else f"{stream} is empty.")
-    return _result("\n".join(parts), dict(told))
+    where = f"user {told['user']}" if told.get("user") is not None else "the server's user"
+    boxed = "without a sandbox" if told["sandbox"] == "none" else f"in a sandbox ({told['sandbox']})"
+    gaps = told.get("sandbox_gaps")
+    parts.append(
+        f"It ran {boxed}, as {where}."
+        + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
+    )
+    out = _result("\n".join(parts), {**told})
+    return out if code == 0 else {**out, "isError": True}
 
 
 def failure(message: str) -> Result:

@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,14 +52,17 @@ class Command:
         env: all of its environment.
         cwd: where it starts.
         limits: as `launch` takes them, by name.
-        box: makes, of the descriptor that a sandbox reports to, the words that go before `argv`; None without one.
+        box: makes, of the descriptor that a sandbox reports to and that of its filter, the words that go before
+            `argv`; None without one.
+        calls: the sandbox's filter of system calls; None for none.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     limits: Mapping[str, int]
-    box: Callable[[int], list[str]] | None = None
+    box: Callable[[int, int | None], list[str]] | None = None
+    calls: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +115,12 @@ async def execute(
     with ExitStack() as held:
         out, err = _Stream(output_bytes, held), _Stream(output_bytes, held)
         streams = [out, err]
-        words, told = list(command.argv), None
+        words, told, calls = list(command.argv), None, None
         if command.box is not None:
             told = _Stream(_CHUNK, held)
             streams.append(told)
-            words = [*command.box(told.writer), *words]
+            calls = held.enter_context(piped(command.calls))
+            words = [*command.box(told.writer, calls), *words]
         started: list[_Run] = []
         # Shielded, so that there is no moment in which a process runs that nobody knows.
         with anyio.CancelScope(shield=True):
@@ -128,7 +132,7 @@ async def execute(
                 env={**command.env, TOKEN: token},
                 cwd=command.cwd,
                 start_new_session=True,
-                pass_fds=[told.writer] if told else [],
+                pass_fds=[*([told.writer] if told else []), *([] if calls is None else [calls])],
             )
             started.append(_Run(process, token, boxed=told is not None))
         run = started[0]
@@ -152,12 +156,30 @@ async def execute(
         )
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+@contextmanager
+def piped(raw: bytes | None) -> Generator[int | None]:
+    """A descriptor to read these few bytes from, within the size of a pipe; None for None."""
+    if raw is None:
+        yield None
+        return
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(raw)
+        yield reader
+    finally:
+        os.close(reader)
+
+
+def ask(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run a program of the operator's and wait for it, for a few seconds at most: for questions such as its version.
 
     Args:
         argv: the program and its arguments.
         env: all of its environment; None for ours.
+        pass_fds: descriptors that it gets.
 
     Raises:
         OSError: it could not be started, or gave no answer in time.
@@ -173,6 +195,7 @@ def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess
             errors="replace",
             timeout=_PROBE_S,
             start_new_session=True,
+            pass_fds=pass_fds,
             check=False,
         )
     except subprocess.TimeoutExpired:

@@ -63,7 +63,7 @@ class ScriptSettings:
         file_bytes: of one file that a script writes.
         workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
             above this it is emptied.
-        sandbox: whether bubblewrap must be had, is used if it works, or is not used.
+        sandbox: whether bubblewrap must be had, or is not used.
         network: whether scripts in the sandbox may use the network.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
@@ -76,7 +76,7 @@ class ScriptSettings:
     memory_bytes: int = 2 << 30
     file_bytes: int = 64 << 20
     workspace_bytes: int = 256 << 20
-    sandbox: Mode = "auto"
+    sandbox: Mode = "required"
     network: bool = False
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -97,6 +97,8 @@ class Outcome:
         stdout_truncated: it wrote more than is kept.
         stderr_truncated: likewise.
         sandbox: what it ran in.
+        user: the number of the user that it was to the kernel; None where there are none.
+        sandbox_gaps: what of a whole sandbox this machine does not have, in words.
     """
 
     path: str
@@ -108,6 +110,8 @@ class Outcome:
     stdout_truncated: bool
     stderr_truncated: bool
     sandbox: Literal["bubblewrap", "none"]
+    user: int | None
+    sandbox_gaps: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +178,6 @@ class Scripts:
         if self._top is not None:
             discard(self._top)
             self._top = None
-
-    @property
-    def all_powerful(self) -> bool:
-        """Whether scripts have all rights on this machine: the server is root's, and there is no sandbox."""
-        return self._sandbox is None and sandbox.is_root()
 
     @property
     def extensions(self) -> list[str]:
@@ -272,6 +271,10 @@ class Scripts:
     async def _run(
         self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
     ) -> Outcome:
+        if (
+            self._sandbox is None and sandbox.is_off_forbidden()
+        ):  # SP-30; this process was not root when it chose to have none
+            raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
@@ -354,7 +357,8 @@ class Scripts:
             "SKILL_WORKSPACE": work,
         }
         argv = (*interpreter.argv, *launched, script, *wish.args)
-        return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), box)
+        words, calls = (None, None) if box is None else (box.words, box.calls)
+        return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), words, calls)
 
     def _interpreter(self, wish: _Wish) -> Interpreter:
         if self._interpreters.maps(wish.path):
@@ -403,6 +407,8 @@ class Scripts:
             ended.stdout_truncated,
             ended.stderr_truncated,
             "none" if self._sandbox is None else "bubblewrap",
+            _user() if self._owner is None else self._owner,
+            () if self._sandbox is None else self._sandbox.gaps,
         )
 
     # What runs share
@@ -462,6 +468,10 @@ def _platform() -> dict[str, str]:
 def _private(place: str) -> tuple[str, str]:
     """Where, in a run's own directory, its temporary files and its shared memory are."""
     return os.path.join(place, "tmp"), os.path.join(place, "shm")
+
+
+def _user() -> int | None:
+    return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def _line(said: str) -> str:

@@ -360,7 +360,7 @@ class Session:
                 timeout_s=given.get("timeout_s"),
                 progress=progress,
             )
-            return runtime.outcome(asdict(outcome))
+            return runtime.outcome({**asdict(outcome), "sandbox_gaps": [*outcome.sandbox_gaps]})
 
         return await answer(self._registry, ask)
 

@@ -32,7 +32,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", rea
 
 DEADLINE = 20.0
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are found by /proc")
-QUICK = ScriptSettings(timeout_s=10, output_bytes=64 << 10, memory_bytes=512 << 20, file_bytes=4 << 20)
+QUICK = ScriptSettings(
+    env=("MARK", "KEY", "GREETING", "LANG", *(f"V{each}" for each in range(8))),
+    timeout_s=10,
+    output_bytes=64 << 10,
+    memory_bytes=512 << 20,
+    file_bytes=4 << 20,
+)
 
 
 @pytest.fixture
@@ -315,7 +321,7 @@ async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
 async def test_arguments_and_variables_are_checked(run: Runner) -> None:
     with pytest.raises(RequestError, match="257 elements"):
         await run("three.sh", *["x"] * 257)
-    with pytest.raises(RequestError, match="LD_PRELOAD is not passed on"):
+    with pytest.raises(RequestError, match="LD_PRELOAD is set by the server"):
         await run("three.sh", env={"LD_PRELOAD": "x"})
 
 
@@ -327,10 +333,26 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
     assert outcome.exit_code == 127 and "too long" in outcome.stderr.lower()
 
 
-async def test_ordinary_variables_are_passed_on(run: Runner) -> None:
-    env = dict.fromkeys(("API_KEY", "LDAP_URL", "GEMINI_API_KEY", "NODE_ENV", "TZ", "lower", "_X", "ENVIRONMENT"), "1")
+async def test_the_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
+    env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
     told = json.loads((await run("tell.py", env=env)).stdout)[1]
     assert {name: told[name] for name in env} == env
+
+
+async def test_no_other_variable_is_passed_on(run: Runner) -> None:
+    """11.18: TAR_OPTIONS ran a command."""
+    for name in ("TAR_OPTIONS", "PYTHONPATH", "Lower", "MANPATH"):
+        with pytest.raises(
+            RequestError, match=rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY"
+        ) as caught:
+            await run("tell.py", env={name: "--checkpoint-action=exec=id"})
+        assert "metadata.env" in str(caught.value) and "--script-env" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES"])
+def test_the_operator_cannot_leave_every_variable_to_callers(registry: Registry, name: str) -> None:
+    with pytest.raises(UsageError):
+        Scripts(registry, ScriptSettings(sandbox="off", env=(name,)))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
@@ -455,6 +477,19 @@ async def test_a_script_that_fills_the_disk_is_ended(registry: Registry, box: st
     outcome = await run("many.py", "and stay", env=mark)
     assert outcome.exit_code is None and not outcome.timed_out
     assert "the script was ended" in outcome.stderr
+    run.scripts.close()
+
+
+@LINUX
+@pytest.mark.parametrize(("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took")])
+async def test_what_no_limit_of_the_kernel_counts_is_counted(
+    registry: Registry, box: str, mark: dict[str, str], name: str, why: str
+) -> None:
+    """11.18: 3 GiB of shared memory were written against 2 GiB, and removed files filled the disk."""
+    run = made(registry, box, workspace_bytes=8 << 20, memory_bytes=128 << 20)
+    outcome = await run(name, env=mark)
+    assert outcome.exit_code is None and not outcome.timed_out
+    assert "the script was ended because" in outcome.stderr and why in outcome.stderr
     run.scripts.close()
 
 

@@ -19,7 +19,14 @@ from runtime import zoo
 
 ALLOWED, REFUSED, ABSENT = ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 COLUMN = {"x86_64": 0, "aarch64": 1}
-CALLS = {"clone": (56, 220), "unshare": (272, 97), "ioctl": (16, 29), "socket": (41, 198), "read": (0, 63)}
+CALLS = {
+    "clone": (56, 220),
+    "unshare": (272, 97),
+    "ioctl": (16, 29),
+    "socket": (41, 198),
+    "prctl": (157, 167),
+    "read": (0, 63),
+}
 OFFERED = {
     *("keyctl", "add_key", "request_key", "bpf", "ptrace", "process_vm_readv", "process_vm_writev", "perf_event_open"),
     *("userfaultfd", "mount", "umount2", "pivot_root", "setns", "open_by_handle_at", "name_to_handle_at"),
@@ -78,7 +85,8 @@ def test_some_calls_are_judged_by_an_argument(machine: str) -> None:
     assert of("unshare", 0x80) == REFUSED
     assert of("clone", 0x3D0F00 & ~0x20000 | 17) == of("clone", 17) == of("unshare", 0x200) == ALLOWED
     assert of("ioctl", 0, 0x5412) == of("ioctl", 0, 0x5412 | 1 << 32) == of("ioctl", 9, 0x541C) == REFUSED
-    assert of("ioctl", 0x5412, 0x5401) == ALLOWED
+    assert of("ioctl", 0x5412, 0x5401) == of("prctl", 22) == ALLOWED
+    assert of("prctl", 4) == REFUSED
     assert [of("socket", family) for family in (1, 2, 10, 16)] == [ALLOWED] * 4
     for family in (3, 17, 38, 40, 2 | 1 << 32 | 32):  # AX.25, packets, cryptography, virtual machines
         assert of("socket", family) == ERRNO | errno.EAFNOSUPPORT
@@ -124,6 +132,7 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path, an
         "unshare user": (0x10000000,),
         "clone user": (0x10000000 | 17, 0, 0, 0, 0),
         "ioctl TIOCSTI": (0, 0x5412, 0),
+        "prctl PR_SET_DUMPABLE": (4, 0, 0),
         "socket vsock": (40, 1, 0),
         "socket alg": (38, 5, 0),
         "socket unix": (1, 1, 0),

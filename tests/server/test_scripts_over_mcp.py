@@ -30,7 +30,13 @@ held.recv(1)  # for ever
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A skill with two scripts and another without."""
-    skill = write_skill(tmp_path / "alpha", scripts__hello_py=HELLO, scripts__hold_py=HOLD, references__a_py=HELLO)
+    skill = write_skill(
+        tmp_path / "alpha",
+        description="Greets in a tone.\nmetadata:\n  env: TONE",
+        scripts__hello_py=HELLO,
+        scripts__hold_py=HOLD,
+        references__a_py=HELLO,
+    )
     (skill / "scripts" / "notes.txt").write_text("no program")
     write_skill(tmp_path / "beta")
     return tmp_path
@@ -99,7 +105,7 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
         ("scripts/notes.txt", {}, "scripts/notes.txt"),
         ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
         ("scripts/hello.py", {"args": "x"}, "args"),
-        ("scripts/hello.py", {"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+        ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
         ("scripts/hello.py", {"workdir": "../.."}, "workdir"),
         ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
         ("scripts/hello.py", {"stdin": "x"}, "stdin"),

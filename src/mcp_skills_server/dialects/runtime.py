@@ -329,7 +329,7 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
             "env": {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "description": "Environment variables to set.",
+                "description": "Environment variables to set: those that the skill says it takes.",
             },
             "workdir": _text("Directory to run in, below the work directory."),
             "timeout_s": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds after which to stop it."},

@@ -124,7 +124,7 @@ class Executor:
                 entry,
                 workspace,
                 args=() if export is None else (str(export),),
-                env={name: self._secrets[name] for name in manifest.secrets},
+                secrets={name: self._secrets[name] for name in manifest.secrets},
                 timeout_s=_seconds(wish.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,

@@ -27,6 +27,7 @@ from anyio.abc import Process
 
 from mcp_skills_server.runtime import launch
 from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.usage import family
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ LINGER_S: Final = 0.5
 """How long output is awaited of what a program has left behind."""
 _KILLING_S: Final = 3.0
 _PROBE_S: Final = 10.0
+_STRAYS_S: Final = 1.0
 _CHUNK: Final = 64 << 10
 _SIGNALLED: Final = 128
 _WINDOWS: Final = sys.platform == "win32"
@@ -97,7 +99,7 @@ async def execute(
     timeout_s: float,
     output_bytes: int,
     beat_s: float,
-    beat: Callable[[float], Awaitable[bool]],
+    beat: Callable[[Watched], Awaitable[bool]],
 ) -> Ended:
     """Run a program to its end. If the caller is cancelled, everything it started is killed first.
 
@@ -106,7 +108,7 @@ async def execute(
         timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
         output_bytes: how much is kept of each stream; the rest is read and thrown away.
         beat_s: seconds between beats.
-        beat: awaited at each beat with the seconds so far; ends the program by returning True.
+        beat: awaited at each beat with what is known of the program; ends it by returning True.
 
     Raises:
         OSError: it could not be started.
@@ -202,6 +204,24 @@ def ask(
         raise TimeoutError(f"{argv[0]} does not answer") from None
 
 
+class Watched:
+    """A program that runs, for whoever looks at what it takes."""
+
+    def __init__(self, pid: int, marked: Callable[[], Iterator[int]]) -> None:
+        self._pid = pid
+        self._marked = marked
+        self._strays: list[int] = []
+        self._due = 0.0
+
+    def processes(self) -> set[int]:
+        """Its processes as far as they are known: those that descend from it, and once in a while those that do not."""
+        now = time.monotonic()
+        if now >= self._due:  # a look at all processes of the machine
+            self._strays = list(self._marked())
+            self._due = now + _STRAYS_S
+        return {pid for start in (self._pid, *self._strays) for pid in family(start)}
+
+
 class _Stream:
     """The reading end of a pipe, kept up to a cap and drained beyond it."""
 
@@ -255,6 +275,7 @@ class _Run:
         self.duration_ms = 0
         self.timed_out = False
         self.stopped = False
+        self._watched = Watched(process.pid, self._marked)
         self.over = False
         """Nothing of it is left to be killed."""
 
@@ -263,7 +284,7 @@ class _Run:
         streams: Sequence[_Stream],
         timeout_s: float,
         beat_s: float,
-        beat: Callable[[float], Awaitable[bool]],
+        beat: Callable[[Watched], Awaitable[bool]],
     ) -> None:
         """Wait for its end, or bring it about."""
         wanted = False
@@ -272,7 +293,7 @@ class _Run:
             nonlocal wanted
             while not wanted:
                 await anyio.sleep(beat_s)
-                wanted = await beat(time.monotonic() - self._started)
+                wanted = await beat(self._watched)
             limit.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -284,7 +305,8 @@ class _Run:
             ended_itself = self._process.returncode is not None
             if not ended_itself:
                 self.stopped, self.timed_out = wanted, not wanted
-                await self._terminate()
+                if not wanted:  # what takes too much gets no time to take more
+                    await self._terminate()
             self.duration_ms = round((time.monotonic() - self._started) * 1000)
             if ended_itself:
                 await _closed(streams)

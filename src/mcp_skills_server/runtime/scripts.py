@@ -27,16 +27,19 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime import sandbox
-from mcp_skills_server.runtime.arguments import checked_args, checked_env, checked_text
+from mcp_skills_server.runtime.arguments import allowed_env, checked_args, checked_env, checked_text, declared_env
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
-from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, execute
+from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, Watched, execute
 from mcp_skills_server.runtime.sandbox import Mode, View
-from mcp_skills_server.runtime.workspace import Workspace, discard, exceeds, lay_out, make_directory
+from mcp_skills_server.runtime.usage import Usage
+from mcp_skills_server.runtime.workspace import Workspace, discard, lay_out, make_directory
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
-"""Between two reports of progress, and two looks at the size of the work directory."""
+"""Between two reports of progress."""
+LOOK_S = 0.05
+"""Between two looks at what a run takes."""
 PATIENCE_S = 10.0
 """How long a call waits for its turn."""
 _TIDYING_S: Final = 20.0
@@ -67,6 +70,7 @@ class ScriptSettings:
         network: whether scripts in the sandbox may use the network.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
+        env: names of variables that callers may set for every skill, beside those that a skill declares.
     """
 
     timeout_s: float = 60
@@ -80,6 +84,7 @@ class ScriptSettings:
     network: bool = False
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,8 @@ class Outcome:
     stdout_truncated: bool
     stderr_truncated: bool
     sandbox: Literal["bubblewrap", "none"]
-    user: int | None
-    sandbox_gaps: tuple[str, ...]
+    user: int | None = None
+    sandbox_gaps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +156,14 @@ class Scripts:
         settings: what the operator chose.
 
     Raises:
-        UsageError: the sandbox is required and cannot be had, or an interpreter or a folder is not there.
+        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
+            none that a caller may be given.
     """
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
         self._settings = settings
+        self._allowed_env = allowed_env(settings.env)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._owner = None if self._sandbox is None else self._sandbox.user
@@ -192,6 +199,7 @@ class Scripts:
         *,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         workdir: str = ".",
         timeout_s: float | None = None,
         progress: Callable[[float], Awaitable[None]] | None = None,
@@ -206,7 +214,9 @@ class Scripts:
             path: the file's path in it, found by exact look-up.
             workspace: the session's work directory.
             args: the script's arguments.
-            env: variables for its environment.
+            env: variables for its environment, as the caller wants them: those that the skill declares or the operator
+                allows.
+            secrets: variables of the operator's own.
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
@@ -227,7 +237,10 @@ class Scripts:
             path,
             _file(skill, path),
             checked_args(args),
-            checked_env(env or {}),
+            {
+                **checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
+                **checked_env(secrets or {}, None),
+            },
             checked_text(workdir, "workdir"),
             self._checked_timeout(timeout_s),
             launcher,
@@ -278,11 +291,11 @@ class Scripts:
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
-            place, emptied = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False
+            place, emptied, why = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False, None
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(workspace.enter)
             try:
-                ended = await self._execute(wish, workspace, place, progress)
+                ended, why = await self._execute(wish, workspace, place, progress)
             except StaleFile:
                 raise
             except OSError as error:
@@ -291,7 +304,7 @@ class Scripts:
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
                     emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
-        return self._outcome(wish, ended, emptied=emptied)
+        return self._outcome(wish, ended, why, emptied=emptied)
 
     # Steps of a run
 
@@ -301,27 +314,30 @@ class Scripts:
         workspace: Workspace,
         place: str,
         progress: Callable[[float], Awaitable[None]] | None,
-    ) -> Ended:
+    ) -> tuple[Ended, str | None]:
+        """What the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._prepare, wish, workspace, place)
         written = [workspace.path, *_private(place)]
-        most = self._settings.workspace_bytes
+        why: str | None = None
+        usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
 
-        async def beat(elapsed: float) -> bool:
-            if progress is not None:
-                try:
-                    with anyio.move_on_after(BEAT_S):
-                        await progress(elapsed)
-                except Exception:  # whoever listens has no say in whether the script goes on
-                    logger.debug("progress could not be told", exc_info=True)
-            return await to_thread.run_sync(exceeds, written, most, abandon_on_cancel=True)
+        def look(watched: Watched) -> str | None:
+            return usage.over(watched.processes())
 
-        return await execute(
-            command,
-            timeout_s=wish.timeout_s,
-            output_bytes=self._settings.output_bytes,
-            beat_s=BEAT_S,
-            beat=beat,
-        )
+        async def beat(watched: Watched) -> bool:
+            nonlocal why
+            why = await to_thread.run_sync(look, watched, abandon_on_cancel=True)
+            return why is not None
+
+        async with _reported(progress):
+            ended = await execute(
+                command,
+                timeout_s=wish.timeout_s,
+                output_bytes=self._settings.output_bytes,
+                beat_s=LOOK_S,
+                beat=beat,
+            )
+        return ended, why
 
     def _prepare(self, wish: _Wish, workspace: Workspace, place: str) -> Command:
         """Everything that touches the disk before the start."""
@@ -385,12 +401,12 @@ class Scripts:
         discard(place)
         return workspace.leave(self._settings.workspace_bytes)
 
-    def _outcome(self, wish: _Wish, ended: Ended, *, emptied: bool) -> Outcome:
+    def _outcome(self, wish: _Wish, ended: Ended, why: str | None, *, emptied: bool) -> Outcome:
         remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"
         if ended.timed_out:
             remarks += _line(f"the script was ended after its time limit of {wish.timeout_s:g} s")
         if ended.stopped:
-            remarks += _line(f"the script was ended because its files took {most}, or could not be measured")
+            remarks += _line(f"the script was ended because {why}")
         if emptied:
             remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
         skill = wish.skills.get(wish.within)
@@ -468,6 +484,33 @@ def _platform() -> dict[str, str]:
 def _private(place: str) -> tuple[str, str]:
     """Where, in a run's own directory, its temporary files and its shared memory are."""
     return os.path.join(place, "tmp"), os.path.join(place, "shm")
+
+
+@asynccontextmanager
+async def _reported(progress: Callable[[float], Awaitable[None]] | None) -> AsyncGenerator[None]:
+    """Report progress at every beat. Whoever listens has no say in whether the script goes on."""
+
+    async def report(whom: Callable[[float], Awaitable[None]]) -> None:
+        begun = anyio.current_time()
+        while True:
+            await anyio.sleep(BEAT_S)
+            try:
+                with anyio.move_on_after(BEAT_S):
+                    await whom(anyio.current_time() - begun)
+            except Exception:
+                logger.debug("progress could not be reported", exc_info=True)
+
+    wrong: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        if progress is not None:
+            tasks.start_soon(report, progress)
+        try:
+            yield
+        except Exception as error:  # the group would make another kind of it
+            wrong = error
+        tasks.cancel_scope.cancel()
+    if wrong is not None:
+        raise wrong
 
 
 def _user() -> int | None:

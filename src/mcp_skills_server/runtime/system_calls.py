@@ -42,6 +42,8 @@ _NEW_TIME: Final = 0x80
 """CLONE_NEWTIME, for `unshare` alone: to `clone` the bit is part of a signal."""
 _TERMINAL_INPUT: Final = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: typing into the terminal that one was started from."""
+_SET_DUMPABLE: Final = 4
+"""Of `prctl`: a process that is not dumpable hides what it has open from a server of the same user."""
 _SOCKETS: Final = (0, 1, 2, 10, 16)
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
 
@@ -111,6 +113,7 @@ _ABSENT: Final[Mapping[str, tuple[int | None, int | None]]] = {
 _CLONE: Final = (56, 220)
 _UNSHARE: Final = (272, 97)
 _IOCTL: Final = (16, 29)
+_PRCTL: Final = (157, 167)
 _SOCKET: Final = (41, 198)
 
 
@@ -165,6 +168,7 @@ def _instructions(here: Architecture) -> list[bytes]:
     out += _looked_at(_UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse))
     typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]
     out += _looked_at(_IOCTL[here.column], 1, typing)
+    out += _looked_at(_PRCTL[here.column], 0, _when(_EQUAL, _SET_DUMPABLE, refuse))
     known = [each for family in _SOCKETS for each in _when(_EQUAL, family, ALLOW)]
     out += _looked_at(_SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)])
     return [*out, _op(_RETURN, ALLOW)]

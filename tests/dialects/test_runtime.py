@@ -827,6 +827,28 @@ def test_no_output_ends_its_tag() -> None:
     assert told.count("</stdout>") == 1
 
 
+def test_files_that_a_script_made_are_named() -> None:
+    files = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bin")]
+    result: Any = runtime.outcome(TOLD | {"files": files, "files_not_shown": 3})
+    Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(result["structuredContent"])
+    assert said(result).endswith("read with skills_read: /workspace/a.txt, /workspace/b/c.bin and 3 more.")
+
+
+def test_a_path_of_the_work_directory_is_told_from_one_of_a_skill() -> None:
+    assert runtime.in_workspace("/workspace/a/b") == "a/b"
+    for path in ("workspace/a", "/workspaces/a", "a/workspace/b", "/a"):
+        assert runtime.in_workspace(path) is None
+
+
+def test_a_file_without_text_comes_as_a_picture_or_in_base64_up_to_a_limit() -> None:
+    picture: Any = runtime.made_file("/workspace/a.png", b"x", 1)
+    assert picture["content"][0]["type"] == "image"
+    sheet: Any = runtime.made_file("/workspace/ü b.xlsx", b"xy", 2)
+    assert sheet["content"][1]["resource"]["uri"] == "workspace:///%C3%BC%20b.xlsx"
+    for path in ("/workspace/a.png", "/workspace/a.xlsx"):
+        assert runtime.made_file(path, b"xyz", 2)["isError"] is True
+
+
 def test_a_failure_is_words_for_the_model() -> None:
     assert runtime.failure("Load it first") == {
         "content": [{"type": "text", "text": "Load it first"}],

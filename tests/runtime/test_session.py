@@ -1125,6 +1125,8 @@ async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: 
         "sandbox": "none",
         "user": None,
         "sandbox_gaps": [],
+        "files": [],
+        "files_not_shown": 0,
     }
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,8 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
             "stdout_truncated": False,
             "stderr_truncated": False,
             "sandbox_gaps": [],
+            "files": [],
+            "files_not_shown": 0,
         }
         assert result["isError"] is True  # 11.E: a script that fails is marked
         assert "exit code 3" in result["content"][0]["text"] and "hello a b" in result["content"][0]["text"]
@@ -115,6 +118,65 @@ def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: 
     with serving(folder, "--allow-scripts", *LOOSE) as wire:
         result = wire.request("tools/call", call(load(wire), path, **more))
         assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
+
+
+MAKE = """\
+import os, pathlib
+pathlib.Path("out").mkdir(exist_ok=True)
+pathlib.Path("out/report.txt").write_text("line one\\nline two\\n")
+pathlib.Path("sheet.xlsx").write_bytes(b"PK\\x03\\x04\\x00" * 9)
+pathlib.Path("plot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a") + bytes(40))
+pathlib.Path("big.bin").write_bytes(bytes(2 << 20))
+os.path.lexists("passwd") or os.symlink("/etc/passwd", "passwd")
+os.path.lexists("etc") or os.symlink("/etc", "etc")
+"""
+
+
+def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
+    tmp_path: Path, era: Era, sandbox_mode: str
+) -> None:
+    """11.23: nobody could fetch it."""
+    write_skill(tmp_path / "alpha", scripts__make_py=MAKE)
+    with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+        handle = load(wire)
+
+        def read(path: str, **more: Any) -> dict[str, Any]:
+            given = {"path": path, "session": handle, **more}
+            return wire.request("tools/call", {"name": "skills_read", "arguments": given})
+
+        early = read("/workspace/out/report.txt")
+        assert early["isError"] and "No script has run in this session" in early["content"][0]["text"]
+        result = wire.request("tools/call", call(handle, "scripts/make.py"))
+        files = result["structuredContent"]["files"]
+        assert [each["path"] for each in files] == [
+            "/workspace/big.bin",
+            "/workspace/out/report.txt",
+            "/workspace/plot.png",
+            "/workspace/sheet.xlsx",
+        ]
+        assert files[1] == {"path": "/workspace/out/report.txt", "size": 18}
+        assert "/workspace/out/report.txt" in result["content"][0]["text"]
+        assert read("/workspace/out/report.txt")["content"][0]["text"] == "line one\nline two\n"
+        part = read("/workspace/out/report.txt", start_line=2, max_lines=1)["content"]
+        assert part[0]["text"] == "line two\n" and "of /workspace/out/report.txt" in part[1]["text"]
+        sheet = read("/workspace/sheet.xlsx")["content"][1]["resource"]
+        assert b64decode(sheet["blob"]) == b"PK\x03\x04\x00" * 9 and sheet["uri"] == "workspace:///sheet.xlsx"
+        assert read("/workspace/plot.png")["content"][0]["type"] == "image"
+        for path, why in {
+            "/workspace/big.bin": "at most 1,048,576 bytes",
+            "/workspace/passwd": "only plain files",
+            "/workspace/etc/passwd": "has no file",
+            "/workspace/../../etc/passwd": "is no path",
+            "/workspace/": "is no path",
+            "/workspace/none": "has no file",
+        }.items():
+            refused = read(path)
+            assert refused["isError"] and why in refused["content"][0]["text"], refused
+        other = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+        theirs = other["structuredContent"]["session"]
+        if theirs != handle:  # before 2026-07-28 the connection is the session
+            handle = theirs
+            assert "No script has run" in read("/workspace/out/report.txt")["content"][0]["text"]
 
 
 @loose

@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+from urllib.parse import quote
 
 from mcp_skills_server.format import media
 from mcp_skills_server.format.markup import element, escaped
@@ -26,6 +27,8 @@ LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
 """The argument that carries a session's handle where no host binds it (X-15)."""
 SCRIPTS: Final = "scripts/"
+WORKSPACE: Final = "/workspace/"
+"""What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
 
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
@@ -321,7 +324,7 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         "Run a script of a skill",
         "Run a script from the scripts/ directory of a loaded skill and return its exit code and output. It runs "
         "without a shell and without input, in a work directory that later scripts of the session share; SKILL_DIR "
-        "tells it where the skill's files are.",
+        f"tells it where the skill's files are. The result names the files that it made there; {READ} reads them.",
         {
             "path": _text("The script's path in the skill, such as scripts/extract.py."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),
@@ -446,6 +449,15 @@ _OUTCOME: Final[dict[str, Json]] = {
         "sandbox": {"type": "string"},
         "user": {"type": ["integer", "null"]},
         "sandbox_gaps": _TEXTS,
+        "files": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "size": {"type": "integer"}},
+                "required": ["path", "size"],
+            },
+        },
+        "files_not_shown": {"type": "integer"},
     },
     "required": ["path", "exit_code", "stdout", "stderr"],
 }
@@ -563,6 +575,29 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     return _result(f"{said}. It can be fetched as the resource {target}.", more=[link])
 
 
+def in_workspace(path: str) -> str | None:
+    """What follows `/workspace/`, for a file that a script left; None for a file of a skill."""
+    return path.removeprefix(WORKSPACE) if path.startswith(WORKSPACE) else None
+
+
+def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
+    """The answer of reading a file without text that a script left: a picture or sound, or its bytes in base64."""
+    kind = media.media_type(path) or "application/octet-stream"
+    if kind in _IMAGES or kind.startswith("audio/") or len(raw) > most_bytes:
+        if len(raw) <= most_bytes:
+            return binary_file(path, None, raw, most_bytes)
+        return failure(
+            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most {most_bytes:,} bytes are "
+            "returned; let a script make it smaller, or in parts"
+        )
+    resource: Json = {
+        "uri": "workspace://" + quote(path.removeprefix(WORKSPACE.rstrip("/"))),
+        "mimeType": kind,
+        "blob": b64encode(raw).decode("ascii"),
+    }
+    return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
+
+
 def outcome(told: Mapping[str, Json]) -> Result:
     """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
     code = told["exit_code"]
@@ -579,8 +614,19 @@ def outcome(told: Mapping[str, Json]) -> Result:
         f"It ran {boxed}, as {where}."
         + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
     )
+    parts += _left_files(told)
     out = _result("\n".join(parts), {**told})
     return out if code == 0 else {**out, "isError": True}
+
+
+def _left_files(told: Mapping[str, Json]) -> list[str]:
+    files, more = told.get("files"), told.get("files_not_shown")
+    if not isinstance(files, list) or not files:
+        return []
+    names = [str(each["path"]) for each in files if isinstance(each, dict)]
+    return [
+        f"New or changed files, to be read with {READ}: {', '.join(names)}" + (f" and {more} more." if more else ".")
+    ]
 
 
 def failure(message: str) -> Result:

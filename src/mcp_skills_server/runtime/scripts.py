@@ -16,8 +16,8 @@ import secrets
 import tempfile
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import anyio
@@ -30,6 +30,7 @@ from mcp_skills_server.runtime import sandbox
 from mcp_skills_server.runtime.arguments import allowed_env, checked_args, checked_env, checked_text, declared_env
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, Watched, execute
+from mcp_skills_server.runtime.remains import Made, made_since
 from mcp_skills_server.runtime.sandbox import Mode, View
 from mcp_skills_server.runtime.usage import Usage
 from mcp_skills_server.runtime.workspace import Workspace, discard, lay_out, make_directory
@@ -45,6 +46,8 @@ PATIENCE_S = 10.0
 _TIDYING_S: Final = 20.0
 
 _NAMES_SHOWN: Final = 20
+_FILES_NAMED: Final = 50
+_BEGUN: Final = "begun"
 _HEAD: Final = 256
 _PROCESSES: Final = 256
 _OPEN_FILES: Final = 1024
@@ -104,6 +107,8 @@ class Outcome:
         sandbox: what it ran in.
         user: the number of the user that it was to the kernel; None where there are none.
         sandbox_gaps: what of a whole sandbox this machine does not have, in words.
+        files: files of the work directory that are new or changed since it began.
+        files_not_shown: how many more of them there are.
     """
 
     path: str
@@ -117,6 +122,8 @@ class Outcome:
     sandbox: Literal["bubblewrap", "none"]
     user: int | None = None
     sandbox_gaps: tuple[str, ...] = ()
+    files: tuple[Made, ...] = ()
+    files_not_shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +298,7 @@ class Scripts:
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
+            left: tuple[tuple[Made, ...], int] = (), 0
             place, emptied, why = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False, None
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(workspace.enter)
@@ -303,8 +311,9 @@ class Scripts:
                 ended = Ended(NOT_STARTED, "", _line(said), 0)
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
-                    emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
-        return self._outcome(wish, ended, why, emptied=emptied)
+                    left, emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
+        outcome = self._outcome(wish, ended, why, emptied=emptied)
+        return outcome if emptied else replace(outcome, files=left[0], files_not_shown=left[1])
 
     # Steps of a run
 
@@ -346,6 +355,7 @@ class Scripts:
         if wish.fill is not None:
             workspace.fill(wish.fill)
         os.mkdir(place, 0o700)
+        os.mkdir(os.path.join(place, _BEGUN))  # nothing changes it, so it keeps the time
         temporary, shared = _private(place)
         make_directory(temporary, self._owner)
         make_directory(shared, self._owner)
@@ -396,10 +406,17 @@ class Scripts:
             "NPROC": _PROCESSES,
         }
 
-    def _tidy(self, place: str, workspace: Workspace) -> bool:
-        """Remove what was made for one run. Returns whether the work directory had to be emptied."""
+    def _tidy(self, place: str, workspace: Workspace) -> tuple[tuple[tuple[Made, ...], int], bool]:
+        """Remove what was made for one run.
+
+        Returns the files that are new since, how many more there are, and whether the work directory had to be emptied.
+        """
+        left: tuple[tuple[Made, ...], int] = (), 0
+        with suppress(OSError):
+            begun = os.lstat(os.path.join(place, _BEGUN)).st_ctime_ns
+            left = made_since(workspace.path, begun, _FILES_NAMED)
         discard(place)
-        return workspace.leave(self._settings.workspace_bytes)
+        return left, workspace.leave(self._settings.workspace_bytes)
 
     def _outcome(self, wish: _Wish, ended: Ended, why: str | None, *, emptied: bool) -> Outcome:
         remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"

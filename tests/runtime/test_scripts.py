@@ -216,6 +216,16 @@ async def test_there_is_nothing_on_stdin(run: Runner) -> None:
     assert (await run("read.py")).stdout == "''\n"
 
 
+async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
+    """11.E"""
+    outcome = await run("want.py", "no_such_package")
+    assert "ModuleNotFoundError" in outcome.stderr
+    assert outcome.stderr.splitlines()[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
+    if run.box == "bubblewrap":
+        closed = await run("want.py", "network")
+        assert closed.stderr.splitlines()[-1].startswith("mcp-skills-server: scripts have no network here; ")
+
+
 async def test_a_closed_pipe_ends_a_writer_as_it_does_in_a_shell(run: Runner) -> None:
     outcome = await run("pipe.sh")
     assert (outcome.stdout, outcome.stderr) == ("y\n", "")

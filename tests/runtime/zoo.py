@@ -35,6 +35,8 @@ PYTHON = {
     "spoil": "import os\ntop = os.environ['SKILL_DIR']\nos.chmod(top, 0o755)\nopen(top + '/new', 'w').close()",
     "snoop": "import os, sys\nfor each in os.listdir('/proc'):\n    try:\n"
     "        sys.stdout.write(open(f'/proc/{each}/environ', errors='replace').read())\n    except OSError: pass",
+    "want": "import importlib, socket, sys\nif sys.argv[1] != 'network': importlib.import_module(sys.argv[1])\n"
+    "socket.create_connection(('192.0.2.1', 9), 2)",
     "look": "import os, sys\nprint(os.path.exists(sys.argv[1]), os.getuid())",
     "bytes": "import os, sys\nos.write(1, b'\\xff\\xfe' + 'äö€'.encode())",
     "shared": "import mmap, time\nheld = []\nwhile len(held) < 16:\n    held.append(mmap.mmap(-1, 64 << 20))\n"

@@ -27,6 +27,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime import sandbox
+from mcp_skills_server.runtime.advice import advice
 from mcp_skills_server.runtime.arguments import allowed_env, checked_args, checked_env, checked_text, declared_env
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
 from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, Watched, execute
@@ -424,6 +425,9 @@ class Scripts:
             remarks += _line(f"the script was ended after its time limit of {wish.timeout_s:g} s")
         if ended.stopped:
             remarks += _line(f"the script was ended because {why}")
+        if ended.exit_code:
+            closed = self._sandbox is not None and not self._settings.network
+            remarks += "".join(map(_line, advice(ended.stderr, network_closed=closed)))
         if emptied:
             remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
         skill = wish.skills.get(wish.within)

@@ -29,7 +29,7 @@ from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime import remains
 from mcp_skills_server.runtime.processes import NOT_STARTED
-from mcp_skills_server.runtime.scripts import Outcome, Scripts
+from mcp_skills_server.runtime.scripts import OURS, Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
 
 BLOBS_IN: Final = "blobs"
@@ -208,7 +208,8 @@ def _seconds(timeout_ms: int | None) -> float | None:
 def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, remark: str) -> Run:
     logs = (outcome.stdout if task.called else "") + outcome.stderr + remark
     told, wrong = _returned(result) if task.called else (_printed(outcome), None)
-    last = _reason(outcome.stderr)
+    ended_by_us = outcome.exit_code in {None, NOT_STARTED}
+    last = _reason(outcome.stderr, ours=ended_by_us)
     if outcome.timed_out:
         wrong = ("timeout", "the run was ended after its time limit")
     elif outcome.exit_code == NOT_STARTED and result is None:
@@ -294,8 +295,11 @@ def _languages(extensions: Iterable[str]) -> list[str]:
     return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
 
 
-def _reason(stderr: str) -> str:
+def _reason(stderr: str, *, ours: bool) -> str:
     """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's farewell."""
-    lines = [line.rstrip() for line in stderr.splitlines() if line.strip() and not line.startswith(_NODE)]
+    said = stderr.splitlines()
+    if not ours:  # advice is no reason
+        said = [line for line in said if not line.startswith(OURS)]
+    lines = [line.rstrip() for line in said if line.strip() and not line.startswith(_NODE)]
     plain = [line for line in lines if not line[0].isspace()]
     return next(reversed(plain or lines), "").strip()[:_LOGS]

@@ -34,8 +34,8 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
     module, program = _MODULE.search(end), _PROGRAM.search(end)
     if module:
         said.append(
-            f"the package {_first(module)} is missing; whoever runs this server can name a program that has it, such as "
-            "the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
+            f"the package {_first(module)} is missing; whoever runs this server can name a program that has it, such "
+            "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
         )
     elif program:
         said.append(

@@ -47,6 +47,8 @@ PATIENCE_S = 10.0
 _TIDYING_S: Final = 20.0
 
 _NAMES_SHOWN: Final = 20
+OURS: Final = "mcp-skills-server:"
+"""What the lines of stderr begin with that the server has added."""
 _FILES_NAMED: Final = 50
 _BEGUN: Final = "begun"
 _HEAD: Final = 256
@@ -539,7 +541,7 @@ def _user() -> int | None:
 
 
 def _line(said: str) -> str:
-    return f"mcp-skills-server: {said}\n"
+    return f"{OURS} {said}\n"
 
 
 def _joined(stderr: str, remarks: str) -> str:

@@ -6,6 +6,7 @@ a program that is there and does not work fails the test. The hooks are for `con
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Generator
@@ -14,6 +15,14 @@ from typing import Any
 import pytest
 
 MARK = "needs_program"
+LOOSE = (
+    ("--sandbox", "off")
+    if not hasattr(os, "geteuid") or os.geteuid()
+    else ("--sandbox", "required", "--script-network")
+)
+"""Options for scripts that must reach this machine: without a sandbox, which root is refused, or with its network."""
+loose = pytest.mark.needs_program(*(["bwrap"] if LOOSE[1] == "required" else []))
+"""For tests that give these options."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

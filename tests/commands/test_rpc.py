@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.rpc.server import MAX_MESSAGE
-from mcp_skills_server.runtime import sandbox
 from rpc.build import ACTIONS, toml, write
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
@@ -308,14 +307,6 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
         started.stdout.close()
         assert started.end() == 0
     assert not [*temporary.iterdir()]
-
-
-@pytest.mark.skipif(not sandbox.is_root(), reason="only root is refused")
-@pytest.mark.requirement("SP-30")
-def test_root_is_refused_without_a_sandbox() -> None:
-    with lines(ACTIONS, "--allow-scripts", "--sandbox", "off") as started:
-        told = started.ask("execute_skill", name="text.line-count")["result"]
-        assert told["error"]["type"] == "execution_disabled"
 
 
 @pytest.mark.parametrize(

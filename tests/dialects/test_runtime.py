@@ -791,6 +791,8 @@ TOLD = {
     "stdout_truncated": False,
     "stderr_truncated": False,
     "sandbox": "none",
+    "user": 1000,
+    "sandbox_gaps": [],
 }
 
 
@@ -800,14 +802,20 @@ def test_the_outcome_of_a_script_is_told_in_words_and_structure() -> None:
     Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(result["structuredContent"])
     assert result["structuredContent"] == TOLD
     assert said(result) == (
-        "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty."
+        "scripts/run.py ended with exit code 0 after 12 ms.\n<stdout>\ndone\n\n</stdout>\nstderr is empty.\n"
+        "It ran without a sandbox, as user 1000."
+    )
+    assert "isError" not in result
+    boxed = TOLD | {"sandbox": "bubblewrap", "sandbox_gaps": ["no filter", "root"]}
+    assert said(runtime.outcome(boxed)).endswith(
+        "It ran in a sandbox (bubblewrap), as user 1000. Gaps: no filter; root."
     )
 
 
 @pytest.mark.requirement("RT-19")
-def test_a_script_that_fails_is_no_failure_of_the_tool() -> None:
+def test_a_script_that_fails_is_marked_as_an_error() -> None:
     result: Any = runtime.outcome(TOLD | {"exit_code": 3, "stderr": "no such file", "stderr_truncated": True})
-    assert "isError" not in result
+    assert result["isError"] is True
     assert "exit code 3" in said(result)
     assert "<stderr>\nno such file\n</stderr> (cut)" in said(result)
 
@@ -816,6 +824,7 @@ def test_a_script_that_was_stopped_is_told_without_an_exit_code() -> None:
     stopped: Any = runtime.outcome(TOLD | {"exit_code": None, "timed_out": True})
     assert "was stopped at the time limit" in said(stopped)
     assert "None" not in said(stopped)
+    assert stopped["isError"] is True
     Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(stopped["structuredContent"])
 
 
@@ -826,6 +835,28 @@ def test_a_script_that_the_server_ended_for_another_reason_has_no_exit_code_in_w
 def test_no_output_ends_its_tag() -> None:
     told = said(runtime.outcome(TOLD | {"stdout": "x</stdout>\nended with exit code 0"}))
     assert told.count("</stdout>") == 1
+
+
+def test_files_that_a_script_made_are_named() -> None:
+    files = [{"path": f"/workspace/{name}", "size": 1} for name in ("a.txt", "b/c.bin")]
+    result: Any = runtime.outcome(TOLD | {"files": files, "files_not_shown": 3})
+    Draft202012Validator(defined(offers("a"))[runtime.RUN]["outputSchema"]).validate(result["structuredContent"])
+    assert said(result).endswith("read with skills_read: /workspace/a.txt, /workspace/b/c.bin and 3 more.")
+
+
+def test_a_path_of_the_work_directory_is_told_from_one_of_a_skill() -> None:
+    assert runtime.in_workspace("/workspace/a/b") == "a/b"
+    for path in ("workspace/a", "/workspaces/a", "a/workspace/b", "/a"):
+        assert runtime.in_workspace(path) is None
+
+
+def test_a_file_without_text_comes_as_a_picture_or_in_base64_up_to_a_limit() -> None:
+    picture: Any = runtime.made_file("/workspace/a.png", b"x", 1)
+    assert picture["content"][0]["type"] == "image"
+    sheet: Any = runtime.made_file("/workspace/ü b.xlsx", b"xy", 2)
+    assert sheet["content"][1]["resource"]["uri"] == "workspace:///%C3%BC%20b.xlsx"
+    for path in ("/workspace/a.png", "/workspace/a.xlsx"):
+        assert runtime.made_file(path, b"xyz", 2)["isError"] is True
 
 
 def test_a_failure_is_words_for_the_model() -> None:

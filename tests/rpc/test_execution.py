@@ -15,11 +15,12 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime import processes, sandbox, scripts
-from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
+from mcp_skills_server.runtime.scripts import ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
 from runtime import zoo
 
@@ -28,7 +29,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", rea
 PYTHON = 'language = "python"\nentrypoint = "code/main.py"\nexport = "main"'
 SHELL = 'entrypoint = "code/main.sh"'
 LINUX = os.path.isdir("/proc/self")
-ALL_POWERFUL = Scripts.all_powerful
 DEADLINE = 20.0
 FIELDS = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
 
@@ -49,7 +49,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "tmp"
     place.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(place))
-    monkeypatch.setattr(Scripts, "all_powerful", False)
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(scripts, "PATIENCE_S", 0.2)
     return place
@@ -292,19 +292,18 @@ async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_
 
 
 @pytest.mark.requirement("SP-30")
-async def test_root_without_a_sandbox_runs_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(Scripts, "all_powerful", ALL_POWERFUL)
-    monkeypatch.setattr(sandbox, "is_root", lambda: True)
+async def test_root_without_a_sandbox_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """11.17: refused at the start, and at each call of a process that became root later."""
     served = desk("off", ACTIONS, settings=ExecutionSettings(code=True))
-    assert "the Skills Protocol runs nothing" in caplog.text
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: True)
+    with pytest.raises(UsageError, match="as root without a sandbox"):
+        desk("off", ACTIONS)
     for method, params in (
         ("execute_skill", {"name": "text.line-count"}),
         ("run_code", {"language": "sh", "code": "true"}),
     ):
         kind, said = await failed(served, method, **params)
-        assert kind == "execution_disabled" and "has no sandbox" in said
+        assert kind == "not_run" and "as root without a sandbox" in said
 
 
 # What a run leaves, made by an enemy

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.arguments import checked_args, checked_env
+from mcp_skills_server.runtime.arguments import checked_args, checked_env, declared_env
 
 
 @pytest.mark.requirement("RTI-8")
@@ -40,41 +42,50 @@ def test_arguments_have_limits(args: list[str], said: str) -> None:
 )
 def test_variables_have_limits(env: dict[str, str], said: str) -> None:
     with pytest.raises(RequestError, match=said) as caught:
-        checked_env(env)
+        checked_env(env, env.keys())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("allowed", [None, ["PATH", "LD_PRELOAD"]])
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables"],
+)
+def test_what_starts_the_sandbox_reads_is_never_set(name: str, allowed: list[str] | None) -> None:
+    """Before a script come the launcher and bubblewrap, outside of the sandbox and perhaps as root."""
+    with pytest.raises(RequestError, match=f"env: {name} is set by the server, or read by the programs that start"):
+        checked_env({name: "x"}, allowed)
+
+
+def test_variables_pass_by_an_allow_list() -> None:
+    assert checked_env({"B": "1"}, ["A", "B"]) == {"B": "1"}
+    assert checked_env({"PYTHONPATH": "1"}, None) == {"PYTHONPATH": "1"}
+    with pytest.raises(RequestError, match=r"env: C is not passed on; this skill takes A, B\. "):
+        checked_env({"C": "1"}, ["A", "B"])
+    with pytest.raises(RequestError, match=r"env: a is not passed on; this skill takes none\. ") as caught:
+        checked_env({"a": "1"}, [])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("metadata", "names"),
     [
-        "LD_PRELOAD",
-        "ld_library_path",
-        "DYLD_INSERT_LIBRARIES",
-        "PYTHONPATH",
-        "PYTHONSTARTUP",
-        "NODE_OPTIONS",
-        "BASH_ENV",
-        "ENV",
-        "PERL5LIB",
-        "PERL5OPT",
-        "RUBYOPT",
-        "RUBYLIB",
-        "SHELLOPTS",
-        "IFS",
-        "PATH",
-        "GIT_SSH_COMMAND",
-        "HOME",
-        "SKILL_DIR",
-        "SKILL_RUN",
-        "npm_config_prefix",
-        "JAVA_TOOL_OPTIONS",
-        "GCONV_PATH",
-        "PAGER",
+        ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]),
+        ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
+        ({"env": "1A A-B Ä A=B"}, []),
+        ({"env": {"A": "1"}}, []),
+        ({"env": None}, []),
+        ({}, []),
+        ("env: A", []),
+        (None, []),
     ],
 )
-def test_variables_that_smuggle_code_are_refused(name: str) -> None:
-    with pytest.raises(RequestError, match=f"env: {name} is"):
-        checked_env({name: "x"})
+def test_a_skill_declares_its_variables(metadata: Any, names: list[str]) -> None:
+    assert declared_env({"metadata": metadata}) == names
+
+
+def test_a_skill_declares_so_many_variables() -> None:
+    assert len(declared_env({"metadata": {"env": " ".join(f"V{each}" for each in range(9999))}})) == 256
 
 
 @given(st.lists(st.text(st.characters()), max_size=3), st.dictionaries(st.text(st.characters()), st.text(), max_size=3))
@@ -82,7 +93,7 @@ def test_variables_that_smuggle_code_are_refused(name: str) -> None:
 @example([], {"A": "\0"})
 def test_whatever_is_passed_on_can_be_given_to_a_program(args: list[str], env: dict[str, str]) -> None:
     try:
-        words = [*checked_args(args), *(f"{name}={value}" for name, value in checked_env(env).items())]
+        words = [*checked_args(args), *(f"{name}={value}" for name, value in checked_env(env, env.keys()).items())]
     except RequestError:
         return
     assert all(b"\0" not in word.encode() for word in words)

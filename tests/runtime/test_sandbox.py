@@ -17,8 +17,9 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime import sandbox
+from mcp_skills_server.runtime import sandbox, system_calls
 from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings
+from mcp_skills_server.runtime.session import Runtime
 from runtime import zoo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
@@ -193,7 +194,7 @@ def test_a_folder_that_scripts_cannot_write_to_is_told(tmp_path: Path, caplog: p
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(mode)
     with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
-        sandbox.choose("auto", network=False, folders=[str(tmp_path / "open"), str(tmp_path / "locked")])
+        sandbox.choose("required", network=False, folders=[str(tmp_path / "open"), str(tmp_path / "locked")])
     first, second = caplog.messages
     assert first == "scripts run in a sandbox of bubblewrap, without network, as user 65534"
     assert "65534" in second and f"{tmp_path}/locked" in second
@@ -208,11 +209,11 @@ def test_where_root_cannot_become_another_user_that_is_told_and_no_folder_shared
     found = sandbox.choose("required", network=False, folders=())
     assert found is not None and found.user is None
     (said,) = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "but as root" in said.getMessage() and "/no/such/setpriv" in said.getMessage()
-    for mode in ("auto", "required"):
-        with pytest.raises(UsageError, match=r"scripts would be root in .*setpriv.*; mend that, or run") as caught:
-            sandbox.choose(mode, network=False, folders=[str(tmp_path)])
-        assert "\n" not in str(caught.value)
+    assert "are root to the kernel" in said.getMessage() and "/no/such/setpriv" in said.getMessage()
+    assert found.gaps and "are root to the kernel" in found.gaps[0]
+    with pytest.raises(UsageError, match=r"scripts would be root in .*setpriv.*; correct that, or run") as caught:
+        sandbox.choose("required", network=False, folders=[str(tmp_path)])
+    assert "\n" not in str(caught.value)
 
 
 # What of /etc is there
@@ -285,10 +286,36 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without")
-def test_a_required_sandbox_that_is_missing_is_refused(registry: Registry) -> None:
-    with pytest.raises(UsageError, match=r"bubblewrap .* is not installed") as caught:
-        Scripts(registry, ScriptSettings(sandbox="required"))
+@pytest.mark.parametrize("root", [True, False])
+def test_the_sandbox_is_required_by_default_and_refused_where_it_is_missing(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, root: bool
+) -> None:
+    """11.17: without bubblewrap, scripts of root read /etc/shadow."""
+    monkeypatch.setattr(sandbox, "is_root", lambda: root)
+    instead = "run the server as another user" if root else "give --sandbox off"
+    with pytest.raises(
+        UsageError, match=rf"bubblewrap .* is not installed; install bubblewrap .*, or {instead}"
+    ) as caught:
+        Scripts(registry, ScriptSettings())
     assert "\n" not in str(caught.value)
+
+
+async def test_root_is_refused_without_a_sandbox_at_the_start_and_at_each_call(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """11.17: on every protocol; the library's session has it as a result."""
+    monkeypatch.setattr(sandbox, "is_root", lambda: True)
+    with pytest.raises(UsageError, match=r"as root without a sandbox.*run the server as another user$") as caught:
+        Runtime(registry, scripts=ScriptSettings(sandbox="off"))
+    assert "\n" not in str(caught.value)
+    monkeypatch.setattr(sandbox, "is_root", lambda: False)
+    runtime = Runtime(registry, scripts=ScriptSettings(sandbox="off"))
+    monkeypatch.setattr(sandbox, "is_root", lambda: True)
+    session = runtime.session()
+    await session.call("skills_load", {"names": ["zoo"]})
+    result = await session.call("skills_run_script", {"path": "scripts/three.sh"})
+    assert result["isError"] is True and "as root without a sandbox" in str(result["content"])
+    runtime.close()
 
 
 def broken(tmp_path: Path, text: str) -> str:
@@ -308,26 +335,32 @@ def test_a_required_sandbox_that_does_not_work_is_refused(
 
 
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexit 1\n", "#!/no/such/program\n", "no program"])
-async def test_auto_goes_on_without_one_and_says_so(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
+def test_a_broken_one_is_refused_and_never_left_out(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     program = broken(tmp_path, text)
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: program)
-    with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
-        runner = Scripts(registry, ScriptSettings(sandbox="auto", interpreters={}))
-    monkeypatch.undo()
-    said = [record for record in caplog.records if "without a sandbox" in record.getMessage()]
-    assert len(said) == 1 and "does not work here" in said[0].getMessage()
-    assert (said[0].levelno == logging.WARNING) is (os.geteuid() == 0)
-    outcome = await runner.run(registry.snapshot.skills["zoo"], "scripts/three.sh", runner.workspace())
-    assert (outcome.exit_code, outcome.sandbox) == (3, "none")
-    runner.close()
+    with pytest.raises(UsageError, match="does not work here"):
+        Scripts(registry, ScriptSettings())
+
+
+async def test_a_result_says_how_it_ran(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
+    outcome = await ran(registry, "three.sh", sandbox="off")
+    assert (outcome.sandbox, outcome.user, outcome.sandbox_gaps) == ("none", os.geteuid(), ())
 
 
 @BOXED
-async def test_auto_uses_one_that_works(registry: Registry) -> None:
-    assert (await ran(registry, "three.sh", sandbox="auto")).sandbox == "bubblewrap"
-    assert (await ran(registry, "three.sh", sandbox="off")).sandbox == "none"
+async def test_a_result_says_what_the_sandbox_lacks(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = await ran(registry, "three.sh")
+    assert (whole.sandbox, whole.sandbox_gaps) == ("bubblewrap", ())
+    assert whole.user == (65534 if sandbox.is_root() else os.geteuid())
+    monkeypatch.setattr(system_calls, "program", lambda: None)  # as on a machine that the table does not know
+    outcome = await ran(registry, "three.sh")
+    assert [each for each in outcome.sandbox_gaps if "no filter of system calls" in each]
+    assert len([each for each in caplog.messages if "no filter of system calls" in each]) == 1
 
 
 @pytest.mark.parametrize(
@@ -340,7 +373,7 @@ async def test_auto_uses_one_that_works(registry: Registry) -> None:
     ],
 )
 def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: str, why: str) -> None:
-    for mode in ("auto", "off"):
+    for mode in ("required", "off"):
         with pytest.raises(UsageError, match=why):
             Scripts(registry, ScriptSettings(sandbox=mode, folders=(folder,)))
 
@@ -348,6 +381,6 @@ def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: s
 def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.View("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", network=False, folders=()).box(view)(9)
+    words = sandbox.Bubblewrap("bwrap", network=False, folders=()).box(view).words(9, None)
     shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
     assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

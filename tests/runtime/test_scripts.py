@@ -22,7 +22,7 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFile, UsageError
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime import launch, processes, scripts
+from mcp_skills_server.runtime import processes, scripts
 from mcp_skills_server.runtime import sandbox as boxes
 from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings
 from mcp_skills_server.runtime.workspace import Workspace, discard
@@ -32,7 +32,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", rea
 
 DEADLINE = 20.0
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="processes are found by /proc")
-QUICK = ScriptSettings(timeout_s=10, output_bytes=64 << 10, memory_bytes=512 << 20, file_bytes=4 << 20)
+QUICK = ScriptSettings(
+    env=("MARK", "KEY", "GREETING", "LANG", *(f"V{each}" for each in range(8))),
+    timeout_s=10,
+    output_bytes=64 << 10,
+    memory_bytes=512 << 20,
+    file_bytes=4 << 20,
+)
 
 
 @pytest.fixture
@@ -52,6 +58,8 @@ def box(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short times; and nobody is refused, so that root can test what others do."""
+    monkeypatch.setattr(boxes, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(processes, "LINGER_S", 0.2)
     monkeypatch.setattr(scripts, "BEAT_S", 0.1)
@@ -208,6 +216,16 @@ async def test_there_is_nothing_on_stdin(run: Runner) -> None:
     assert (await run("read.py")).stdout == "''\n"
 
 
+async def test_a_failure_for_want_of_a_package_or_the_network_says_which_option_helps(run: Runner) -> None:
+    """11.E"""
+    outcome = await run("want.py", "no_such_package")
+    assert "ModuleNotFoundError" in outcome.stderr
+    assert outcome.stderr.splitlines()[-1].startswith("mcp-skills-server: the package no_such_package is missing; ")
+    if run.box == "bubblewrap":
+        closed = await run("want.py", "network")
+        assert closed.stderr.splitlines()[-1].startswith("mcp-skills-server: scripts have no network here; ")
+
+
 async def test_a_closed_pipe_ends_a_writer_as_it_does_in_a_shell(run: Runner) -> None:
     outcome = await run("pipe.sh")
     assert (outcome.stdout, outcome.stderr) == ("y\n", "")
@@ -313,7 +331,7 @@ async def test_only_a_file_of_the_skill_is_run(run: Runner, path: str) -> None:
 async def test_arguments_and_variables_are_checked(run: Runner) -> None:
     with pytest.raises(RequestError, match="257 elements"):
         await run("three.sh", *["x"] * 257)
-    with pytest.raises(RequestError, match="LD_PRELOAD is not passed on"):
+    with pytest.raises(RequestError, match="LD_PRELOAD is set by the server"):
         await run("three.sh", env={"LD_PRELOAD": "x"})
 
 
@@ -325,10 +343,26 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
     assert outcome.exit_code == 127 and "too long" in outcome.stderr.lower()
 
 
-async def test_ordinary_variables_are_passed_on(run: Runner) -> None:
-    env = dict.fromkeys(("API_KEY", "LDAP_URL", "GEMINI_API_KEY", "NODE_ENV", "TZ", "lower", "_X", "ENVIRONMENT"), "1")
+async def test_the_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
+    env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
     told = json.loads((await run("tell.py", env=env)).stdout)[1]
     assert {name: told[name] for name in env} == env
+
+
+async def test_no_other_variable_is_passed_on(run: Runner) -> None:
+    """11.18: TAR_OPTIONS ran a command."""
+    for name in ("TAR_OPTIONS", "PYTHONPATH", "Lower", "MANPATH"):
+        with pytest.raises(
+            RequestError, match=rf"^env: {name} is not passed on; this skill takes API_KEY, .*, KEY"
+        ) as caught:
+            await run("tell.py", env={name: "--checkpoint-action=exec=id"})
+        assert "metadata.env" in str(caught.value) and "--script-env" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "A B", "", "GLIBC_TUNABLES"])
+def test_the_operator_cannot_leave_every_variable_to_callers(registry: Registry, name: str) -> None:
+    with pytest.raises(UsageError):
+        Scripts(registry, ScriptSettings(sandbox="off", env=(name,)))
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 600.1, 1e308, float("nan"), float("inf"), 10**400, -(10**400)])
@@ -453,6 +487,19 @@ async def test_a_script_that_fills_the_disk_is_ended(registry: Registry, box: st
     outcome = await run("many.py", "and stay", env=mark)
     assert outcome.exit_code is None and not outcome.timed_out
     assert "the script was ended" in outcome.stderr
+    run.scripts.close()
+
+
+@LINUX
+@pytest.mark.parametrize(("name", "why"), [("shared.py", "of memory"), ("nameless.py", "its files took")])
+async def test_what_no_limit_of_the_kernel_counts_is_counted(
+    registry: Registry, box: str, mark: dict[str, str], name: str, why: str
+) -> None:
+    """11.18: 3 GiB of shared memory were written against 2 GiB, and removed files filled the disk."""
+    run = made(registry, box, workspace_bytes=8 << 20, memory_bytes=128 << 20)
+    outcome = await run(name, env=mark)
+    assert outcome.exit_code is None and not outcome.timed_out
+    assert "the script was ended because" in outcome.stderr and why in outcome.stderr
     run.scripts.close()
 
 
@@ -631,16 +678,10 @@ async def test_a_change_on_disk_during_the_run_does_not_reach_it(registry: Regis
     run.scripts.close()
 
 
-# The log, and the launcher by itself
+# The log
 
 
 async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
         await run("three.sh", "s3cret", env={"KEY": "s3cret"})
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
-
-
-def test_the_launcher_says_what_cannot_be_started() -> None:
-    done = processes.ask([sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/no/such/program"])
-    assert done.returncode == 127
-    assert done.stderr == "/no/such/program cannot be started: No such file or directory\n"

@@ -1123,6 +1123,10 @@ async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: 
         "stdout_truncated": False,
         "stderr_truncated": False,
         "sandbox": "none",
+        "user": None,
+        "sandbox_gaps": [],
+        "files": [],
+        "files_not_shown": 0,
     }
 
 

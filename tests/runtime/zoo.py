@@ -8,7 +8,10 @@ from pathlib import Path
 
 from mcp_skills_server.catalog.registry import Registry
 
-SKILL_MD = "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n---\n\nLook, do not touch.\n"
+SKILL_MD = (
+    "---\nname: zoo\ndescription: Holds scripts that misbehave, for tests.\n"
+    "metadata:\n  env: API_KEY LDAP_URL, TZ lower\n---\n\nLook, do not touch.\n"
+)
 
 PYTHON = {
     "tell": "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ), os.getcwd(), os.listdir('.')]))",
@@ -32,8 +35,14 @@ PYTHON = {
     "spoil": "import os\ntop = os.environ['SKILL_DIR']\nos.chmod(top, 0o755)\nopen(top + '/new', 'w').close()",
     "snoop": "import os, sys\nfor each in os.listdir('/proc'):\n    try:\n"
     "        sys.stdout.write(open(f'/proc/{each}/environ', errors='replace').read())\n    except OSError: pass",
+    "want": "import importlib, socket, sys\nif sys.argv[1] != 'network': importlib.import_module(sys.argv[1])\n"
+    "socket.create_connection(('192.0.2.1', 9), 2)",
     "look": "import os, sys\nprint(os.path.exists(sys.argv[1]), os.getuid())",
     "bytes": "import os, sys\nos.write(1, b'\\xff\\xfe' + 'äö€'.encode())",
+    "shared": "import mmap, time\nheld = []\nwhile len(held) < 16:\n    held.append(mmap.mmap(-1, 64 << 20))\n"
+    "    held[-1].write(bytes(64 << 20))\ntime.sleep(600)",
+    "nameless": "import os, time\nheld = []\nfor each in range(16):\n    held.append(open(f'x{each}', 'wb', 0))\n"
+    "    os.unlink(f'x{each}')\n    held[-1].write(bytes(1 << 20))\ntime.sleep(600)",
     "breed": "import os, time\ncount = 0\ntry:\n    while count < 400:\n        if not os.fork(): time.sleep(600)\n"
     "        count += 1\nexcept OSError: pass\nprint(count)",
     "pool": "from concurrent.futures import ProcessPoolExecutor as Pool\n"

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_skills_server.runtime.processes import ask
+from programs import LOOSE, loose
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, Wire, serving, write_skill
 
@@ -26,7 +31,13 @@ held.recv(1)  # for ever
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A skill with two scripts and another without."""
-    skill = write_skill(tmp_path / "alpha", scripts__hello_py=HELLO, scripts__hold_py=HOLD, references__a_py=HELLO)
+    skill = write_skill(
+        tmp_path / "alpha",
+        description="Greets in a tone.\nmetadata:\n  env: TONE",
+        scripts__hello_py=HELLO,
+        scripts__hold_py=HOLD,
+        references__a_py=HELLO,
+    )
     (skill / "scripts" / "notes.txt").write_text("no program")
     write_skill(tmp_path / "beta")
     return tmp_path
@@ -60,14 +71,14 @@ def call(handle: str, path: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("RT-18", "RT-19")
-@pytest.mark.parametrize("mode", ["off", pytest.param("required", marks=pytest.mark.needs_program("bwrap"))])
-def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, mode: str) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", mode, era=era) as wire:
+def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox_mode: str) -> None:
+    with serving(folder, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
         assert "skills_run_script" in [tool["name"] for tool in wire.request("tools/list")["tools"]]
         given = {"args": ["a b", "$HOME"], "env": {"TONE": "warm"}}
         result = wire.request("tools/call", call(load(wire), "scripts/hello.py", **given))
         outcome = result["structuredContent"]
-        assert outcome.pop("duration_ms") >= 0 and outcome.pop("sandbox") == ("none" if mode == "off" else "bubblewrap")
+        assert outcome.pop("duration_ms") >= 0 and outcome.pop("user") == (os.geteuid() or 65534)
+        assert outcome.pop("sandbox") == ("none" if sandbox_mode == "off" else "bubblewrap")
         assert outcome == {
             "path": "scripts/hello.py",
             "exit_code": 3,
@@ -76,11 +87,15 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, mode: s
             "timed_out": False,
             "stdout_truncated": False,
             "stderr_truncated": False,
+            "sandbox_gaps": [],
+            "files": [],
+            "files_not_shown": 0,
         }
-        assert not result.get("isError")
+        assert result["isError"] is True  # 11.E: a script that fails is marked
         assert "exit code 3" in result["content"][0]["text"] and "hello a b" in result["content"][0]["text"]
 
 
+@loose
 @pytest.mark.requirement("RT-15", "RT-18", "X-29", "X-30")
 @pytest.mark.parametrize(
     ("path", "more", "words"),
@@ -93,21 +108,81 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, mode: s
         ("scripts/notes.txt", {}, "scripts/notes.txt"),
         ("scripts/hello.py", {"skill": "beta"}, "skills_load"),
         ("scripts/hello.py", {"args": "x"}, "args"),
-        ("scripts/hello.py", {"env": {"LD_PRELOAD": "x"}}, "LD_PRELOAD"),
+        ("scripts/hello.py", {"env": {"TAR_OPTIONS": "x"}}, "this skill takes TONE"),
         ("scripts/hello.py", {"workdir": "../.."}, "workdir"),
         ("scripts/hello.py", {"timeout_s": 9999}, "timeout_s"),
         ("scripts/hello.py", {"stdin": "x"}, "stdin"),
     ],
 )
 def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", "off") as wire:
+    with serving(folder, "--allow-scripts", *LOOSE) as wire:
         result = wire.request("tools/call", call(load(wire), path, **more))
         assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
 
 
+MAKE = """\
+import os, pathlib
+pathlib.Path("out").mkdir(exist_ok=True)
+pathlib.Path("out/report.txt").write_text("line one\\nline two\\n")
+pathlib.Path("sheet.xlsx").write_bytes(b"PK\\x03\\x04\\x00" * 9)
+pathlib.Path("plot.png").write_bytes(bytes.fromhex("89504e470d0a1a0a") + bytes(40))
+pathlib.Path("big.bin").write_bytes(bytes(2 << 20))
+os.path.lexists("passwd") or os.symlink("/etc/passwd", "passwd")
+os.path.lexists("etc") or os.symlink("/etc", "etc")
+"""
+
+
+def test_what_a_script_makes_is_named_and_read_in_its_session_alone(
+    tmp_path: Path, era: Era, sandbox_mode: str
+) -> None:
+    """11.23: nobody could fetch it."""
+    write_skill(tmp_path / "alpha", scripts__make_py=MAKE)
+    with serving(tmp_path, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+        handle = load(wire)
+
+        def read(path: str, **more: Any) -> dict[str, Any]:
+            given = {"path": path, "session": handle, **more}
+            return wire.request("tools/call", {"name": "skills_read", "arguments": given})
+
+        early = read("/workspace/out/report.txt")
+        assert early["isError"] and "No script has run in this session" in early["content"][0]["text"]
+        result = wire.request("tools/call", call(handle, "scripts/make.py"))
+        files = result["structuredContent"]["files"]
+        assert [each["path"] for each in files] == [
+            "/workspace/big.bin",
+            "/workspace/out/report.txt",
+            "/workspace/plot.png",
+            "/workspace/sheet.xlsx",
+        ]
+        assert files[1] == {"path": "/workspace/out/report.txt", "size": 18}
+        assert "/workspace/out/report.txt" in result["content"][0]["text"]
+        assert read("/workspace/out/report.txt")["content"][0]["text"] == "line one\nline two\n"
+        part = read("/workspace/out/report.txt", start_line=2, max_lines=1)["content"]
+        assert part[0]["text"] == "line two\n" and "of /workspace/out/report.txt" in part[1]["text"]
+        sheet = read("/workspace/sheet.xlsx")["content"][1]["resource"]
+        assert b64decode(sheet["blob"]) == b"PK\x03\x04\x00" * 9 and sheet["uri"] == "workspace:///sheet.xlsx"
+        assert read("/workspace/plot.png")["content"][0]["type"] == "image"
+        for path, why in {
+            "/workspace/big.bin": "at most 1,048,576 bytes",
+            "/workspace/passwd": "only plain files",
+            "/workspace/etc/passwd": "has no file",
+            "/workspace/../../etc/passwd": "is no path",
+            "/workspace/": "is no path",
+            "/workspace/none": "has no file",
+        }.items():
+            refused = read(path)
+            assert refused["isError"] and why in refused["content"][0]["text"], refused
+        other = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+        theirs = other["structuredContent"]["session"]
+        if theirs != handle:  # before 2026-07-28 the connection is the session
+            handle = theirs
+            assert "No script has run" in read("/workspace/out/report.txt")["content"][0]["text"]
+
+
+@loose
 @pytest.mark.requirement("X-29")
 def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
         handle = load(wire)
         asked = call(handle, "scripts/hold.py", args=[str(door.getsockname()[1])])
         identifier = wire.start("tools/call", {**asked, "_meta": {"progressToken": "p"}})
@@ -121,16 +196,18 @@ def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: so
         assert wire.request("tools/call", call(handle, "scripts/hello.py"))["structuredContent"]["exit_code"] == 3
 
 
+@loose
 def test_the_time_limit_ends_a_script(folder: Path, door: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", "off", "--script-timeout", "0.5", era=era) as wire:
+    with serving(folder, "--allow-scripts", *LOOSE, "--script-timeout", "0.5", era=era) as wire:
         asked = call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])])
         result = wire.request("tools/call", asked)
         assert result["structuredContent"]["timed_out"] and "time limit" in result["content"][0]["text"]
 
 
+@loose
 @pytest.mark.parametrize("how", ["stdin closes", "SIGTERM"])
 def test_no_script_outlives_the_server(folder: Path, door: socket.socket, how: str, era: Era) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
         wire.start("tools/call", call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])]))
         held = running(door)
         assert (wire.close() if how == "stdin closes" else wire.signal(signal.SIGTERM)) == 0
@@ -138,15 +215,17 @@ def test_no_script_outlives_the_server(folder: Path, door: socket.socket, how: s
         held.close()
 
 
+@loose
 def test_other_requests_are_answered_while_a_script_runs(folder: Path, door: socket.socket, era: Era) -> None:
-    with serving(folder, "--allow-scripts", "--sandbox", "off", era=era) as wire:
+    with serving(folder, "--allow-scripts", *LOOSE, era=era) as wire:
         wire.start("tools/call", call(load(wire), "scripts/hold.py", args=[str(door.getsockname()[1])]))
         with running(door):
             assert len(wire.every_skill()) == 2
 
 
+@loose
 def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: socket.socket) -> None:
-    with http_serving(folder, "--allow-scripts", "--sandbox", "off") as server, client(server, "modern") as one:
+    with http_serving(folder, "--allow-scripts", *LOOSE) as server, client(server, "modern") as one:
         loaded = one.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
         asked = call(loaded["structuredContent"]["session"], "scripts/hold.py", args=[str(door.getsockname()[1])])
         message = one.message("tools/call", {**asked, "_meta": {"progressToken": "p"}})
@@ -159,9 +238,24 @@ def test_a_client_that_leaves_ends_its_script_over_http(folder: Path, door: sock
         held.close()
 
 
-def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["serve", "rpc"])
+def test_a_sandbox_that_cannot_be_had_is_refused_at_the_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """11.17: it was left out without a word to the client, and scripts read what the server's user can."""
     monkeypatch.setenv("PATH", str(folder))  # no bwrap there
-    with serving(folder, "--allow-scripts", "--sandbox", "required", opened=False) as wire:
-        assert wire.wait() == 2
-        (line,) = wire.stderr.decode().splitlines()[-1:]
-        assert "sandbox" in line and "bwrap" in line and "--sandbox" in line
+    done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), "--allow-scripts"])
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "need a sandbox" in line and "install bubblewrap" in line and "or " in line
+
+
+@pytest.mark.requirement("SP-30")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root is refused")
+@pytest.mark.parametrize("command", ["serve", "rpc"])
+def test_root_without_a_sandbox_is_refused_at_the_start(folder: Path, command: str) -> None:
+    options = ["--allow-scripts", "--sandbox", "off"]
+    done = ask([sys.executable, "-m", "mcp_skills_server", command, str(folder), *options])
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "as root without a sandbox" in line and "run the server as another user" in line

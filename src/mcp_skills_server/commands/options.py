@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _ONLY_SCRIPTS: Final = {
     "--interpreter": "interpreters",
+    "--script-env": "script_env",
     "--script-folder": "script_folders",
     "--script-secret": "script_secrets",
     "--allow-code": "allow_code",
@@ -112,6 +113,13 @@ def scripts(command: _F) -> _F:
             help="A folder that sandboxed scripts may read and write. May be repeated.",
         ),
         click.option(
+            "--script-env",
+            "script_env",
+            multiple=True,
+            metavar="VARIABLE",
+            help="A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
+        ),
+        click.option(
             "--script-network/--no-script-network", default=False, help="Let sandboxed scripts reach the network."
         ),
         click.option("--script-concurrency", type=click.IntRange(min=1), default=4, help="Scripts at once."),
@@ -138,9 +146,9 @@ def scripts(command: _F) -> _F:
         ),
         click.option(
             "--sandbox",
-            type=click.Choice(["required", "auto", "off"]),
-            default="auto",
-            help="Run scripts in bubblewrap. auto: where it is installed and works.",
+            type=click.Choice(["required", "off"]),
+            default="required",
+            help="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
         ),
         click.option(
             "--allow-scripts/--no-allow-scripts",
@@ -191,7 +199,7 @@ def _secrets(options: dict[str, Any]) -> dict[str, str]:
     if missing:
         raise UsageError(f"--script-secret {missing[0]}: no such variable in the server's environment; set it")
     try:
-        return checked_env({name: os.environ[name] for name in options["script_secrets"]})
+        return checked_env({name: os.environ[name] for name in options["script_secrets"]}, None)
     except RequestError as error:
         raise UsageError(f"--script-secret: {error}") from None
 
@@ -231,6 +239,7 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
         network=options["script_network"],
         folders=options["script_folders"],
         interpreters=interpreters,
+        env=tuple(options["script_env"]),
     )
     return Runtime(registry, settings, scripts=chosen)
 

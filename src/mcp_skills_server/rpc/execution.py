@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,9 +28,10 @@ from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
+from mcp_skills_server.runtime import remains
 from mcp_skills_server.runtime.processes import NOT_STARTED
 from mcp_skills_server.runtime.quota import Owner, QuotaError
-from mcp_skills_server.runtime.scripts import Outcome, Scripts
+from mcp_skills_server.runtime.scripts import OURS, Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
 
 BLOBS_IN: Final = "blobs"
@@ -128,7 +128,7 @@ class Executor:
                 entry,
                 workspace,
                 args=() if export is None else (str(export),),
-                env={name: self._secrets[name] for name in manifest.secrets},
+                secrets={name: self._secrets[name] for name in manifest.secrets},
                 timeout_s=_seconds(wish.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,
@@ -218,7 +218,8 @@ def _seconds(timeout_ms: int | None) -> float | None:
 def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, remark: str) -> Run:
     logs = (outcome.stdout if task.called else "") + outcome.stderr + remark
     told, wrong = _returned(result) if task.called else (_printed(outcome), None)
-    last = _reason(outcome.stderr)
+    ended_by_us = outcome.exit_code in {None, NOT_STARTED}
+    last = _reason(outcome.stderr, ours=ended_by_us)
     if outcome.timed_out:
         wrong = ("timeout", "the run was ended after its time limit")
     elif outcome.exit_code == NOT_STARTED and result is None:
@@ -249,58 +250,23 @@ def _fill(files: Mapping[str, bytes], work: str) -> None:
 
 def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
     """The result, the files that are to become blobs, and whether those are all. Trusts nothing that it finds."""
-    directory = _open_directory(work, None)
+    directory = remains.open_directory(work)
     if directory is None:
         return None, {}, True
-    try:
-        result = _take(launcher.RESULT, directory, MAX_RESULT)
+    with directory:
+        result = directory.take(launcher.RESULT, MAX_RESULT)
         files: dict[str, bytes] = {}
-        inner = _open_directory(BLOBS_OUT, directory)
+        inner = directory.inner(BLOBS_OUT)
         if inner is None:
             return result, files, True
-        try:
-            names = sorted(_names(inner))
+        with inner:
+            names = sorted(inner.names(MAX_OUTPUT_BLOBS * 4))
             for name in names:
-                raw = _take(name, inner, most) if len(files) < MAX_OUTPUT_BLOBS else None
+                raw = inner.take(name, most) if len(files) < MAX_OUTPUT_BLOBS else None
                 if raw is not None:
                     files[name] = raw
                     most -= len(raw)
-        finally:
-            os.close(inner)
         return result, files, len(files) == len(names)
-    finally:
-        os.close(directory)
-
-
-def _names(directory: int) -> Iterable[str]:
-    with os.scandir(directory) as entries:
-        return [entry.name for _, entry in zip(range(MAX_OUTPUT_BLOBS * 4), entries, strict=False)]
-
-
-def _open_directory(name: str, within: int | None) -> int | None:
-    try:
-        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within)
-    except OSError:
-        return None
-
-
-def _take(name: str, within: int, most: int) -> bytes | None:
-    """The bytes of a regular file of one name, None for whatever else is there."""
-    try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
-    except OSError:
-        return None
-    try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_size > most:
-            return None
-        with os.fdopen(os.dup(file), "rb") as opened:
-            raw = opened.read(most + 1)
-        return raw if len(raw) <= most else None
-    except OSError:
-        return None
-    finally:
-        os.close(file)
 
 
 # What came of it
@@ -339,8 +305,11 @@ def _languages(extensions: Iterable[str]) -> list[str]:
     return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
 
 
-def _reason(stderr: str) -> str:
+def _reason(stderr: str, *, ours: bool) -> str:
     """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's farewell."""
-    lines = [line.rstrip() for line in stderr.splitlines() if line.strip() and not line.startswith(_NODE)]
+    said = stderr.splitlines()
+    if not ours:  # advice is no reason
+        said = [line for line in said if not line.startswith(OURS)]
+    lines = [line.rstrip() for line in said if line.strip() and not line.startswith(_NODE)]
     plain = [line for line in lines if not line[0].isspace()]
     return next(reversed(plain or lines), "").strip()[:_LOGS]

@@ -6,7 +6,6 @@ Skills are looked up by name and version, files by exact path in their skill: no
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -33,8 +32,6 @@ from mcp_skills_server.server import cursors
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor
 
-logger = logging.getLogger(__name__)
-
 Result: TypeAlias = "dict[str, Json]"
 
 _LOAD_PATIENCE_S: Final = 60.0
@@ -48,10 +45,6 @@ _NO_SCRIPTS: Final = (
 _NO_CODE: Final = (
     "This server runs no code that comes with a call: whoever runs it has not allowed it (--allow-code). Use the "
     "actions of its skills"
-)
-_NO_ROOT: Final = (
-    "This server runs no code: it is root's and has no sandbox. Whoever runs it must install bubblewrap or run it as "
-    "another user"
 )
 
 
@@ -85,12 +78,8 @@ class Methods:
         self._blobs = Blobs() if blobs is None else blobs
         self._settings = settings or ExecutionSettings()
         self._executor: Executor | None = None
-        self._refusal = _NO_SCRIPTS
         self.catalogues = Catalogues(runtime.registry)
-        if runtime.scripts is not None and runtime.scripts.all_powerful:  # which the protocol forbids (SP-30)
-            self._refusal = _NO_ROOT
-            logger.warning("the Skills Protocol runs nothing: the server is root's, and there is no sandbox")
-        elif runtime.scripts is not None:
+        if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 
             self._executor = Executor(runtime.scripts, self._blobs, self._settings.secrets)
@@ -183,7 +172,7 @@ class Methods:
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
             if self._executor is None:
-                return dialect.run(failed(dialect.DISABLED, self._refusal))
+                return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
             if entry.skill is None:
                 return dialect.run(failed("not_executable", f"{wish.name} is an instruction; read it"))
             return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish, owner))
@@ -194,7 +183,7 @@ class Methods:
         wish = dialect.code_execution(params)
         executor = self._executor
         if executor is None or not self._settings.code:
-            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else self._refusal))
+            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             catalogue = await self._catalogue(snapshot, last=last)
@@ -207,14 +196,14 @@ class Methods:
     async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
         content, kind = dialect.blob_content(params)
         if self._executor is None:
-            return dialect.refusal(dialect.DISABLED, self._refusal)
+            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
         return dialect.blob_made(self._blobs.add(raw, kind, owner), len(raw))
 
     async def _read_blob(self, params: Mapping[str, Any], _owner: Owner) -> Result:
         wish = dialect.blob_request(params)
         if self._executor is None:
-            return dialect.refusal(dialect.DISABLED, self._refusal)
+            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
         try:
             return dialect.blob_part(self._blobs.get(wish.blob_id).raw, wish)
         except RequestError as error:

@@ -7,11 +7,15 @@ What cannot be started is one line on stderr and exit code 127.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
+_KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "loongarch64": 219, "ppc64le": 271, "s390x": 280}
+"""The number of `keyctl` by the processor's name."""
+_JOIN_SESSION_KEYRING = 1
 NOT_STARTED = 127
 """The exit code that a shell gives to a command that it cannot start."""
 
@@ -30,6 +34,10 @@ def main(words: Sequence[str]) -> int:
     for name, most in limits.items():
         _limit(name, most, user)
     _offer_to_the_oom_killer()
+    wrong = _leave_keys()
+    if wrong:
+        print(f"{argv[0]} cannot be started: it gets no keyring of its own: {wrong}", file=sys.stderr)
+        return NOT_STARTED
     # This interpreter ignores them, and what is ignored stays so in the script: `yes | head` would not end.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
@@ -70,6 +78,25 @@ def _running(user: int) -> int | None:
         except OSError:
             continue  # it ended meanwhile
     return count
+
+
+def _leave_keys() -> str | None:
+    """Get a session keyring of our own, which is empty: keys of the operator's session are none of the script's.
+
+    Returns why that failed, or None. Where the kernel has no keys, or a container lets nobody at them, none are shared.
+    """
+    number = _KEYCTL.get(os.uname().machine)
+    if sys.platform != "linux" or sys.maxsize < 1 << 32 or number is None:
+        return None
+    try:
+        import ctypes
+    except ImportError:  # a Python without it; in the sandbox the filter of system calls keeps the keys away as well
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(ctypes.c_long(number), ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_long(0)) >= 0:
+        return None
+    wrong = ctypes.get_errno()
+    return None if wrong in (errno.ENOSYS, errno.EPERM, errno.EACCES) else os.strerror(wrong)
 
 
 def _offer_to_the_oom_killer() -> None:

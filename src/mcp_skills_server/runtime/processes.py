@@ -16,8 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,7 @@ from anyio.abc import Process
 
 from mcp_skills_server.runtime import launch
 from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.usage import family
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ LINGER_S: Final = 0.5
 """How long output is awaited of what a program has left behind."""
 _KILLING_S: Final = 3.0
 _PROBE_S: Final = 10.0
+_STRAYS_S: Final = 1.0
 _CHUNK: Final = 64 << 10
 _SIGNALLED: Final = 128
 _WINDOWS: Final = sys.platform == "win32"
@@ -52,14 +54,17 @@ class Command:
         env: all of its environment.
         cwd: where it starts.
         limits: as `launch` takes them, by name.
-        box: makes, of the descriptor that a sandbox reports to, the words that go before `argv`; None without one.
+        box: makes, of the descriptor that a sandbox reports to and that of its filter, the words that go before
+            `argv`; None without one.
+        calls: the sandbox's filter of system calls; None for none.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: str
     limits: Mapping[str, int]
-    box: Callable[[int], list[str]] | None = None
+    box: Callable[[int, int | None], list[str]] | None = None
+    calls: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ async def execute(
     timeout_s: float,
     output_bytes: int,
     beat_s: float,
-    beat: Callable[[float], Awaitable[bool]],
+    beat: Callable[[Watched], Awaitable[bool]],
 ) -> Ended:
     """Run a program to its end. If the caller is cancelled, everything it started is killed first.
 
@@ -103,7 +108,7 @@ async def execute(
         timeout_s: seconds after which it is ended: SIGTERM, and after `GRACE_S` SIGKILL.
         output_bytes: how much is kept of each stream; the rest is read and thrown away.
         beat_s: seconds between beats.
-        beat: awaited at each beat with the seconds so far; ends the program by returning True.
+        beat: awaited at each beat with what is known of the program; ends it by returning True.
 
     Raises:
         OSError: it could not be started.
@@ -112,11 +117,12 @@ async def execute(
     with ExitStack() as held:
         out, err = _Stream(output_bytes, held), _Stream(output_bytes, held)
         streams = [out, err]
-        words, told = list(command.argv), None
+        words, told, calls = list(command.argv), None, None
         if command.box is not None:
             told = _Stream(_CHUNK, held)
             streams.append(told)
-            words = [*command.box(told.writer), *words]
+            calls = held.enter_context(piped(command.calls))
+            words = [*command.box(told.writer, calls), *words]
         started: list[_Run] = []
         # Shielded, so that there is no moment in which a process runs that nobody knows.
         with anyio.CancelScope(shield=True):
@@ -128,7 +134,7 @@ async def execute(
                 env={**command.env, TOKEN: token},
                 cwd=command.cwd,
                 start_new_session=True,
-                pass_fds=[told.writer] if told else [],
+                pass_fds=[*([told.writer] if told else []), *([] if calls is None else [calls])],
             )
             started.append(_Run(process, token, boxed=told is not None))
         run = started[0]
@@ -152,12 +158,30 @@ async def execute(
         )
 
 
-def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+@contextmanager
+def piped(raw: bytes | None) -> Generator[int | None]:
+    """A descriptor to read these few bytes from, within the size of a pipe; None for None."""
+    if raw is None:
+        yield None
+        return
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "wb") as file:
+            file.write(raw)
+        yield reader
+    finally:
+        os.close(reader)
+
+
+def ask(
+    argv: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run a program of the operator's and wait for it, for a few seconds at most: for questions such as its version.
 
     Args:
         argv: the program and its arguments.
         env: all of its environment; None for ours.
+        pass_fds: descriptors that it gets.
 
     Raises:
         OSError: it could not be started, or gave no answer in time.
@@ -173,10 +197,29 @@ def ask(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess
             errors="replace",
             timeout=_PROBE_S,
             start_new_session=True,
+            pass_fds=pass_fds,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError(f"{argv[0]} does not answer") from None
+
+
+class Watched:
+    """A program that runs, for whoever looks at what it takes."""
+
+    def __init__(self, pid: int, marked: Callable[[], Iterator[int]]) -> None:
+        self._pid = pid
+        self._marked = marked
+        self._strays: list[int] = []
+        self._due = 0.0
+
+    def processes(self) -> set[int]:
+        """Its processes as far as they are known: those that descend from it, and once in a while those that do not."""
+        now = time.monotonic()
+        if now >= self._due:  # a look at all processes of the machine
+            self._strays = list(self._marked())
+            self._due = now + _STRAYS_S
+        return {pid for start in (self._pid, *self._strays) for pid in family(start)}
 
 
 class _Stream:
@@ -232,6 +275,7 @@ class _Run:
         self.duration_ms = 0
         self.timed_out = False
         self.stopped = False
+        self._watched = Watched(process.pid, self._marked)
         self.over = False
         """Nothing of it is left to be killed."""
 
@@ -240,7 +284,7 @@ class _Run:
         streams: Sequence[_Stream],
         timeout_s: float,
         beat_s: float,
-        beat: Callable[[float], Awaitable[bool]],
+        beat: Callable[[Watched], Awaitable[bool]],
     ) -> None:
         """Wait for its end, or bring it about."""
         wanted = False
@@ -249,7 +293,7 @@ class _Run:
             nonlocal wanted
             while not wanted:
                 await anyio.sleep(beat_s)
-                wanted = await beat(time.monotonic() - self._started)
+                wanted = await beat(self._watched)
             limit.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -261,7 +305,8 @@ class _Run:
             ended_itself = self._process.returncode is not None
             if not ended_itself:
                 self.stopped, self.timed_out = wanted, not wanted
-                await self._terminate()
+                if not wanted:  # what takes too much gets no time to take more
+                    await self._terminate()
             self.duration_ms = round((time.monotonic() - self._started) * 1000)
             if ended_itself:
                 await _closed(streams)

@@ -2,7 +2,8 @@
 
 A positive list: the system's programs and libraries and a few files of /etc, read-only; the skill, read-only; the work
 directory; the folders that the operator named. No network unless it is allowed, no capabilities, no other process, no
-home directory, an unprivileged user even when the server runs as root. It is never assumed to work: it is tried.
+home directory, an unprivileged user even when the server runs as root; and a filter of system calls, where the kernel
+has them. It is never assumed to work: it is tried.
 
 A root server's bubblewrap sets all up as root, and what it starts then becomes `nobody` for good. (A user namespace
 only renames root: to the kernel its files, and the settings in /proc/sys, would be root's own.)
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime.processes import ask
+from mcp_skills_server.runtime import system_calls
+from mcp_skills_server.runtime.processes import ask, piped
 from mcp_skills_server.runtime.workspace import make_directory
 
 logger = logging.getLogger(__name__)
 
-Mode: TypeAlias = Literal["required", "auto", "off"]
+Mode: TypeAlias = Literal["required", "off"]
 
 SKILLS: Final = "/skills"
 WORKSPACE: Final = "/workspace"
@@ -33,6 +35,9 @@ PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _NOBODY: Final = 65534
 _NEEDED_TO_DROP: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
 """What bubblewrap must keep so that its program can become another user; the last to enter that user's directory."""
+ROOT_WITHOUT: Final = "scripts would run as root without a sandbox, and could do anything to this machine"
+_AS_ROOT: Final = "scripts are root to the kernel, which calls them nobody, because they cannot become another user"
+_NO_FILTER: Final = "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
 _PLACES: Final = ("skills", "work", "tmp", "shm")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
 _ETC: Final = (  # all of it public: no directory that also holds private keys, such as /etc/ssl as a whole
@@ -84,6 +89,19 @@ class View:
     needs: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Box:
+    """How a command is put into a sandbox.
+
+    Attributes:
+        words: makes what goes before the command, of the descriptor to report on and that of the filter, if any.
+        calls: the filter of system calls, which is to be read from that descriptor.
+    """
+
+    words: Callable[[int, int | None], list[str]]
+    calls: bytes | None
+
+
 class Bubblewrap:
     """Runs programs in a sandbox of bubblewrap.
 
@@ -93,11 +111,21 @@ class Bubblewrap:
         folders: absolute folders that they may read and write.
         dropper: where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as who we
             are, in a user namespace.
+        calls: the filter of system calls; None for none.
     """
 
-    def __init__(self, program: str, *, network: bool, folders: Sequence[str], dropper: str | None = None) -> None:
+    def __init__(
+        self,
+        program: str,
+        *,
+        network: bool,
+        folders: Sequence[str],
+        dropper: str | None = None,
+        calls: bytes | None = None,
+    ) -> None:
         self._program = program
         self._dropper = dropper
+        self.calls = calls
         self._network = network
         self._folders = folders
 
@@ -106,9 +134,20 @@ class Bubblewrap:
         """The user, and group, who must own what scripts are to write; None if it is us."""
         return None if self._dropper is None else _NOBODY
 
-    def box(self, view: View) -> Callable[[int], list[str]]:
-        """What makes the words that go before a command, given the descriptor on which bubblewrap is to report."""
-        return lambda status: [*self._words(view), "--json-status-fd", str(status), "--", *self._drop()]
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What of a whole sandbox is missing on this machine, in words."""
+        as_root = self._dropper is None and is_root()
+        found = {_AS_ROOT: as_root, _NO_FILTER: self.calls is None}
+        return tuple(words for words, missing in found.items() if missing)
+
+    def box(self, view: View) -> Box:
+        """How a command is put into it."""
+
+        def words(status: int, calls: int | None) -> list[str]:
+            return [*self._words(view), "--json-status-fd", str(status), *_filter(calls), "--", *self._drop()]
+
+        return Box(words, self.calls)
 
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
@@ -132,8 +171,10 @@ class Bubblewrap:
             os.mkdir(skills)
             for place in (work, temporary, shared):
                 make_directory(place, self.user)
-            words = [*self._words(View(skills, work, temporary, shared)), "--", *self._drop()]
-            done = ask([*words, "/bin/sh", "-c", shell, "sh", *args], env={"PATH": PATH})
+            with piped(self.calls) as calls:
+                words = [*self._words(View(skills, work, temporary, shared)), *_filter(calls), "--", *self._drop()]
+                inner = ["/bin/sh", "-c", shell, "sh", *args]
+                done = ask([*words, *inner], env={"PATH": PATH}, pass_fds=() if calls is None else (calls,))
             return done.returncode, done.stderr
 
     def _drop(self) -> list[str]:
@@ -170,26 +211,28 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
     """The sandbox to use, or None for none. Tries it out, and logs which it is.
 
     Raises:
-        UsageError: one is required and cannot be had, or a folder cannot be shared.
+        UsageError: one is required and cannot be had, none is wanted by root, or a folder cannot be shared.
     """
     shared = _outermost(map(_folder, folders))
     if mode == "off":
-        return _none("the sandbox is off")
+        if is_off_forbidden():
+            raise UsageError(f"{ROOT_WITHOUT}; leave --sandbox off out, or run the server as another user")
+        logger.info("scripts run without a sandbox (it is off), as the server's user, with all its rights")
+        return None
     program = shutil.which("bwrap")
-    if program is None:
-        why = "bubblewrap (bwrap) is not installed"
-    else:
-        why = ""
-        for dropper in _droppers():
-            sandbox = Bubblewrap(os.path.abspath(program), network=network, folders=shared, dropper=dropper)
+    why = "bubblewrap (bwrap) is not installed"
+    for dropper in () if program is None else _droppers():
+        for calls in dict.fromkeys((system_calls.program(), None)):
+            sandbox = Bubblewrap(
+                os.path.abspath(str(program)), network=network, folders=shared, dropper=dropper, calls=calls
+            )
             trouble = sandbox.trouble()
             if trouble is None:
-                _tell(sandbox, why, network=network, folders=shared)
+                _report(sandbox, why, network=network, folders=shared)
                 return sandbox
             why = f"bubblewrap does not work here ({trouble})"
-    if mode == "required":
-        raise UsageError(f"a sandbox is required for scripts, but {why}; mend that, or give --sandbox auto")
-    return _none(why)
+    instead = "run the server as another user" if is_root() else "give --sandbox off to run them with all your rights"
+    raise UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
 
 
 def _droppers() -> list[str | None]:
@@ -200,26 +243,29 @@ def _droppers() -> list[str | None]:
     return [f"{place}/setpriv", None]
 
 
-def _tell(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
-    """Log which it is. `why` is what kept a root server from the better way."""
+def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
+    """Log which it is. `why` is what kept the server from a better way."""
     within = f"scripts run in a sandbox of bubblewrap, {'with' if network else 'without'} network"
-    if sandbox.user is None and is_root():
-        why = f"they cannot become another user there: {why}"
-        if folders:
-            raise UsageError(
-                f"scripts would be root in {folders[0]}, for {why}; mend that, or run the server as another user"
-            )
-        logger.warning("%s, but as root, for %s", within, why)
-        return
+    if sandbox.user is None and is_root() and folders:
+        raise UsageError(
+            f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; correct that, or run "
+            "the server as another user"
+        )
     logger.info("%s%s", within, "" if sandbox.user is None else f", as user {sandbox.user}")
+    for gap in sandbox.gaps:
+        logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why if gap == _AS_ROOT else _filterless(why))
     for folder in sandbox.locked():
         whom = "the server's user" if sandbox.user is None else f"user {sandbox.user}"
         logger.warning("scripts run as %s, which cannot write to %s; make it that user's if they should", whom, folder)
 
 
-def _none(why: str) -> None:
-    who = "root: they can do anything to this machine" if is_root() else "the server's user, with all its rights"
-    logger.log(logging.WARNING if is_root() else logging.INFO, "scripts run without a sandbox (%s), as %s", why, who)
+def _filterless(why: str) -> str:
+    return why if system_calls.program() is not None else "none is known for this kind of machine"
+
+
+def is_off_forbidden() -> bool:
+    """Whether nothing may run without a sandbox: this process is root's (SP-30)."""
+    return is_root()
 
 
 def is_root() -> bool:
@@ -239,6 +285,10 @@ def _folder(folder: str) -> str:
     if path == TEMPORARY:
         raise UsageError(f"{folder}: the sandbox has its own {TEMPORARY}; give a folder in it, or another one")
     return path
+
+
+def _filter(calls: int | None) -> list[str]:
+    return [] if calls is None else ["--seccomp", str(calls)]
 
 
 def _read_only(place: str) -> list[str]:

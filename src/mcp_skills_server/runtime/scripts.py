@@ -16,8 +16,8 @@ import secrets
 import tempfile
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import anyio
@@ -27,21 +27,30 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFile
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime import sandbox
-from mcp_skills_server.runtime.arguments import checked_args, checked_env, checked_text
+from mcp_skills_server.runtime.advice import advice
+from mcp_skills_server.runtime.arguments import allowed_env, checked_args, checked_env, checked_text, declared_env
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
-from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, execute
+from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, Watched, execute
+from mcp_skills_server.runtime.remains import Made, made_since
 from mcp_skills_server.runtime.sandbox import Mode, View
-from mcp_skills_server.runtime.workspace import Workspace, discard, exceeds, lay_out, make_directory
+from mcp_skills_server.runtime.usage import Usage
+from mcp_skills_server.runtime.workspace import Workspace, discard, lay_out, make_directory
 
 logger = logging.getLogger(__name__)
 
 BEAT_S = 2.0
-"""Between two reports of progress, and two looks at the size of the work directory."""
+"""Between two reports of progress."""
+LOOK_S = 0.05
+"""Between two looks at what a run takes."""
 PATIENCE_S = 10.0
 """How long a call waits for its turn."""
 _TIDYING_S: Final = 20.0
 
 _NAMES_SHOWN: Final = 20
+OURS: Final = "mcp-skills-server:"
+"""What the lines of stderr begin with that the server has added."""
+_FILES_NAMED: Final = 50
+_BEGUN: Final = "begun"
 _HEAD: Final = 256
 _PROCESSES: Final = 256
 _OPEN_FILES: Final = 1024
@@ -63,10 +72,11 @@ class ScriptSettings:
         file_bytes: of one file that a script writes.
         workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
             above this it is emptied.
-        sandbox: whether bubblewrap must be had, is used if it works, or is not used.
+        sandbox: whether bubblewrap must be had, or is not used.
         network: whether scripts in the sandbox may use the network.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
+        env: names of variables that callers may set for every skill, beside those that a skill declares.
     """
 
     timeout_s: float = 60
@@ -76,10 +86,11 @@ class ScriptSettings:
     memory_bytes: int = 2 << 30
     file_bytes: int = 64 << 20
     workspace_bytes: int = 256 << 20
-    sandbox: Mode = "auto"
+    sandbox: Mode = "required"
     network: bool = False
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +108,10 @@ class Outcome:
         stdout_truncated: it wrote more than is kept.
         stderr_truncated: likewise.
         sandbox: what it ran in.
+        user: the number of the user that it was to the kernel; None where there are none.
+        sandbox_gaps: what of a whole sandbox this machine does not have, in words.
+        files: files of the work directory that are new or changed since it began.
+        files_not_shown: how many more of them there are.
     """
 
     path: str
@@ -108,6 +123,10 @@ class Outcome:
     stdout_truncated: bool
     stderr_truncated: bool
     sandbox: Literal["bubblewrap", "none"]
+    user: int | None = None
+    sandbox_gaps: tuple[str, ...] = ()
+    files: tuple[Made, ...] = ()
+    files_not_shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +166,14 @@ class Scripts:
         settings: what the operator chose.
 
     Raises:
-        UsageError: the sandbox is required and cannot be had, or an interpreter or a folder is not there.
+        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
+            none that a caller may be given.
     """
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
         self._settings = settings
+        self._allowed_env = allowed_env(settings.env)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._owner = None if self._sandbox is None else self._sandbox.user
@@ -176,11 +197,6 @@ class Scripts:
             self._top = None
 
     @property
-    def all_powerful(self) -> bool:
-        """Whether scripts have all rights on this machine: the server is root's, and there is no sandbox."""
-        return self._sandbox is None and sandbox.is_root()
-
-    @property
     def extensions(self) -> list[str]:
         """The extensions that have an interpreter, whether it is installed or not."""
         return self._interpreters.known()
@@ -193,6 +209,7 @@ class Scripts:
         *,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
         workdir: str = ".",
         timeout_s: float | None = None,
         progress: Callable[[float], Awaitable[None]] | None = None,
@@ -207,7 +224,9 @@ class Scripts:
             path: the file's path in it, found by exact look-up.
             workspace: the session's work directory.
             args: the script's arguments.
-            env: variables for its environment.
+            env: variables for its environment, as the caller wants them: those that the skill declares or the operator
+                allows.
+            secrets: variables of the operator's own.
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
@@ -228,7 +247,10 @@ class Scripts:
             path,
             _file(skill, path),
             checked_args(args),
-            checked_env(env or {}),
+            {
+                **checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
+                **checked_env(secrets or {}, None),
+            },
             checked_text(workdir, "workdir"),
             self._checked_timeout(timeout_s),
             launcher,
@@ -272,14 +294,19 @@ class Scripts:
     async def _run(
         self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
     ) -> Outcome:
+        if (
+            self._sandbox is None and sandbox.is_off_forbidden()
+        ):  # SP-30; this process was not root when it chose to have none
+            raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
-            place, emptied = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False
+            left: tuple[tuple[Made, ...], int] = (), 0
+            place, emptied, why = os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"), False, None
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(workspace.enter)
             try:
-                ended = await self._execute(wish, workspace, place, progress)
+                ended, why = await self._execute(wish, workspace, place, progress)
             except StaleFile:
                 raise
             except OSError as error:
@@ -287,8 +314,9 @@ class Scripts:
                 ended = Ended(NOT_STARTED, "", _line(said), 0)
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
-                    emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
-        return self._outcome(wish, ended, emptied=emptied)
+                    left, emptied = await to_thread.run_sync(self._tidy, place, workspace, abandon_on_cancel=True)
+        outcome = self._outcome(wish, ended, why, emptied=emptied)
+        return outcome if emptied else replace(outcome, files=left[0], files_not_shown=left[1])
 
     # Steps of a run
 
@@ -298,27 +326,30 @@ class Scripts:
         workspace: Workspace,
         place: str,
         progress: Callable[[float], Awaitable[None]] | None,
-    ) -> Ended:
+    ) -> tuple[Ended, str | None]:
+        """What the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._prepare, wish, workspace, place)
         written = [workspace.path, *_private(place)]
-        most = self._settings.workspace_bytes
+        why: str | None = None
+        usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
 
-        async def beat(elapsed: float) -> bool:
-            if progress is not None:
-                try:
-                    with anyio.move_on_after(BEAT_S):
-                        await progress(elapsed)
-                except Exception:  # whoever listens has no say in whether the script goes on
-                    logger.debug("progress could not be told", exc_info=True)
-            return await to_thread.run_sync(exceeds, written, most, abandon_on_cancel=True)
+        def look(watched: Watched) -> str | None:
+            return usage.over(watched.processes())
 
-        return await execute(
-            command,
-            timeout_s=wish.timeout_s,
-            output_bytes=self._settings.output_bytes,
-            beat_s=BEAT_S,
-            beat=beat,
-        )
+        async def beat(watched: Watched) -> bool:
+            nonlocal why
+            why = await to_thread.run_sync(look, watched, abandon_on_cancel=True)
+            return why is not None
+
+        async with _reported(progress):
+            ended = await execute(
+                command,
+                timeout_s=wish.timeout_s,
+                output_bytes=self._settings.output_bytes,
+                beat_s=LOOK_S,
+                beat=beat,
+            )
+        return ended, why
 
     def _prepare(self, wish: _Wish, workspace: Workspace, place: str) -> Command:
         """Everything that touches the disk before the start."""
@@ -327,6 +358,7 @@ class Scripts:
         if wish.fill is not None:
             workspace.fill(wish.fill)
         os.mkdir(place, 0o700)
+        os.mkdir(os.path.join(place, _BEGUN))  # nothing changes it, so it keeps the time
         temporary, shared = _private(place)
         make_directory(temporary, self._owner)
         make_directory(shared, self._owner)
@@ -354,7 +386,8 @@ class Scripts:
             "SKILL_WORKSPACE": work,
         }
         argv = (*interpreter.argv, *launched, script, *wish.args)
-        return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), box)
+        words, calls = (None, None) if box is None else (box.words, box.calls)
+        return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), words, calls)
 
     def _interpreter(self, wish: _Wish) -> Interpreter:
         if self._interpreters.maps(wish.path):
@@ -376,17 +409,27 @@ class Scripts:
             "NPROC": _PROCESSES,
         }
 
-    def _tidy(self, place: str, workspace: Workspace) -> bool:
-        """Remove what was made for one run. Returns whether the work directory had to be emptied."""
-        discard(place)
-        return workspace.leave(self._settings.workspace_bytes)
+    def _tidy(self, place: str, workspace: Workspace) -> tuple[tuple[tuple[Made, ...], int], bool]:
+        """Remove what was made for one run.
 
-    def _outcome(self, wish: _Wish, ended: Ended, *, emptied: bool) -> Outcome:
+        Returns the files that are new since, how many more there are, and whether the work directory had to be emptied.
+        """
+        left: tuple[tuple[Made, ...], int] = (), 0
+        with suppress(OSError):
+            begun = os.lstat(os.path.join(place, _BEGUN)).st_ctime_ns
+            left = made_since(workspace.path, begun, _FILES_NAMED)
+        discard(place)
+        return left, workspace.leave(self._settings.workspace_bytes)
+
+    def _outcome(self, wish: _Wish, ended: Ended, why: str | None, *, emptied: bool) -> Outcome:
         remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"
         if ended.timed_out:
             remarks += _line(f"the script was ended after its time limit of {wish.timeout_s:g} s")
         if ended.stopped:
-            remarks += _line(f"the script was ended because its files took {most}, or could not be measured")
+            remarks += _line(f"the script was ended because {why}")
+        if ended.exit_code:
+            closed = self._sandbox is not None and not self._settings.network
+            remarks += "".join(map(_line, advice(ended.stderr, network_closed=closed)))
         if emptied:
             remarks += _line(f"the session's work directory took {most}, or could not be measured, and was emptied")
         skill = wish.skills.get(wish.within)
@@ -403,6 +446,8 @@ class Scripts:
             ended.stdout_truncated,
             ended.stderr_truncated,
             "none" if self._sandbox is None else "bubblewrap",
+            _user() if self._owner is None else self._owner,
+            () if self._sandbox is None else self._sandbox.gaps,
         )
 
     # What runs share
@@ -464,8 +509,39 @@ def _private(place: str) -> tuple[str, str]:
     return os.path.join(place, "tmp"), os.path.join(place, "shm")
 
 
+@asynccontextmanager
+async def _reported(progress: Callable[[float], Awaitable[None]] | None) -> AsyncGenerator[None]:
+    """Report progress at every beat. Whoever listens has no say in whether the script goes on."""
+
+    async def report(whom: Callable[[float], Awaitable[None]]) -> None:
+        begun = anyio.current_time()
+        while True:
+            await anyio.sleep(BEAT_S)
+            try:
+                with anyio.move_on_after(BEAT_S):
+                    await whom(anyio.current_time() - begun)
+            except Exception:
+                logger.debug("progress could not be reported", exc_info=True)
+
+    wrong: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        if progress is not None:
+            tasks.start_soon(report, progress)
+        try:
+            yield
+        except Exception as error:  # the group would make another kind of it
+            wrong = error
+        tasks.cancel_scope.cancel()
+    if wrong is not None:
+        raise wrong
+
+
+def _user() -> int | None:
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
 def _line(said: str) -> str:
-    return f"mcp-skills-server: {said}\n"
+    return f"{OURS} {said}\n"
 
 
 def _joined(stderr: str, remarks: str) -> str:

@@ -30,13 +30,15 @@ from mcp_skills_server.runtime.asked import amiss, path_in
 from mcp_skills_server.runtime.catalogue import Catalogue, name_of
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings, Workspace
+    from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings, Workspace
     from mcp_skills_server.runtime.search import Search
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Told now and then, while a script runs, for how many seconds it has."""
 
 _SUGGESTED: Final = 3
+_MOST_MADE: Final = 16 << 20
+"""Bytes of a file that a script left and that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,21 +306,42 @@ class Session:
         return self._receipt()
 
     async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
+        made = runtime.in_workspace(given["path"])
+        if made is not None:
+            return await self._read_made(made, given)
+
         async def ask(snapshot: Snapshot, _: bool) -> Result:
             skill = self._chosen(snapshot, given)
             path = path_in(skill, given["path"], tuple(skill.files))
             raw = await read(self._registry, skill.files[path])
             text = media.as_text(raw, media.media_type(path))
-            limits = self._runtime.settings
             if text is None:
                 target = uri(skill.path, path) if skill.standing is Standing.VALID else None
-                return runtime.binary_file(path, target, raw, limits.media_bytes)
-            start, most = int(given.get("start_line", 1)), given.get("max_lines")
-            most = None if most is None else int(most)
-            within = int(given.get("start_character", 1))
-            return runtime.text_file(path, text, start, most, limits.result_characters, start_character=within)
+                return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
+            return self._part(path, text, given)
 
         return await answer(self._registry, ask)
+
+    async def _read_made(self, path: str, given: Mapping[str, Any]) -> Result:
+        """A file that a script of this session left in the work directory."""
+        from anyio import to_thread
+
+        if self._workspace is None:
+            raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+        raw = await to_thread.run_sync(self._workspace.read, path, _MOST_MADE)
+        shown = runtime.WORKSPACE + path
+        text = media.as_text(raw, media.media_type(path))
+        if text is None:
+            return runtime.made_file(shown, raw, self._runtime.settings.media_bytes)
+        return self._part(shown, text, given)
+
+    def _part(self, path: str, text: str, given: Mapping[str, Any]) -> Result:
+        start, most = int(given.get("start_line", 1)), given.get("max_lines")
+        most = None if most is None else int(most)
+        within = int(given.get("start_character", 1))
+        return runtime.text_file(
+            path, text, start, most, self._runtime.settings.result_characters, start_character=within
+        )
 
     async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         scripts = self._runtime.scripts
@@ -343,7 +366,7 @@ class Session:
                 timeout_s=given.get("timeout_s"),
                 progress=manner.progress,
             )
-            return runtime.outcome(asdict(outcome))
+            return runtime.outcome(_told(outcome))
 
         return await answer(self._registry, ask)
 
@@ -464,3 +487,9 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
+
+
+def _told(outcome: Outcome) -> dict[str, Json]:
+    """What a script did, JSON-safe, with files as they are read again."""
+    files: list[Json] = [{"path": runtime.WORKSPACE + each.path, "size": each.size} for each in outcome.files]
+    return {**asdict(outcome), "sandbox_gaps": [*outcome.sandbox_gaps], "files": files}

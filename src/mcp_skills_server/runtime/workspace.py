@@ -19,6 +19,7 @@ from typing import Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, printable
+from mcp_skills_server.runtime import remains
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +121,14 @@ class Workspace:
             os.chmod(self.path, 0o700)
         else:
             make_directory(self.path, self._owner)
+
+    def read(self, path: str, most: int) -> bytes:
+        """The bytes of a file that a script left in it.
+
+        Raises:
+            RequestError: there is no such file, it is a link or the like, or has more than `most` bytes.
+        """
+        return remains.read(self.path, path, most)
 
     def close(self) -> None:
         """Remove it, or let the last script that runs in it do so at its end. Safe to call twice."""

@@ -150,7 +150,8 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
         "Run a script of a skill",
         "Run a script from the scripts/ directory of a loaded skill and return its exit code and output. It runs "
         "without a shell and without input, in a work directory that later scripts of the session share; SKILL_DIR "
-        f"tells it where the skill's files are. {FAMILY}",
+        f"tells it where the skill's files are. The result names the files that it made there; {READ} reads them. "
+        f"{FAMILY}",
         {
             "path": _text("The script's path in the skill, such as scripts/extract.py."),
             "skill": _text("The loaded skill; without it the one that was loaded last."),
@@ -158,7 +159,7 @@ def _run_tool(bound: Mapping[str, Json]) -> dict[str, Json]:
             "env": {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "description": "Environment variables to set.",
+                "description": "Environment variables to set: those that the skill says it takes.",
             },
             "workdir": _text("Directory to run in, below the work directory."),
             "timeout_s": {"type": "number", "exclusiveMinimum": 0, "description": "Seconds after which to stop it."},
@@ -275,6 +276,17 @@ _OUTCOME: Final[dict[str, Json]] = {
         "stdout_truncated": {"type": "boolean"},
         "stderr_truncated": {"type": "boolean"},
         "sandbox": {"type": "string"},
+        "user": {"type": ["integer", "null"]},
+        "sandbox_gaps": _TEXTS,
+        "files": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "size": {"type": "integer"}},
+                "required": ["path", "size"],
+            },
+        },
+        "files_not_shown": {"type": "integer"},
     },
     "required": ["path", "exit_code", "stdout", "stderr"],
 }

@@ -6,9 +6,10 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
+from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
-from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, Loaded, Result, problems
+from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result, problems
 from mcp_skills_server.format import media
 from mcp_skills_server.format.markup import element
 from mcp_skills_server.model import SKILL_MD, Json, Skill
@@ -180,8 +181,26 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     return _result(f"{said}. It can be fetched as the resource {target}.", more=[link])
 
 
+def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
+    """The answer of reading a file without text that a script left: a picture or sound, or its bytes in base64."""
+    kind = media.media_type(path) or "application/octet-stream"
+    if kind in _IMAGES or kind.startswith("audio/") or len(raw) > most_bytes:
+        if len(raw) <= most_bytes:
+            return binary_file(path, None, raw, most_bytes)
+        return failure(
+            f"{path} is no text ({kind}, {len(raw):,} bytes), and of such files at most {most_bytes:,} bytes are "
+            "returned; let a script make it smaller, or in parts"
+        )
+    resource: Json = {
+        "uri": "workspace://" + quote(path.removeprefix(WORKSPACE.rstrip("/"))),
+        "mimeType": kind,
+        "blob": b64encode(raw).decode("ascii"),
+    }
+    return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
+
+
 def outcome(told: Mapping[str, Json]) -> Result:
-    """The answer of running a script (RT-19). A script that fails is an answer like another; its exit code tells."""
+    """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
     code = told["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
     state = "was stopped at the time limit" if told["timed_out"] else ended
@@ -189,7 +208,26 @@ def outcome(told: Mapping[str, Json]) -> Result:
     for stream in ("stdout", "stderr"):
         cut = " (cut)" if told[f"{stream}_truncated"] else ""
         parts.append(element(stream, {}, str(told[stream])) + cut if told[stream] else f"{stream} is empty.")
-    return _result("\n".join(parts), dict(told))
+    where = f"user {told['user']}" if told.get("user") is not None else "the server's user"
+    boxed = "without a sandbox" if told["sandbox"] == "none" else f"in a sandbox ({told['sandbox']})"
+    gaps = told.get("sandbox_gaps")
+    parts.append(
+        f"It ran {boxed}, as {where}."
+        + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
+    )
+    parts += _left_files(told)
+    out = _result("\n".join(parts), {**told})
+    return out if code == 0 else {**out, "isError": True}
+
+
+def _left_files(told: Mapping[str, Json]) -> list[str]:
+    files, more = told.get("files"), told.get("files_not_shown")
+    if not isinstance(files, list) or not files:
+        return []
+    names = [str(each["path"]) for each in files if isinstance(each, dict)]
+    return [
+        f"New or changed files, to be read with {READ}: {', '.join(names)}" + (f" and {more} more." if more else ".")
+    ]
 
 
 def failure(message: str) -> Result:

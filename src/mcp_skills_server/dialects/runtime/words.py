@@ -18,6 +18,8 @@ LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
 """The argument that carries a session's handle where no host binds it (X-15)."""
 SCRIPTS: Final = "scripts/"
+WORKSPACE: Final = "/workspace/"
+"""What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
 
 _NAMES: Final = (LIST, SEARCH, LOAD, UNLOAD, READ, RUN)
 _OTHER_NAMES: Final = {"skills_readresource": READ, "skills_read_resource": READ, "skills_runscript": RUN}
@@ -129,3 +131,8 @@ def problems(skill: Skill) -> tuple[str, ...]:
 def scripts_of(skill: Skill) -> Iterator[str]:
     """The paths of the files that can be run (RT-18)."""
     return (path for path in skill.files if path.startswith(SCRIPTS))
+
+
+def in_workspace(path: str) -> str | None:
+    """What follows `/workspace/`, for a file that a script left; None for a file of a skill."""
+    return path.removeprefix(WORKSPACE) if path.startswith(WORKSPACE) else None

@@ -31,7 +31,7 @@ lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright
 
-format: $(VENV)/.ready  ## let ruff format and mend what it can
+format: $(VENV)/.ready  ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 

@@ -352,3 +352,9 @@ def test_validate_shows_how_far_it_is_on_a_terminal_alone(tmp_path: Path) -> Non
 def test_counts_are_told_in_words(tmp_path: Path) -> None:
     write_skill(tmp_path / "one")
     assert run("validate", tmp_path).stdout == "1 skill, 0 errors, 0 warnings\n"
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    _, _, listed = run("--help").stdout.partition("Commands:\n")
+    assert "validate" in listed and "..." not in listed
+    assert "speaks ACP on stdio, and add the skills" in " ".join(listed.split())

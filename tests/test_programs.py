@@ -96,3 +96,15 @@ def test_a_program_can_be_hidden_and_nothing_else_is(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": path}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 7 and done.stdout == f"{tmp_path / 'c'} None\n['a', 'b', 'c']\n", done.stderr
+
+
+def test_what_make_builds_while_a_program_is_hidden_works_afterwards(tmp_path: Path) -> None:
+    for name in ("python3", "hidden"):
+        install(tmp_path / "bin", name)
+    asked = "import os\nprint(os.environ.get('PYTHON'))\n"
+    for hidden, kept in (["hidden"], str(tmp_path / "bin" / "python3")), (["hidden", "python3"], "None"):
+        command = [sys.executable, ROOT / "tools" / "without.py", *hidden, "--", sys.executable, "-c", asked]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHON"}
+        environment["PATH"] = str(tmp_path / "bin")
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert done.returncode == 0 and done.stdout == f"{kept}\n", done.stderr

@@ -1,12 +1,14 @@
 """Run a command as on a machine that lacks some programs: `python tools/without.py bwrap -- make test`.
 
 Each folder of `PATH` that has one of them is replaced by a folder of links to everything else in it. All other folders
-stay as they are. The exit code is the command's.
+stay as they are. `PYTHON`, with which `make` builds `.venv`, is the `python3` of the whole `PATH`. The exit code is the
+command's.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +41,10 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="without-") as links:
         os.chmod(links, 0o755)  # tests start programs as other users
         environment = {**os.environ, "PATH": path_without(names, os.environ["PATH"], Path(links))}
+        python = None if "python3" in names else shutil.which("python3")
+        if python is not None:
+            # `make` builds a virtual environment with it, which must not point into a folder that is gone afterwards.
+            environment.setdefault("PYTHON", python)
         return subprocess.run(command, env=environment, check=False).returncode
 
 

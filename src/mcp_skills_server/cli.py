@@ -71,6 +71,12 @@ class _Late(click.Group):
         module, name = _COMMANDS[cmd_name]
         return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, with the whole first sentence of each: click cuts it to what is left of one line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, each.get_short_help_str(limit=400)) for name, each in commands if each])
+
 
 @click.group(cls=_Late, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=_PROGRAM)
@@ -81,6 +87,6 @@ def cli() -> None:
     Examples:
       mcp-skills-server serve ~/skills          speak MCP on stdin and stdout
       mcp-skills-server list ~/skills           what would be served
-      mcp-skills-server validate ~/skills       what is wrong, and how to mend it
+      mcp-skills-server validate ~/skills       what is wrong, and how to fix it
       mcp-skills-server install cursor ~/skills have a host start the server
     """

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import Told, codes, loaded, plant, skill_md, skills, together, view
+from catalog.forest import Told, as_nobody, codes, loaded, plant, skill_md, skills, together, view
 from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.registry import Registry
@@ -614,6 +614,16 @@ def test_an_inspection_of_a_skill_that_cannot_be_read_reads_what_it_can(tmp_path
     registry = loaded(tmp_path, limits=Limits(bytes=1000))
     (skill,) = registry.snapshot.skills.values()
     assert [problem.code for problem in registry.inspect(skill)] == ["hidden-characters"]
+
+
+@pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
+def test_a_file_that_the_scan_could_not_read_is_reported_once(open_path: Path) -> None:
+    plant(open_path, skills("a"))
+    (open_path / "a/SKILL.md").chmod(0)
+    with as_nobody(open_path):
+        registry = loaded(open_path)
+        skill = registry.snapshot.skills["a"]
+        assert [problem.code for problem in [*skill.problems, *registry.inspect(skill)]] == ["unreadable"]
 
 
 # Whatever is done to the folders

@@ -41,6 +41,14 @@ def test_that_there_is_no_skill_is_told_too(tmp_path: Path, caplog: pytest.LogCa
     assert caplog.messages[1:] == ["skill a: added"]
 
 
+def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plant(tmp_path, {"empty/notes.md": "x", "hidden/.x/a/SKILL.md": skill_md("a")} | skills("full/b"))
+    reported(*(tmp_path / name for name in ("empty", "hidden", "full")))
+    first, dotted, empty = caplog.messages
+    assert first.startswith("serving 1 skill from ") and dotted.startswith(f"{tmp_path}/hidden: 1 skill lies")
+    assert empty == f"{tmp_path}/empty: no skill: no folder there has a SKILL.md"
+
+
 @pytest.mark.requirement("ASG-9", "ASG-17", "ASG-18", "X-2")
 def test_what_is_not_served_is_told_with_place_reason_and_mend(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -49,7 +57,7 @@ def test_what_is_not_served_is_told_with_place_reason_and_mend(
     plant(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
     first, *told = caplog.messages
-    assert first.startswith("serving 1 skills")
+    assert first.startswith("serving 1 skill from ")
     assert [message.split(": ", 1)[0] for message in told] == [
         f"{tmp_path / 'one/bad/SKILL.md'}:1",
         str(tmp_path / "two/good"),
@@ -163,7 +171,7 @@ def test_thousands_of_differences_are_the_first_twenty_and_a_count(
     found = lines(caplog, registry)
     assert len(found) == 21
     assert found[0][1].startswith("skill bad: found, not served: ")
-    assert "and 981 more, in all 601 skills added, 400 removed, 0 changed" in found[-1][1]
+    assert "and 981 more skills and problems; skills: 601 added, 400 removed, 0 changed; " in found[-1][1]
 
 
 @pytest.mark.parametrize("era", ["legacy"])
@@ -196,7 +204,7 @@ def test_a_root_that_goes_is_told_once(tmp_path: Path, caplog: pytest.LogCapture
 def test_many_errors_are_cut_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     reported(plant(tmp_path, {f"bad{number}/SKILL.md": "x" for number in range(25)}))
     assert len(caplog.messages) == 22
-    assert caplog.messages[-1] == "and 5 more; 'mcp-skills-server validate' tells all"
+    assert caplog.messages[-1] == "and 5 more problems; 'mcp-skills-server validate' shows all"
 
 
 def test_a_slow_yaml_parser_is_told(

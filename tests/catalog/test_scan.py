@@ -501,7 +501,7 @@ def test_a_folder_that_may_be_read_but_not_entered_is_reported_and_not_taken_for
         f"{open_path}/whole/sub/x.md": "sub/x.md cannot be looked at: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",
         f"{open_path}/group/b": "the directory cannot be opened; give the user that runs the server permission to "
-        "read it",
+        f"enter the folder above it, {open_path}/group",
         f"{open_path}/loose": "1 of its names cannot be looked at: the folder may be read but not entered; give the "
         "user that runs the server permission to enter the folder",
     }

@@ -53,6 +53,19 @@ def test_a_site_that_never_answered_is_not_ready_and_says_why(tmp_path: Path) ->
             assert "very-secret" not in server.stderr + "".join(lines)
 
 
+def test_a_folder_that_goes_while_it_is_served_is_named(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one" / "mine")
+    write_skill(tmp_path / "two" / "other")
+    with http_serving(tmp_path / "one", tmp_path / "two") as server:
+        until_scanned(server)
+        (tmp_path / "two").rename(tmp_path / "away")
+        server.said("serving what was read before")
+        lost = f"{tmp_path}/two: it cannot be read now; serving what was read before"
+        until = monotonic() + DEADLINE
+        while asked(server, "/readyz?verbose") != (200, ["ready", f"{tmp_path}/one: read", lost]):
+            assert monotonic() < until, asked(server, "/readyz?verbose")
+
+
 def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
     with Publisher() as publisher:
         publisher.add("alpha")

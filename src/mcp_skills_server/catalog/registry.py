@@ -445,6 +445,7 @@ class Registry:
 
         root = self.roots[skill.root]
         found: list[Problem] = []
+        unreadable = {each.path for each in skill.problems if each.code == "unreadable"}
 
         def place(file_path: str, problems: Iterable[Problem]) -> None:
             location = join(skill.directory, file_path)
@@ -464,7 +465,10 @@ class Registry:
             try:
                 raw = self.read(file)
             except StaleFile as stale:
-                place(file_path, [problem("unreadable", f"the file cannot be read ({stale.reason or 'it changed'})")])
+                if root.show(join(skill.directory, file_path)) not in unreadable:  # the scan may have said so
+                    place(
+                        file_path, [problem("unreadable", f"the file cannot be read ({stale.reason or 'it changed'})")]
+                    )
                 continue
             if file_path == SKILL_MD and skill.standing > Standing.UNUSABLE:
                 document = frontmatter.parse(raw)

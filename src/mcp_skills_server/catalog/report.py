@@ -44,8 +44,8 @@ def report_to_log(registry: Registry) -> None:
             logger.log(level, "%s", text)
         if len(lines) > _AT_ONCE:
             came, went = len(changes.after.keys() - changes.before), len(changes.before.keys() - changes.after)
-            in_all = f"in all {came} skills added, {went} removed, {len(changes.after) - came} changed"
-            more = "and %d more, %s; 'mcp-skills-server validate' tells all"
+            in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
+            more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
             logger.log(lines[0][0], more, len(lines) - _AT_ONCE, in_all)
 
     if not IS_FAST:
@@ -58,15 +58,22 @@ def report_to_log(registry: Registry) -> None:
 def _report_first(registry: Registry) -> None:
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
-    logger.info("serving %d skills from %s", len(snapshot.paths(Standing.VALID)), shown)
-    for passed in passed_over(registry):
+    count = len(snapshot.paths(Standing.VALID))
+    logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    hidden = passed_over(registry)
+    for passed in hidden:
         logger.warning("%s", printable(str(passed)))
+    for root in registry.roots if len(registry.roots) > 1 else ():  # of one alone the count says it
+        if root.origin is None and root.shown not in [passed.root for passed in hidden]:
+            of_root = registry.of_root(root)
+            if not of_root.skills and not of_root.problems:
+                logger.warning("%s: no skill: no folder there has a SKILL.md", printable(root.shown))
     errors = [found for skill in snapshot.skills.values() for found in skill.problems if found.severity == "error"]
     errors += snapshot.problems
     for problem in errors[:_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _AT_ONCE:
-        logger.warning("and %d more; 'mcp-skills-server validate' tells all", len(errors) - _AT_ONCE)
+        logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _AT_ONCE)
 
 
 def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[Line]:

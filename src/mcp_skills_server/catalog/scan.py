@@ -345,7 +345,7 @@ class _Scanner:
             if name != SKILL_MD:
                 find("unreadable", f"{prefix}{name} cannot be looked at: {_DENIED}", name, _ADMIT)
         if here.unreadable:
-            find("unreadable", "the directory cannot be opened", "")
+            find("unreadable", "the directory cannot be opened", "", self._what_opens(here))
         if here.cut:
             find("too-deep", "files lie deeper than the scan goes", "")
         for inner in here.directories:
@@ -388,6 +388,15 @@ class _Scanner:
             self._linked[key] = None if target is None else self._recognised(target)
         return self._linked[key]
 
+    def _what_opens(self, here: Directory) -> str | None:
+        """What to do about a directory that cannot be opened, None for what is usual: its own permissions are right
+        where the folder above may not be entered."""
+        above, _, name = here.path.rpartition("/")
+        effective = os.access in os.supports_effective_ids
+        if not name or os.access(os.path.join(self._root.path, above), os.X_OK, effective_ids=effective):
+            return None
+        return f"{_ADMIT} above it, {self._root.show(above)}"
+
     def _report_loose(self, here: Directory) -> None:
         """Outside every skill: what might have been one, told so that nothing is lost in silence."""
         for name in here.links:
@@ -404,7 +413,7 @@ class _Scanner:
             found = problem("file-name", f"the name {name} is not UTF-8, so nothing of it is served")
             self.out.problems.append((location, found.at(self._root.show(location), "")))
         if here.unreadable:
-            found = problem("unreadable", "the directory cannot be opened")
+            found = problem("unreadable", "the directory cannot be opened", mend=self._what_opens(here))
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         elif here.denied:
             found = problem(

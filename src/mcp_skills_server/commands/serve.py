@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shlex
 from dataclasses import replace
@@ -10,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import (
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
+
+
+logger = logging.getLogger(__name__)
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -192,6 +197,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
+        _name_what_is_for_http()
         given = shlex.join(roots)
         say_that_it_waits(
             "an MCP host",
@@ -205,6 +211,20 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     if supply is not None:
         supply.stop()
     leave()
+
+
+def _name_what_is_for_http() -> None:
+    """Log the options of the command line that count over HTTP alone. In the environment they stay for another time."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if isinstance(option, click.Option)
+        and (option.help or "").startswith("HTTP:")
+        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        logger.warning("without effect over stdio: %s; give --transport http", ", ".join(given))
 
 
 def _take_in(registry: Registry, folder: str) -> None:

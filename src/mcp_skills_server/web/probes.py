@@ -49,7 +49,12 @@ def _others(registry: Registry, sites: Sequence[SiteState]) -> list[str]:
     """A line for each folder and archive."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
-    return [f"{root.shown}: {state}" for root in registry.roots if root.origin not in names]
+    lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
+    return [
+        f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
+        for root in registry.roots
+        if root.origin not in names
+    ]
 
 
 def _line(site: SiteState) -> str:

@@ -52,6 +52,8 @@ EVIDENCE = {
     "reference-missing": b"(references/details.md)",
     "reference-deep": b"(references/more/details.md)",
     "hidden-characters": "\U000e006e".encode(),
+    "hidden-comment": b"<!-- Send",
+    "icon-source": b"icons:",
     "pipe-to-shell": b"| sh",
     "shell-injection": b"!`date",
     "hooks": b"hooks:",

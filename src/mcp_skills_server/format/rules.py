@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp_skills_server.format import hidden, icons
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import references
@@ -236,6 +237,24 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
+def _hidden(subject: Subject) -> Iterator[Problem]:
+    """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
+    for key, value in subject.frontmatter.items():
+        found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
+        if found:
+            more = f" ({len(found)} in this field)" if len(found) > 1 else ""
+            said = f"{_short(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
+            yield problem("hidden-characters", said, subject.line(key))
+
+
+def _icon_sources(subject: Subject) -> Iterator[Problem]:
+    entries = subject.frontmatter.get("icons")
+    for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
+        source = entry.get("src") if isinstance(entry, dict) else None
+        if isinstance(source, str) and not icons.is_allowed(source):
+            yield problem("icon-source", f"icon {number} comes from {_short(source)}", subject.line("icons"))
+
+
 def _body(subject: Subject) -> Iterator[Problem]:
     body = subject.document.body
     if not body:
@@ -271,7 +290,16 @@ def _is_directory(target: str, files: Collection[str]) -> bool:
     return any(path.startswith(target + "/") for path in files)
 
 
-CHECKS: Final[tuple[Check, ...]] = (_name, _description, _optional_fields, _metadata, _extension_fields, _body)
+CHECKS: Final[tuple[Check, ...]] = (
+    _name,
+    _description,
+    _optional_fields,
+    _metadata,
+    _extension_fields,
+    _hidden,
+    _icon_sources,
+    _body,
+)
 DEEP_CHECKS: Final[tuple[Check, ...]] = (_references,)
 
 

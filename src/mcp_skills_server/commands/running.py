@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from mcp_skills_server.commands.options import open_roots
-from mcp_skills_server.model import printable
+from mcp_skills_server.commands.printing import remark
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -75,8 +75,8 @@ def say_that_it_waits(peer: str, *ways: str) -> None:
     if not sys.stdin.isatty():
         return
     lines = [f"waiting for the messages of {peer} on stdin, which starts this command by itself; Ctrl-C ends it"]
-    for line in (*lines, *(f"to try it: {printable(way)}" for way in ways)):
-        click.echo(f"mcp-skills-server: {line}", err=True)
+    for line in (*lines, *(f"to try it: {way}" for way in ways)):
+        remark(line)
 
 
 def end_on_signals() -> None:

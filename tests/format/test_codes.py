@@ -47,6 +47,7 @@ EVIDENCE = {
     "yaml-key": b"on: push",
     "description-utf16": b"description:",
     "description-vague": b"description:",
+    "placeholder": b"[TODO",
     "body-empty": b"",
     "body-long": b"1. Take step 1.",
     "reference-missing": b"(references/details.md)",

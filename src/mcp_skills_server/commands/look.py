@@ -84,6 +84,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     """
     from mcp_skills_server.dialects import sep2076
     from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
 
@@ -94,7 +95,10 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     try:
         skill = sep2076.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
     except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
+        names = dict.fromkeys(each for path, found in registry.snapshot.skills.items() for each in (found.name, path))
+        near = nearest(arguments[-1], names)
+        hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
+        raise UsageError(f"{error}; {hint}") from None
     problems = sorted({*skill.problems, *registry.inspect(skill)}, key=lambda each: (each.path, each.line or 0))
     readable = skill.standing > Standing.UNUSABLE
     told: dict[str, Any] = _summary(skill) | {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
 
+logger = logging.getLogger(__name__)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -87,6 +89,21 @@ def end_on_signals() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+
+
+def ignore_hangup() -> None:
+    """Go on after SIGHUP, by which daemons are asked to read their configuration again: say that there is none.
+
+    One that is ignored already stays so (nohup).
+    """
+
+    def say_so(_signal: int, _frame: object) -> None:
+        logger.warning(
+            "SIGHUP is ignored: there is nothing to read again; restart the server for other options or tokens"
+        )
+
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, say_so)
 
 
 def leave(code: int = 0) -> NoReturn:

@@ -102,6 +102,7 @@ CODES: dict[str, Code] = {
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
     "description-vague": _warning("AS-9", "say what the skill does and when to use it, in words a user would type"),
+    "placeholder": _warning("AS-9", "write what the skill does in place of it"),
     "body-empty": _warning("AS-2", "write the instructions below the frontmatter"),
     "body-long": _warning("AS-16", "move detail into files under references/"),
     "reference-missing": _warning("AS-17", "add the file or mend the link"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_skills_server.format import hidden, icons
+from mcp_skills_server.format import beginning, hidden, icons
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import references
@@ -99,7 +99,9 @@ def _description(subject: Subject) -> Iterator[Problem]:
         )
     elif units > MAX_DESCRIPTION:
         yield problem("description-utf16", f"the description has {length} characters but {units} UTF-16 units", line)
-    if len(description.strip()) < _VAGUE:
+    if beginning.is_placeholder(description):
+        yield problem("placeholder", "the description is a placeholder", line)
+    elif len(description.strip()) < _VAGUE:
         yield problem("description-vague", f"the description has only {len(description.strip())} characters", line)
 
 
@@ -273,6 +275,13 @@ def _body(subject: Subject) -> Iterator[Problem]:
         )
 
 
+def _placeholders(subject: Subject) -> Iterator[Problem]:
+    found = list(beginning.placeholders(subject.document.body))
+    if found:
+        said = f"{len(found)} lines of the instructions are as `new` wrote them"
+        yield problem("placeholder", said, subject.document.body_line + found[0])
+
+
 def _references(subject: Subject) -> Iterator[Problem]:
     missing: set[str] = set()
     for reference in references(subject.document.body):
@@ -300,7 +309,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _icon_sources,
     _body,
 )
-DEEP_CHECKS: Final[tuple[Check, ...]] = (_references,)
+DEEP_CHECKS: Final[tuple[Check, ...]] = (_references, _placeholders)
 
 
 def _short(text: Any) -> str:

@@ -87,6 +87,8 @@ CODES: dict[str, Code] = {
     "manifest-syntax": _error("SP-24", "mend the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
+    # It can be read, but not by every reader of YAML, and clients compare what they read.
+    "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
     "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),
@@ -132,3 +134,8 @@ def problem(code: str, message: str, line: int | None = None, mend: str | None =
 def standing(problems: Iterable[Problem]) -> Standing:
     """The best standing that a skill with these problems can have."""
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
+
+
+def obstacle(problems: Iterable[Problem]) -> Problem | None:
+    """The first problem that keeps a skill out of listings, None where none does."""
+    return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

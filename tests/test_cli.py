@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import pytest
 
+from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.serve import serve
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
@@ -358,3 +361,70 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
     _, _, listed = run("--help").stdout.partition("Commands:\n")
     assert "validate" in listed and "..." not in listed
     assert "speaks ACP on stdio, and add the skills" in " ".join(listed.split())
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("MCP_SKILLS_WATCH", "maybe", "MCP_SKILLS_WATCH: 'maybe' is not a valid boolean"),
+        ("MCP_SKILLS_PAGE_SIZE", "0", "MCP_SKILLS_PAGE_SIZE: 0 is not in the range"),
+        ("MCP_SKILLS_HIDDEN", "x", "MCP_SKILLS_HIDDEN: 'x' is not a valid boolean"),
+        ("MCP_SKILLS_DIALECT", "x", "MCP_SKILLS_DIALECT: 'x' is not one of"),
+    ],
+)
+def test_a_bad_value_of_the_environment_is_reported_under_the_variables_name(
+    variable: str, value: str, said: str
+) -> None:
+    """Whoever wrote it has not written the option's name (11.E)."""
+    done = run("serve", FIXTURES, **{variable: value})
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"mcp-skills-server: {said}") and done.stderr.count("\n") == 1
+    assert "--page-size" in run("serve", FIXTURES, "--page-size", "0", MCP_SKILLS_PAGE_SIZE="7").stderr
+
+
+def test_show_names_what_may_have_been_meant() -> None:
+    """A name that there is not is most often one letter off."""
+    done = run("show", FIXTURES, "colour-palets")
+    assert done.returncode == 2 and "did you mean colour-palettes?" in done.stderr
+    assert "'list' shows what there is" in run("show", FIXTURES, "0123456789").stderr
+
+
+@pytest.mark.parametrize("name", ["serve", "rpc", "acp"])
+def test_the_help_has_options_below_headings_and_examples_before_them(name: str) -> None:
+    """Every option stands once, below what it is about."""
+    text = run(name, "--help", COLUMNS="100").stdout
+    heads = [line for line in text.split("\n") if line and not line.startswith(" ")]
+    assert heads[0].startswith("Usage:") and heads[-1] == "Other options:" and "Running scripts:" in heads
+    assert text.index("Example") < text.index(heads[1])
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert len(re.findall(rf"^  {option.opts[0]}(?![\w-])", text, re.MULTILINE)) == 1, option.opts
+    if name == "serve":
+        _, _, below = text.partition("Over HTTP (--transport http):")
+        http, _, rest = below.partition("Other options:")
+        assert "--token-file" in http and "--transport" in rest and "HTTP: " not in text
+
+
+def test_an_interrupt_ends_a_command_with_130() -> None:
+    """The exit code that shells know, and that the README has."""
+    program = """
+from mcp_skills_server import cli
+from mcp_skills_server.commands import look
+def interrupted(*_): raise KeyboardInterrupt
+look.make_registry = interrupted
+cli.main(["list", "."])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    assert "130 ended by" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_options_that_say_nothing_over_stdio_are_named_in_one_warning() -> None:
+    """Tokens above all: nobody is kept out by them there."""
+    done = run("serve", FIXTURES, "--max-body", "5000", MCP_SKILLS_TOKENS="me=0123456789abcdef0123")
+    warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
+    assert warned == ["mcp-skills-server: WARNING: unused without --transport http: --tokens, --max-body"]
+    assert "0123456789abcdef" not in done.stderr
+    assert "unused" not in run("serve", FIXTURES).stderr

@@ -1,7 +1,7 @@
 """The command line. Nothing heavy is imported before a command needs it: a host starts us for every conversation.
 
 stdout carries what was asked for, and under `serve` the protocol alone; every other word goes to stderr. Exit codes:
-0 fine, 1 the input has errors, 2 wrong usage.
+0 fine, 1 the input has errors, 2 wrong usage, 130 ended by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         sys.exit(2)
+    except click.BadParameter as error:
+        variable = _variable(error)
+        _fail(f"{variable}: {error.message}" if variable else f"{error.format_message()} {_see(error)}")
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else _PROGRAM
-        _fail(f"{error.format_message()} See '{command} --help'.")
+        _fail(f"{error.format_message()} {_see(error)}")
     except click.ClickException as error:
         _fail(error.format_message())
     except click.Abort:
@@ -48,6 +50,23 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(0)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _see(error: click.UsageError) -> str:
+    return f"See '{error.ctx.command_path if error.ctx is not None else _PROGRAM} --help'."
+
+
+def _variable(error: click.BadParameter) -> str | None:
+    """The environment variable that the bad value is from, None where it is from the command line."""
+    parameter, context = error.param, error.ctx
+    if parameter is None or context is None or not parameter.name:
+        return None
+    if context.get_parameter_source(parameter.name) is not click.core.ParameterSource.ENVIRONMENT:
+        return None
+    own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
+    prefix = context.auto_envvar_prefix
+    names = [*own, *([f"{prefix}_{parameter.name.upper()}"] if prefix else ())]
+    return next((name for name in names if os.environ.get(name)), None)
 
 
 def _fail(message: str) -> None:

@@ -15,6 +15,7 @@ from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.new import bundle, new
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import frontmatter, rules
+from mcp_skills_server.format.beginning import DESCRIPTION, is_placeholder
 from wire import serving
 
 
@@ -31,7 +32,7 @@ def refused(*arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["refunds", "a", "x" * 64, "yes", "null", "123", "1e3", "0755", "on", "csv-2-json"])
-def test_what_it_makes_is_valid_even_strictly(tmp_path: Path, name: str) -> None:
+def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: Path, name: str) -> None:
     done = make(name, "--directory", tmp_path / "my skills")
     assert done.exit_code == 0, done.output
     skill = tmp_path / "my skills" / name
@@ -41,8 +42,34 @@ def test_what_it_makes_is_valid_even_strictly(tmp_path: Path, name: str) -> None
     ]
     assert os.listdir(skill.parent) == [name]
     told = CliRunner().invoke(cli, ["validate", str(skill), "--strict", "--format", "json"], standalone_mode=False)
-    assert json.loads(told.stdout) == {"ok": True, "skills": 1, "problems": [], "passed_over": []}
-    assert told.return_value == 0
+    found = json.loads(told.stdout)["problems"]
+    assert {(each["code"], each["severity"]) for each in found} == {("placeholder", "warning")}
+    assert [each["line"] for each in found] == [3, 10]
+    assert told.return_value == 1
+
+
+def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
+    make("refunds", "--directory", tmp_path, "--description", "Pays money back. Use when a buyer asks for a refund.")
+    skill = tmp_path / "refunds" / "SKILL.md"
+    begun = skill.read_text(encoding="utf-8").partition("\n# ")[0]
+    skill.write_text(begun + "\n# Refunds\n\nAsk for the [order](references/details.md).\n", encoding="utf-8")
+    told = CliRunner().invoke(cli, ["validate", str(skill), "--strict"], standalone_mode=False)
+    assert told.return_value == 0, told.output
+
+
+@pytest.mark.parametrize(
+    ("description", "found"),
+    [
+        ("[TODO: say what it does]", True),
+        ("TODO: say what it does and when", True),
+        ("TODO", True),
+        (DESCRIPTION.replace(" ", "\n", 3), True),
+        ("TODO comments of a code base, counted and sorted.", False),
+        ("Finds every [TODO] in a code base.", False),
+    ],
+)
+def test_a_placeholder_of_a_description_is_found(description: str, found: bool) -> None:
+    assert is_placeholder(description) is found
 
 
 def test_it_says_what_to_do_next_on_stderr(tmp_path: Path) -> None:
@@ -125,4 +152,4 @@ def test_any_description_is_kept_or_refused(description: str) -> None:
     document = frontmatter.parse(files["SKILL.md"].encode())
     assert document.frontmatter is not None and document.frontmatter["description"] == description
     assert not document.problems and not rules.check(document, "refunds")
-    assert not rules.check_deeply(document, files)
+    assert {each.code for each in rules.check_deeply(document, files)} == {"placeholder"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mcp_skills_server
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
@@ -107,3 +109,52 @@ def test_an_error_names_a_folder_without_steering(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "\\u{1b}" in done.stderr and "\x1b" not in done.stderr
+
+
+EVIL_SKILL = r"""---
+name: tables
+description: "Makes tables.\e[2J\u202E\u0085 Use it for tables."
+title: "T\e]0;owned\a"
+version: "1\u009b2J"
+---
+
+Body with an escape: @[31m
+""".replace("@", "\x1b")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "."),
+        ("list", ".", "--format", "json"),
+        ("show", ".", "tables"),
+        ("show", ".", "tables", "--format", "json"),
+        ("validate", "."),
+        ("validate", ".", "--format", "json"),
+        ("validate", ".", "--format", "github"),
+        ("install", "cursor", "folder\x1b[2J", "--print", "--command", "x"),
+    ],
+    ids=" ".join,
+)
+def test_no_command_hands_on_what_steers_a_terminal(words: tuple[str, ...], tmp_path: Path) -> None:
+    """Whatever a skill's fields, its body and a folder's name hold."""
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "SKILL.md").write_text(EVIL_SKILL, encoding="utf-8")
+    (tmp_path / "folder\x1b[2J").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "mcp_skills_server", *words], cwd=tmp_path, capture_output=True, check=False
+    )
+    printed = (done.stdout + done.stderr).decode()
+    assert printed and all(line.isprintable() for line in printed.split("\n"))
+    if "json" in words:
+        json.loads(done.stdout)
+
+
+def test_every_command_prints_through_one_printer() -> None:
+    """Another way to print would be a way past it. The help is click's own, and holds no foreign text."""
+    sources = Path(mcp_skills_server.__file__).parent
+    printing = sources / "commands" / "printing.py"
+    files = [sources / "cli.py", *(each for each in (sources / "commands").rglob("*.py") if each != printing)]
+    ways = re.compile(r"click\.(?:s?echo\w*)\(|(?<![\w.])print\(|sys\.stdout\.write\(")
+    found = {each.relative_to(sources).as_posix() for each in files if ways.search(each.read_text(encoding="utf-8"))}
+    assert found == {"cli.py"}

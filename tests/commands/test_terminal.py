@@ -91,21 +91,6 @@ def test_a_host_is_told_nothing_of_that(words: list[str]) -> None:
     assert b"waiting" not in done.stderr and b"to try it" not in done.stderr
 
 
-def test_options_for_http_have_no_effect_over_stdio_and_the_log_says_so() -> None:
-    def said(*words: str, **variables: str) -> list[str]:
-        command = [*COMMAND, "serve", str(FIXTURES), *words]
-        environment = {**os.environ, **variables}
-        done = subprocess.run(
-            command, input=b"", capture_output=True, check=True, timeout=DEADLINE, cwd=ROOT, env=environment
-        )
-        return [line for line in done.stderr.decode().splitlines() if "stdio" in line]
-
-    assert said("--port", "8001", "--tokens", "a=not-repeated-0123456", "--no-rpc") == [
-        "mcp-skills-server: WARNING: without effect over stdio: --port, --tokens, --rpc; give --transport http"
-    ]
-    assert said("--no-watch", MCP_SKILLS_PORT="8001", MCP_SKILLS_HOST="::1") == []  # a container has them for HTTP
-
-
 def test_publish_shows_how_far_it_is_and_only_there(tmp_path: Path) -> None:
     for number in range(12):
         write_skill(tmp_path / "skills" / f"s{number}", a_md="a")

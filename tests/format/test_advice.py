@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.advice import look_over, permissions
+from mcp_skills_server.format.advice import look_for_comments, look_over, names, permissions
 from steps import growth
 
 
@@ -28,6 +28,10 @@ def seen(text: str) -> list[str]:
         "a\u200db",
         "a\u200cb",
         "in the middle \ufeff of a file",
+        "soft\u00adhyphen",
+        "Hangul \u3164 filler",
+        "selector x\ufe0f that selects nothing",
+        "escape \x1b[31m",
     ],
 )
 def test_characters_that_nobody_sees_are_found(text: str):
@@ -43,7 +47,6 @@ def test_characters_that_nobody_sees_are_found(text: str):
         "👩\u200d💻 at work",
         "\u0645\u06cc\u200c\u062e\u0648\u0627",
         "क\u094d\u200dष",
-        "soft\u00adhyphen",
         "no\u00a0break",
         "日本語",
     ],
@@ -119,7 +122,7 @@ def test_each_kind_is_told_once_with_the_first_line_and_the_count():
 
 
 def test_what_was_found_is_shown_short_and_without_control_characters():
-    (found,) = look_over("curl \x1b[31m\t" + "x" * 500 + " | sh")
+    (_, found) = look_over("curl \x1b[31m\t" + "x" * 500 + " | sh")
     assert "\x1b" not in found.message
     assert len(found.message) < 150
 
@@ -203,3 +206,16 @@ def test_a_pipe_into_a_shell_is_found_where_the_rule_says(text: str):
 @pytest.mark.parametrize("shape", ["curl ", "curl|", "|sh", "curl|sh ", "|sudo ", "!`a`", ">", "\u200b"])
 def test_looking_takes_steps_as_long_as_the_text(shape: str):
     assert growth(lambda times: lambda: seen(shape * times), 1000) <= 6
+
+
+def test_comments_are_reported_once_with_the_first_line_and_the_count():
+    (found,) = look_for_comments("Text.\n\n<!-- do \x1b\n this -->\n\nMore <!-- x -->\n", 10)
+    assert (found.code, found.line) == ("hidden-comment", 12)
+    assert found.message == "an HTML comment: 'do \ufffd this' (2 in this file)"
+    assert list(look_for_comments("`<!-- an example -->`")) == []
+
+
+def test_a_file_name_that_nobody_can_read_is_found():
+    ((path, found),) = names(["a.md", "references/b\u200bc.md"])
+    assert (path, found.code) == ("references/b\u200bc.md", "hidden-characters")
+    assert "U+200B" in found.message and found.message.isprintable()

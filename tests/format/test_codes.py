@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.format.codes import CODES, problem, standing
+from mcp_skills_server.format.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
 
 from .broken import BROKEN, RECIPES, befall, roots_of, skill_md
@@ -22,6 +22,7 @@ EVIDENCE = {
     "frontmatter-unclosed": b"---",
     "frontmatter-not-mapping": b"- frontmatter-not-mapping",
     "yaml-syntax": b"description: Two steps:",
+    "yaml-colon": b"description: Two steps:",
     "yaml-duplicate-key": b"license: Apache-2.0",
     "yaml-tag": b"!!timestamp",
     "yaml-alias": b"*c",
@@ -47,11 +48,14 @@ EVIDENCE = {
     "yaml-key": b"on: push",
     "description-utf16": b"description:",
     "description-vague": b"description:",
+    "placeholder": b"[TODO",
     "body-empty": b"",
     "body-long": b"1. Take step 1.",
     "reference-missing": b"(references/details.md)",
     "reference-deep": b"(references/more/details.md)",
     "hidden-characters": "\U000e006e".encode(),
+    "hidden-comment": b"<!-- Send",
+    "icon-source": b"icons:",
     "pipe-to-shell": b"| sh",
     "shell-injection": b"!`date",
     "hooks": b"hooks:",
@@ -198,3 +202,10 @@ def test_a_problem_can_bring_a_better_mend():
 )
 def test_the_worst_problem_decides_the_standing(codes: list[str], expected: Standing):
     assert standing(problem(each, "") for each in codes) is expected
+
+
+def test_the_obstacle_is_the_first_problem_that_keeps_a_skill_out_of_listings():
+    """A warning can be one: a colon without quotes, which other readers of YAML refuse."""
+    found = [problem(each, each) for each in ("description-vague", "yaml-colon", "name-mismatch")]
+    assert obstacle(found) is found[1]
+    assert obstacle(found[:1]) is None

@@ -533,7 +533,7 @@ def test_frontmatter_that_is_no_mapping_is_refused(lines: str):
 @pytest.mark.parametrize(
     ("lines", "line", "mend"),
     [
-        ("name: a\ndescription: Use when: always", 3, "quotes"),
+        ("name: a\nmetadata:\n  use: Use when: always", 4, "quotes"),
         ("name: a\ndescription: @here", 3, "quote"),
         ("name: a\n\tdescription: b", 3, "tabs"),
         ("name: a\ndescription: 'open", 3, None),

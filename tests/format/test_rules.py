@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialects.build import skill, snapshot
+from mcp_skills_server.dialects import prompts, sep2076
 from mcp_skills_server.format.codes import CODES, standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.format.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
@@ -99,7 +101,7 @@ def test_a_name_has_at_most_64_characters(length: int, expected: list[str]):
     ["A", "pdf_tools", "pdf tools", "pdf.tools", "pdf/tools", "über", "café", "ﬁ", "日本", "a\n", " a", "²", "a\0b"],
 )
 def test_a_name_uses_only_ascii_lower_case_digits_and_hyphens(name: str):
-    assert named(name) == ["name-characters"]
+    assert [code for code in named(name) if code != "hidden-characters"] == ["name-characters"]
 
 
 @pytest.mark.requirement("AS-4")
@@ -233,12 +235,12 @@ def test_a_value_of_metadata_that_is_no_text_is_told_with_its_line_and_the_line_
     written: str, said: str, hint: str
 ):
     raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
-    (found,) = check(parse(raw), "a")
+    (found,) = (each for each in check(parse(raw), "a") if each.code != "hidden-characters")
     assert (found.code, found.line, found.mend) == ("metadata-type", 6, hint)
     assert f"metadata has {said} where text belongs" in found.message
     if not hint.endswith("as one text in quotes"):
         fixed = raw.decode().replace(written, hint.removeprefix("write "))
-        assert check(parse(fixed.encode()), "a") == ()
+        assert [each for each in check(parse(fixed.encode()), "a") if each.code != "hidden-characters"] == []
 
 
 @pytest.mark.requirement("AS-12")
@@ -511,3 +513,58 @@ def test_no_frontmatter_is_too_odd_to_be_judged(fields: dict[str, Any], director
         assert CODES[each.code].severity == each.severity
         assert each.line is not None
         assert "\n" not in each.message
+
+
+@pytest.mark.parametrize(
+    ("lines", "field"),
+    [
+        ('description: "Does it. \\U000E0049\\U000E0067"', "description"),
+        ('metadata:\n  deep: [{note: "a\\u200Bb"}]', "metadata"),
+        ('metadata:\n  "a\\u00ADb": text', "metadata"),
+        ('"no\\u3164te": text', "'note'"),
+        ('license: "\\x1B[2J"', "license"),
+    ],
+)
+def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str):
+    """The bytes of the file show nothing of it; the values that a model is shown do (11.19)."""
+    described = "" if "description" in lines else "description: Does something with tables.\n"
+    found = check(parse(f"---\nname: a\n{described}{lines}\n---\nText\n".encode()), "a")
+    (hidden,) = (each for each in found if each.code == "hidden-characters")
+    assert hidden.line == (3 if not described else 4)
+    assert field in hidden.message and "U+" in hidden.message and hidden.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("source", "fine"),
+    [
+        ("https://example.com/i.png", True),
+        ("HTTP://example.com/i.png", True),
+        ("data:image/png;base64,AAAA", True),
+        ("skill://a/assets/icon.png", True),
+        ("assets/icon.png", True),
+        ("javascript:alert(1)", False),
+        ("JavaScript:alert(1)", False),
+        ("java\tscript:alert(1)", False),
+        (" \njavascript:alert(1)", False),
+        ("\x01javascript:alert(1)", False),
+        ("java\u200bscript:alert(1)", False),
+        ("file:///etc/passwd", False),
+        ("data:text/html,<script>", False),
+        ("vbscript:x", False),
+        ("blob:https://example.com/x", False),
+        ("ht\ttps://example.com/i.png", False),
+    ],
+)
+def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
+    """What is not, is no icon in an entry or a prompt, and is reported with its line (11.19)."""
+    found = problems(SOUND | {"icons": [{"src": source}]})
+    assert [(each.code, each.line) for each in found if each.code != "hidden-characters"] == (
+        [] if fine else [("icon-source", 4)]
+    )
+    each = skill("sound-skill", icons=[{"src": source}])
+    entry = sep2076.entry(each, snapshot(each), sep2076.Served(), Standing.VALID)
+    assert ("icons" in entry) is fine
+    assert "icons" in prompts.descriptor(each, {**entry, "icons": [{"src": source}]}) or not (
+        fine and source.lower().startswith(("http", "data"))
+    )
+    assert fine or "icons" not in prompts.descriptor(each, {**entry, "icons": [{"src": source}]})

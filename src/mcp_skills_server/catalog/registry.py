@@ -473,12 +473,15 @@ class Registry:
             if file_path == SKILL_MD and skill.standing > Standing.UNUSABLE:
                 document = frontmatter.parse(raw)
                 place(SKILL_MD, rules.check_deeply(document, skill.files))
+                place(SKILL_MD, advice.look_for_comments(document.body, document.body_line))
                 place(SKILL_MD, advice.permissions(skill.frontmatter, document.lines.get("allowed-tools")))
             if file_path == manifest.SKILL_TOML and skill.standing > Standing.UNUSABLE:
                 place(file_path, manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems)
             text = media.as_text(raw, media.media_type(file_path))
             if text is not None:
                 place(file_path, advice.look_over(text))
+                if file_path != SKILL_MD and media.media_type(file_path) == media.MARKDOWN:
+                    place(file_path, advice.look_for_comments(text))
         return found
 
 

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from mcp_skills_server.catalog.passed import passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.shelf import join
+from mcp_skills_server.format import codes
 from mcp_skills_server.format.frontmatter import IS_FAST
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
@@ -98,7 +99,7 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
                 looks += 1
                 reason = _where_it_is(registry, old)
         if new is not None and new.standing < Standing.VALID and (old is None or old.standing > new.standing):
-            reason = next((found for found in new.problems if found.severity == "error"), None)
+            reason = codes.obstacle(new.problems)
         if isinstance(reason, Problem):
             explained.add(_key(reason))
         line = _line_of(path, old, new, reason, sorted(files.get(path, ())))

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.grouping import Grouped
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType, limits, scripts, sites
 from mcp_skills_server.commands.running import leave, open_followed, say_that_it_waits, watching
@@ -19,7 +20,7 @@ _AGENT: Final = "mcp_skills_server.agent"
 _SPLIT: Final = "--"
 
 
-class _BeforeTheAgent(click.Command):
+class _BeforeTheAgent(Grouped):
     """A command that parses what stands before `--`; what stands behind it is another program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

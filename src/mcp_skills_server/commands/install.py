@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
 from mcp_skills_server.model import printable
@@ -81,8 +82,8 @@ def install(context: click.Context, host: str, roots: tuple[str, ...], **options
     if options["show"]:
         from mcp_skills_server.hosts.edit import snippet
 
-        click.echo(snippet(row, name, entry), nl=False)
-        _tell(f"this belongs into {path}; nothing was written")
+        say_lines(snippet(row, name, entry).removesuffix("\n"))
+        remark(f"this belongs into {path}; nothing was written")
         return
     try:
         _edit(path, row, name, entry, command, dry_run=options["dry_run"])
@@ -100,24 +101,24 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: lis
     else:
         new = edit.uninstall(found.raw, host, name, command)
     if new is None:
-        _tell(f"{path} has no {name!r}; there is nothing to remove")
+        remark(f"{path} has no {name!r}; there is nothing to remove")
         return
     if new == found.raw:
-        _tell(f"{path} has {name!r} just so; nothing was changed")
+        remark(f"{path} has {name!r} just so; nothing was changed")
         return
     if dry_run:
-        click.echo(_difference(found.raw or b"", new, path), nl=False)
-        _tell(f"{path} would change; nothing was written")
+        say_lines(_difference(found.raw or b"", new, path).removesuffix("\n"))
+        remark(f"{path} would change; nothing was written")
         return
     backup = disk.replace(found, new)
     done = f"wrote {name!r} to" if entry else f"removed {name!r} from"
     kept = f"; the old file is {backup.name} beside it" if backup else ""
-    _tell(f"{done} {path}{kept}; restart {host.title}")
+    remark(f"{done} {path}{kept}; restart {host.title}")
     for word in words_of(entry):
         replaced = host.expands.search(word) if host.expands else None
         if replaced:
             said = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
-            _tell(f"{said}; use a path without it if the server is missing")
+            remark(f"{said}; use a path without it if the server is missing")
 
 
 def _path(host: Host, platform: Platform | None, options: dict[str, Any]) -> Path:
@@ -179,7 +180,3 @@ def _difference(old: bytes, new: bytes, path: Path) -> str:
     for line in unified_diff(lines(old), lines(new), str(path), str(path)):
         out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)
-
-
-def _tell(message: str) -> None:
-    click.echo(f"{_PROGRAM}: {printable(message)}", err=True)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from mcp_skills_server.commands.options import limits, make_registry, roots, sites
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.commands.progress import progress
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Standing, printable
+from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -49,7 +49,7 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
     passed = _tell_of_passed(registry)
     if form == "json":
         found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
-        click.echo(json.dumps(found | {"passed_over": passed}, indent=2, ensure_ascii=False))
+        say_json(found | {"passed_over": passed})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill in skills:
@@ -60,9 +60,9 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
     if skills:
         _table(rows)
     elif not passed:
-        click.echo("mcp-skills-server: no skill: no folder there has a SKILL.md", err=True)
+        remark("no skill: no folder there has a SKILL.md")
     for problem in snapshot.problems:
-        click.echo(str(problem), err=True)
+        say(str(problem), err=True)
 
 
 @click.command()
@@ -84,6 +84,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     """
     from mcp_skills_server.dialects import sep2076
     from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD
 
@@ -94,7 +95,10 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     try:
         skill = sep2076.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
     except RequestError as error:
-        raise UsageError(f"{error}; 'list' shows what there is") from None
+        names = dict.fromkeys(each for path, found in registry.snapshot.skills.items() for each in (found.name, path))
+        near = nearest(arguments[-1], names)
+        hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
+        raise UsageError(f"{error}; {hint}") from None
     problems = sorted({*skill.problems, *registry.inspect(skill)}, key=lambda each: (each.path, each.line or 0))
     readable = skill.standing > Standing.UNUSABLE
     told: dict[str, Any] = _summary(skill) | {
@@ -107,12 +111,13 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
     if form == "json":
-        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        say_json(told)
         return
     for key in ("path", "name", "title", "version", "uri", "origin", "description"):
         if told[key]:
-            click.echo(f"{key + ':':13}{' '.join(str(told[key]).split())}")
-    click.echo(f"{'served:':13}{_SERVED[skill.standing]}\n")
+            say(f"{key + ':':13}{' '.join(str(told[key]).split())}")
+    say(f"{'served:':13}{_SERVED[skill.standing]}")
+    say("")
     _table(
         [
             ("FILE", "BYTES", "DIGEST"),
@@ -120,10 +125,9 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         ]
     )
     for problem in problems:
-        click.echo(str(problem))
-    click.echo()
-    for line in str(told["instructions"]).split("\n"):
-        click.echo("\t".join(printable(part) for part in line.split("\t")))
+        say(str(problem))
+    say("")
+    say_lines(str(told["instructions"]))
 
 
 @click.command()
@@ -163,19 +167,19 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
         found.update(registry.inspect(skill))
     for root, snapshot in alone:
         if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
-            click.echo(f"mcp-skills-server: no skill at {root.shown}: no folder there has a SKILL.md", err=True)
+            remark(f"no skill at {root.shown}: no folder there has a SKILL.md")
     count = len(skills)
     problems = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
     errors = sum(problem.severity == "error" for problem in problems)
     ok = not (problems if strict else errors)
     if form == "json":
         told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
-        click.echo(json.dumps(told | {"passed_over": passed}, indent=2, ensure_ascii=False))
+        say_json(told | {"passed_over": passed})
     else:
         for problem in problems:
-            click.echo(_annotation(problem) if form == "github" else str(problem))
+            say(_annotation(problem) if form == "github" else str(problem))
         told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
-        click.echo(", ".join(told), err=form == "github")
+        say(", ".join(told), err=form == "github")
     return 0 if ok else 1
 
 
@@ -185,7 +189,7 @@ def _tell_of_passed(registry: Registry) -> list[dict[str, Any]]:
 
     passed = passed_over(registry)
     for each in passed:
-        click.echo(f"mcp-skills-server: {printable(str(each))}", err=True)
+        remark(str(each))
     return [each.as_json() for each in passed]
 
 
@@ -242,4 +246,4 @@ def _table(rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         last = row[-1] if len(row[-1]) <= 100 else row[-1][:97] + "..."
-        click.echo(printable("  ".join([*cells, last]).rstrip()))
+        say("  ".join([*cells, last]).rstrip())

@@ -1,4 +1,4 @@
-"""`new`: the beginning of a skill, which `validate --strict` accepts before its author has written a word.
+"""`new`: the beginning of a skill. It keeps every rule, and `validate` names what its author has still to write.
 
 The bundle is made beside its place and then renamed, so that a server which watches the folder never sees half of it.
 """
@@ -18,52 +18,10 @@ import click
 
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
 from mcp_skills_server.model import SKILL_MD, printable
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
-_DESCRIPTION: Final = (
-    "Replace this with one or two sentences that say what the skill does. Use when somebody asks for it "
-    "in the words that you list here."
-)
-_DETAILS: Final = "references/details.md"
-
-_SKILL: Final = f"""\
----
-name: {{name}}
-description: {{description}}
-metadata:
-  version: "0.1.0"
----
-
-# {{title}}
-
-Write here what the reader of this skill must know to do the work. The reader is a language model that has read the
-description and nothing else. Say what to do, step by step, and how to tell that it was done well.
-
-## Steps
-
-1. Say what to look at first.
-2. Say what to do with it, and in which order.
-3. Say what the result looks like.
-
-## Example
-
-Show one request as a user would type it, and the answer that you want.
-
-## When something is missing
-
-Say what to ask the user, and what never to guess.
-
-Keep this file below 500 lines. What is needed only now and then belongs into files of its own, such as
-[the details]({_DETAILS}), which are read when the work calls for them.
-"""
-
-_REFERENCE: Final = """\
-# Details of {title}
-
-Move tables, long examples and rare cases here, and link to this file from SKILL.md where they are needed. Delete the
-file and its link if there is nothing to say.
-"""
 
 
 @click.command()
@@ -71,7 +29,7 @@ file and its link if there is nothing to say.
 @click.option(
     "--directory", type=click.Path(), default=".", show_default=True, metavar="DIR", help="The folder of the skill."
 )
-@click.option("--description", default=_DESCRIPTION, help="What the skill does and when to use it.")
+@click.option("--description", default=DESCRIPTION, help="What the skill does and when to use it.")
 def new(name: str, directory: str, description: str) -> None:
     """Begin a skill: DIR/NAME with a SKILL.md to fill in and a file that it refers to.
 
@@ -105,11 +63,12 @@ def bundle(name: str, description: str) -> dict[str, str]:
     # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something else.
     for scalar in (_plain_if_harmless, _quoted):
         files = {
-            SKILL_MD: _SKILL.format(title=title, **{key: scalar(value) for key, value in said.items()}),
-            _DETAILS: _REFERENCE.format(title=title),
+            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in said.items()}),
+            DETAILS: REFERENCE.format(title=title),
         }
         document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
-        problems = [*document.problems, *rules.check(document, name)]
+        found = (*document.problems, *rules.check(document, name))
+        problems = [each for each in found if each.code != "placeholder"]
         if not problems:
             break
     else:

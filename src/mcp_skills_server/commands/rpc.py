@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from mcp_skills_server.commands.grouping import Grouped
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import execution, execution_settings, limits, make_runtime, roots, scripts
 from mcp_skills_server.commands.running import end_on_signals, leave, open_followed, say_that_it_waits, watching
 
 
-@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @roots
 @scripts
 @execution

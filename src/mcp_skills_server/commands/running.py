@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from mcp_skills_server.commands.options import open_roots
-from mcp_skills_server.model import printable
+from mcp_skills_server.commands.printing import remark
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
 
+logger = logging.getLogger(__name__)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -75,8 +77,8 @@ def say_that_it_waits(peer: str, *ways: str) -> None:
     if not sys.stdin.isatty():
         return
     lines = [f"waiting for the messages of {peer} on stdin, which starts this command by itself; Ctrl-C ends it"]
-    for line in (*lines, *(f"to try it: {printable(way)}" for way in ways)):
-        click.echo(f"mcp-skills-server: {line}", err=True)
+    for line in (*lines, *(f"to try it: {way}" for way in ways)):
+        remark(line)
 
 
 def end_on_signals() -> None:
@@ -87,6 +89,21 @@ def end_on_signals() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+
+
+def ignore_hangup() -> None:
+    """Go on after SIGHUP, by which daemons are asked to read their configuration again: say that there is none.
+
+    One that is ignored already stays so (nohup).
+    """
+
+    def say_so(_signal: int, _frame: object) -> None:
+        logger.warning(
+            "SIGHUP is ignored: there is nothing to read again; restart the server for other options or tokens"
+        )
+
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, say_so)
 
 
 def leave(code: int = 0) -> NoReturn:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.grouping import Grouped, is_for_http
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import (
     execution,
@@ -23,7 +24,14 @@ from mcp_skills_server.commands.options import (
     roots,
     scripts,
 )
-from mcp_skills_server.commands.running import end_on_signals, leave, make_watcher, say_that_it_waits, watching
+from mcp_skills_server.commands.running import (
+    end_on_signals,
+    ignore_hangup,
+    leave,
+    make_watcher,
+    say_that_it_waits,
+    watching,
+)
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
-@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @roots
 @click.option(
     "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
@@ -197,7 +205,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
-        _name_what_is_for_http()
+        _warn_of_unused(click.get_current_context())
         given = shlex.join(roots)
         say_that_it_waits(
             "an MCP host",
@@ -213,18 +221,16 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     leave()
 
 
-def _name_what_is_for_http() -> None:
-    """Log the options of the command line that count over HTTP alone. In the environment they stay for another time."""
-    context = click.get_current_context()
-    given = [
-        option.opts[0]
-        for option in context.command.params
-        if isinstance(option, click.Option)
-        and (option.help or "").startswith("HTTP:")
-        and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+def _warn_of_unused(context: click.Context) -> None:
+    """Name the options that were given and say nothing over stdio; tokens are among them, and keep nobody out there."""
+    unused = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if is_for_http(parameter)
+        and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    if given:
-        logger.warning("without effect over stdio: %s; give --transport http", ", ".join(given))
+    if unused:
+        logger.warning("unused without --transport http: %s", ", ".join(unused))
 
 
 def _take_in(registry: Registry, folder: str) -> None:
@@ -256,6 +262,7 @@ def _over_http(
 ) -> None:
     import anyio
 
+    ignore_hangup()
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens

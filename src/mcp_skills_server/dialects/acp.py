@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
-from mcp_skills_server.format import rules
+from mcp_skills_server.format import hidden, rules
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 
 OURS: Final = "mcp-skills-server"
@@ -113,13 +113,14 @@ def _closing(text: str, opening: int) -> int:
 def entry(skill: Skill) -> AvailableSkill:
     """A skill as an AvailableSkill; `metadata` travels in `_meta` (ACP-7), and so does where a skill of others is from.
 
-    Fields that are empty are left out.
+    Fields that are empty are left out, and so are hidden characters, but for what travels in `_meta`.
     """
     fields = skill.frontmatter
-    out: dict[str, Any] = {"name": skill.name, "description": skill.description}
+    out: dict[str, Any] = {"name": skill.name, "description": hidden.without(skill.description)}
     for key in ("license", "compatibility"):
-        if fields.get(key):
-            out[key] = fields[key]
+        value = fields.get(key)
+        if value:
+            out[key] = hidden.without(value) if isinstance(value, str) else value
     tools = split_tools(fields.get("allowed-tools"))
     if tools:
         out["allowedTools"] = tools

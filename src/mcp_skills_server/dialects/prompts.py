@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from mcp_skills_server.format import hidden, icons
 from mcp_skills_server.format.markup import element
 from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.format.uris import uri
@@ -37,7 +38,8 @@ def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
             path; none for all.
     """
     withheld = skill.frontmatter.get("user-invocable", True)
-    if skill.standing < LEAST or not skill.description.strip() or _is_false(withheld):
+    shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
+    if skill.standing < LEAST or not shown or _is_false(withheld):
         return False
     return not chosen or any(fnmatchcase(text, each) for each in chosen for text in (skill.name, skill.path))
 
@@ -50,15 +52,15 @@ def free_argument(skill: Skill) -> dict[str, Json] | None:
     hint = skill.frontmatter.get("argument-hint")
     if isinstance(hint, list) and hint and all(isinstance(each, str) for each in hint):
         hint = f"[{', '.join(map(str, hint))}]"
-    return {"name": ARGUMENTS, "description": hint} if isinstance(hint, str) and hint.strip() else None
+    return {"name": ARGUMENTS, "description": hidden.without(hint)} if isinstance(hint, str) and hint.strip() else None
 
 
 def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
     """A skill as `prompts/list` shows it, out of its entry: `name`, and where they are there `title`, `description`,
     `arguments` and `icons`.
 
-    Icons are kept where hosts take them: from https or as data. What else MCP forbids in them is left out, because
-    one bad icon makes some clients refuse the whole list.
+    Icons are kept where hosts take them: from https or as a picture in data. What else MCP forbids in them is left
+    out, because one bad icon makes some clients refuse the whole list.
     """
     out = {key: entry[key] for key in ("name", "title", "description", ARGUMENTS) if key in entry}
     free = free_argument(skill)
@@ -91,8 +93,8 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     """What the user says by starting the prompt (ASG-25...27).
 
     The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
-    closing tags of that name, whose `<` is written `&lt;`, so that no body ends its tag early. The words that the user
-    gave to a skill without declared arguments follow after the tag, because they are not the skill's.
+    tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. The words
+    that the user gave to a skill without declared arguments follow after the tag, because they are not the skill's.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
     attributes |= {} if skill.origin is None else {"origin": skill.origin}  # S40-48
@@ -120,7 +122,7 @@ def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, rea
     if left:
         where = f"they lie under {uri(skill.path)}/" if readable else "the skill breaks a rule and is no resource here"
         messages.append(_message({"type": "text", "text": f"Linked files that are not shown: {left}; {where}."}))
-    return {"resultType": "complete", "description": skill.description, "messages": messages}
+    return {"resultType": "complete", "description": hidden.without(skill.description), "messages": messages}
 
 
 def values(argument: Mapping[str, Json], begun: str) -> list[str]:
@@ -177,7 +179,10 @@ def _link(skill: Skill, file: Mapping[str, Json]) -> dict[str, Json]:
 def _icons(value: Json) -> list[Json]:
     out: list[Json] = []
     for icon in value if isinstance(value, list) else []:
-        if not isinstance(icon, dict) or not str(icon.get("src")).lower().startswith(_ICON_SCHEMES):
+        if not isinstance(icon, dict):
+            continue
+        source = str(icon.get("src"))
+        if not source.lower().startswith(_ICON_SCHEMES) or not icons.is_allowed(source):
             continue
         kept: dict[str, Json] = {"src": icon["src"]}
         sizes, theme = icon.get("sizes"), icon.get("theme")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
-from mcp_skills_server.format import media
+from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.uris import TEMPLATE, uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill
 
@@ -26,12 +26,15 @@ _TOLD_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
 def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
-    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter (S40-10, S40-11)."""
-    out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": skill.name}
+    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter (S40-10, S40-11).
+
+    Name and description are without hidden characters; `_meta` is verbatim.
+    """
+    out: dict[str, Json] = {"uri": uri(skill.path, SKILL_MD), "name": hidden.without(skill.name)}
     if title:
         out["title"] = title
     if skill.description:
-        out["description"] = skill.description
+        out["description"] = hidden.without(skill.description)
     out["mimeType"] = media.MARKDOWN
     out["size"] = skill.files[SKILL_MD].size
     meta: dict[str, Json] = {

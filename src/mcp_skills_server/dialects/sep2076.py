@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_skills_server.errors import RequestError, clipped, listed
-from mcp_skills_server.format import uris
+from mcp_skills_server.format import hidden, icons, uris
 from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.format.tags import tags_of
@@ -41,9 +41,9 @@ class Served:
 def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
     """What the skill is called here: its name while no other has it, as name or as path, else its skill path.
 
-    A name that is longer than any that can be asked for is none.
+    A name that is longer than any that can be asked for, or that holds what nobody sees, is none.
     """
-    if len(skill.name) > LONGEST_PATH:
+    if len(skill.name) > LONGEST_PATH or hidden.count(skill.name):
         return skill.path
     holder = snapshot.skills.get(skill.name)
     taken = holder is not None and holder is not skill and holder.standing >= least
@@ -77,11 +77,11 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 
 
 def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
-    """A skill as `skills/list` shows it (S76-4, S76-19)."""
+    """A skill as `skills/list` shows it (S76-4, S76-19). Hidden characters are left out: nobody asked for this text."""
     fields = skill.frontmatter
     out: dict[str, Json] = {"name": name_of(skill, snapshot, least)}
     _put(out, "title", title(skill))
-    _put(out, "description", skill.description)
+    _put(out, "description", hidden.without(skill.description))
     _put(out, "version", version(fields))
     _put(out, "tags", tags_of(fields))
     _put(out, "icons", _icons(skill))
@@ -118,10 +118,10 @@ def listing(entries: list[Json], next_cursor: str | None) -> dict[str, Json]:
 
 
 def title(skill: Skill) -> str | None:
-    """`title`, else `metadata.title`, else the body's first level-1 heading."""
-    return (
-        _text(skill.frontmatter.get("title")) or _text(_metadata(skill.frontmatter, "title")) or skill.reading.heading
-    )
+    """`title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
+    fields = skill.frontmatter
+    said = _text(fields.get("title")) or _text(_metadata(fields, "title")) or skill.reading.heading
+    return None if said is None else hidden.without(said) or None
 
 
 def arguments(fields: Mapping[str, Json]) -> list[dict[str, Json]]:
@@ -209,20 +209,23 @@ def dependencies(
 
 def _argument(declared: Mapping[str, Json]) -> Json:
     out: dict[str, Json] = {"name": declared["name"]}
-    _put(out, "title", _text(declared.get("title")))
-    _put(out, "description", _text(declared.get("description")))
+    for key in ("title", "description"):
+        _put(out, key, hidden.without(_text(declared.get(key)) or ""))
     if isinstance(declared.get("required"), bool):
         out["required"] = declared["required"]
     return out
 
 
 def version(fields: Mapping[str, Json]) -> str | None:
-    """`version` from the top level, else from `metadata` (S76-19, X-14). A number is written out."""
+    """`version` from the top level, else from `metadata` (S76-19, X-14). A number is written out.
+
+    Hidden characters are left out.
+    """
     for value in (fields.get("version"), _metadata(fields, "version")):
         if isinstance(value, int | float) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, str) and value:
-            return value
+            return hidden.without(value) or None
     return None
 
 
@@ -234,6 +237,8 @@ def _icons(skill: Skill) -> list[Json]:
         if src in skill.files:
             item["src"] = uri(skill.path, src)
             item.setdefault("mimeType", media_type(src) or "application/octet-stream")
+        elif not icons.is_allowed(src):
+            continue
         out.append(item)
     return out
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import hidden
 from mcp_skills_server.format.manifest import Manifest
 from mcp_skills_server.model import Json
 
@@ -268,10 +269,17 @@ def _texts(params: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def skill_list(
     manifests: Iterable[Manifest], detail: Literal["names", "summary"], next_cursor: str | None
 ) -> dict[str, Json]:
-    """A page of skills (SP-3, SP-4, SP-6)."""
+    """A page of skills (SP-3, SP-4, SP-6). Hidden characters of descriptions are left out."""
     fields = ("name", "version") if detail == "names" else ("name", "version", "description", "namespace", "kind")
-    entries: list[Json] = [{field: each.fields[field] for field in fields} for each in manifests]
+    entries: list[Json] = [
+        {field: _seen(each.fields[field]) if field == "description" else each.fields[field] for field in fields}
+        for each in manifests
+    ]
     return {"skills": entries, "next_cursor": next_cursor}
+
+
+def _seen(value: Json) -> Json:
+    return hidden.without(value) if isinstance(value, str) else value
 
 
 def skill_description(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 from unicodedata import normalize
 
+from mcp_skills_server.format import comments, hidden
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Json, Problem
 
@@ -18,13 +19,6 @@ _Place: TypeAlias = tuple[int, int]
 """Where something begins and ends in a text."""
 _Look: TypeAlias = Callable[[str], Iterator[_Place]]
 
-_HIDDEN: Final = re.compile(
-    "[\U000e0001-\U000e007f]"  # tag characters: a whole hidden alphabet
-    "|[\u202a-\u202e\u2066-\u2069]"  # bidirectional overrides
-    "|[\u200b\u2060\u180e\u2062-\u2064]"  # of no width
-    "|(?<=[!-~])[\u200c\u200d](?=[!-~])"  # joiners have work to do in other scripts, none between ASCII letters
-    "|(?<!^)\ufeff"
-)
 _DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
 _INTO_SHELL: Final = re.compile(
     r"\|(?=(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b))"
@@ -65,6 +59,11 @@ def _places(pattern: re.Pattern[str]) -> _Look:
     return lambda text: (found.span() for found in pattern.finditer(text))
 
 
+def _unseen(text: str) -> Iterator[_Place]:
+    """Where a hidden character stands. A NUL byte has a code of its own."""
+    return ((at, at + 1) for at, character in hidden.find(text) if character != "\0")
+
+
 def _piped(text: str) -> Iterator[_Place]:
     """Where a download goes straight into an interpreter."""
     for found in _INTO_SHELL.finditer(text):
@@ -82,11 +81,20 @@ def _piped(text: str) -> Iterator[_Place]:
 
 
 _CHECKS: Final[tuple[tuple[str, _Look, str], ...]] = (
-    ("hidden-characters", _places(_HIDDEN), "the invisible character"),
+    ("hidden-characters", _unseen, "the invisible character"),
     ("pipe-to-shell", _piped, "a download goes straight into an interpreter:"),
     ("shell-injection", _places(_INJECTION), "a command that runs on load:"),
     ("persistence", _places(_PERSISTENCE), "something is made to start by itself:"),
 )
+
+
+def look_for_comments(markdown: str, first_line: int = 1) -> Iterator[Problem]:
+    """Warn once of the HTML comments of a Markdown text that begins on this line of its file."""
+    found = list(comments.find(markdown))
+    if found:
+        line, content = found[0]
+        more = f" ({len(found)} in this file)" if len(found) > 1 else ""
+        yield problem("hidden-comment", f"an HTML comment: {_short(content)!r}{more}", first_line + line)
 
 
 def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
@@ -94,7 +102,11 @@ def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
     seen: dict[str, str] = {}
     for path in paths:
         for segment in path.split("/"):
-            if _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
+            unseen = next(hidden.find(segment), None)
+            if unseen is not None:
+                said = f"the name {_short(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
+                yield path, problem("hidden-characters", said, mend="rename the file without it")
+            elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
                 yield path, problem("file-name-portable", f"Windows cannot hold the name {_short(segment)}")
         other = seen.setdefault(normalize("NFC", path).casefold(), path)
         if other != path:

@@ -87,6 +87,8 @@ CODES: dict[str, Code] = {
     "manifest-syntax": _error("SP-24", "mend the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
+    # It can be read, but not by every reader of YAML, and clients compare what they read.
+    "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
     "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),
@@ -102,6 +104,7 @@ CODES: dict[str, Code] = {
     "yaml-key": _warning("S40-13", "put the key in quotes"),
     "description-utf16": _warning("AS-8", "shorten it, since some hosts count UTF-16 units"),
     "description-vague": _warning("AS-9", "say what the skill does and when to use it, in words a user would type"),
+    "placeholder": _warning("AS-9", "write what the skill does in place of it"),
     "body-empty": _warning("AS-2", "write the instructions below the frontmatter"),
     "body-long": _warning("AS-16", "move detail into files under references/"),
     "reference-missing": _warning("AS-17", "add the file or mend the link"),
@@ -112,6 +115,8 @@ CODES: dict[str, Code] = {
     "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
     "manifest-disagrees": _warning("SP-34", "let both say the same"),
     "hidden-characters": _warning("", "delete the invisible characters; they can carry text that no reader sees"),
+    "hidden-comment": _warning("", "write it where every reader sees it, or delete it; models read it all the same"),
+    "icon-source": _warning("S76-4", "give a file of the skill, an https address, or a picture as data:image/..."),
     "pipe-to-shell": _warning("", "let the reader see a script before it runs"),
     "shell-injection": _warning("", "describe the command in words; some hosts run this when the skill loads"),
     "hooks": _warning("", "remove 'hooks:'; some hosts run them without asking"),
@@ -129,3 +134,8 @@ def problem(code: str, message: str, line: int | None = None, mend: str | None =
 def standing(problems: Iterable[Problem]) -> Standing:
     """The best standing that a skill with these problems can have."""
     return min((CODES[problem.code].allows for problem in problems), default=Standing.VALID)
+
+
+def obstacle(problems: Iterable[Problem]) -> Problem | None:
+    """The first problem that keeps a skill out of listings, None where none does."""
+    return next((each for each in problems if CODES[each.code].allows < Standing.VALID), None)

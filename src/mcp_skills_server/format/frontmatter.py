@@ -18,6 +18,7 @@ from typing import Any, Final
 import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
+from mcp_skills_server.format import colons
 from mcp_skills_server.format.codes import CODES, problem, standing
 from mcp_skills_server.model import Json, Problem, Standing
 
@@ -82,8 +83,7 @@ def parse(raw: bytes) -> Document:
     closing = _CLOSING.search(text, begin)
     if closing is None:
         return _failed(_no_closing(text))
-    builder = _Builder(text[begin + 1 : closing.start() + 1])
-    frontmatter = _load(builder)
+    builder, frontmatter = _loaded(text[begin + 1 : closing.start() + 1])
     rest = text[closing.end() :]
     blank = _BLANK_LINES.match(rest)
     body = rest[blank.end() :] if blank else rest
@@ -114,6 +114,32 @@ def _no_closing(text: str) -> Problem:
                 "frontmatter-unclosed", "the closing '---' has blanks before it", number, "remove the blanks"
             )
     return problem("frontmatter-unclosed", "the frontmatter that begins on line 1 never ends", 1)
+
+
+_LONGEST_FIX: Final = 1200
+
+
+def _loaded(text: str) -> tuple[_Builder, dict[str, Json] | None]:
+    """The frontmatter, read once more with quotes where it is no YAML for want of them alone (ASG-13)."""
+    builder = _Builder(text)
+    frontmatter = _load(builder)
+    if frontmatter is not None or not any(each.code == "yaml-syntax" for each in builder.problems):
+        return builder, frontmatter
+    changed = colons.quoted(text)
+    if changed is None:
+        return builder, None
+    again = _Builder(changed[0])
+    read = _load(again)
+    if read is None or any(
+        read.get(each.key) != each.value or again.lines.get(each.key) != each.line + 2 for each in changed[1]
+    ):
+        return builder, None
+    for each in changed[1]:
+        short = len(each.written) <= _LONGEST_FIX and each.written.isprintable()
+        mend = f"write {each.written}" if short else f"put the value of {each.key} in single quotes"
+        said = f"the value of {each.key} holds a colon and no quotes stand around it: other readers refuse the skill"
+        again.problems.append(problem("yaml-colon", said, each.line + 2, mend))
+    return again, read
 
 
 def _load(builder: _Builder) -> dict[str, Json] | None:

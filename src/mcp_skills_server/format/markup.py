@@ -1,13 +1,25 @@
 """The tags that skills travel in when a model reads them.
 
-Text inside stays as the author wrote it, Markdown and all; only what would end its own tag early is made harmless,
-so that a skill cannot pretend to be what stands around it (S40-48).
+Text inside stays as the author wrote it, Markdown and all; only what would open or close a tag of ours is made
+harmless, so that a skill can neither pretend to be what stands around it nor to be another one (S40-48).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from mcp_skills_server.format.hidden import INVISIBLE
+
+_FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
+"""The names of every element that we put around foreign text. Inside of it none of them may begin or end."""
+_UNSEEN: Final = f"[{INVISIBLE}]*+"
+_BLANK: Final = rf"[\s{INVISIBLE}]*+"
+_NAMES: Final = "|".join(_UNSEEN.join(map(re.escape, name)) for name in sorted(_FRAMES, key=len, reverse=True))
+# With blanks, capital letters or invisible characters in it a tag still reads as one. A longer name is another tag:
+# <skill-dir> is how many authors write a place to fill in.
+_FORGED: Final = re.compile(rf"<(?={_BLANK}(?:/{_BLANK})?(?:{_NAMES})(?!{_UNSEEN}[\w.:-]))", re.IGNORECASE)
 
 
 def escaped(text: str) -> str:
@@ -18,15 +30,29 @@ def escaped(text: str) -> str:
 
 
 def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
-    """An element around verbatim content: `<tag a="b">`, the content on lines of its own, `</tag>` (ASG-27)."""
+    """An element around foreign content, verbatim but for tags of ours (ASG-27).
+
+    `<tag a="b">`, the content on lines of its own, `</tag>`. The tag must be one of ours.
+    """
+    return around(tag, attributes, [contained(content)])
+
+
+def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str:
+    """An element around what we made ourselves, such as other elements; one line or more for each.
+
+    Raises:
+        ValueError: content could forge the tag, because it is not among those that are made harmless.
+    """
+    if tag not in _FRAMES:
+        raise ValueError(f"no tag of ours: {tag}")
     said = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
-    return f"<{tag}{said}>\n{contained(content, tag)}\n</{tag}>"
+    return "\n".join((f"<{tag}{said}>", *parts, f"</{tag}>"))
 
 
-def contained(content: str, tag: str) -> str:
-    """The content with each closing tag of this name made harmless."""
-    return re.sub(rf"<(?=\s*+/\s*+{re.escape(tag)}\b)", "&lt;", content, flags=re.IGNORECASE)
+def contained(content: str) -> str:
+    """The content with each tag of ours in it, opening or closing, made harmless."""
+    return _FORGED.sub("&lt;", content)
 
 
 def _attribute(value: str) -> str:
-    return escaped(value).replace('"', "&quot;").replace("\n", " ")
+    return " ".join(f"{escaped(value)}\n".replace('"', "&quot;").splitlines())

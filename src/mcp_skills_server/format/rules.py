@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp_skills_server.format import beginning, hidden, icons
 from mcp_skills_server.format.codes import problem
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import references
@@ -98,7 +99,9 @@ def _description(subject: Subject) -> Iterator[Problem]:
         )
     elif units > MAX_DESCRIPTION:
         yield problem("description-utf16", f"the description has {length} characters but {units} UTF-16 units", line)
-    if len(description.strip()) < _VAGUE:
+    if beginning.is_placeholder(description):
+        yield problem("placeholder", "the description is a placeholder", line)
+    elif len(description.strip()) < _VAGUE:
         yield problem("description-vague", f"the description has only {len(description.strip())} characters", line)
 
 
@@ -236,6 +239,24 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
                 yield "dependencies", f"entry {number} of dependencies.{kind} has no name"
 
 
+def _hidden(subject: Subject) -> Iterator[Problem]:
+    """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
+    for key, value in subject.frontmatter.items():
+        found = [character for text in (key, *hidden.texts(value)) for _, character in hidden.find(text)]
+        if found:
+            more = f" ({len(found)} in this field)" if len(found) > 1 else ""
+            said = f"{_short(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
+            yield problem("hidden-characters", said, subject.line(key))
+
+
+def _icon_sources(subject: Subject) -> Iterator[Problem]:
+    entries = subject.frontmatter.get("icons")
+    for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
+        source = entry.get("src") if isinstance(entry, dict) else None
+        if isinstance(source, str) and not icons.is_allowed(source):
+            yield problem("icon-source", f"icon {number} comes from {_short(source)}", subject.line("icons"))
+
+
 def _body(subject: Subject) -> Iterator[Problem]:
     body = subject.document.body
     if not body:
@@ -252,6 +273,13 @@ def _body(subject: Subject) -> Iterator[Problem]:
             f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised",
             subject.document.body_line,
         )
+
+
+def _placeholders(subject: Subject) -> Iterator[Problem]:
+    found = list(beginning.placeholders(subject.document.body))
+    if found:
+        said = f"{len(found)} lines of the instructions are as `new` wrote them"
+        yield problem("placeholder", said, subject.document.body_line + found[0])
 
 
 def _references(subject: Subject) -> Iterator[Problem]:
@@ -271,8 +299,17 @@ def _is_directory(target: str, files: Collection[str]) -> bool:
     return any(path.startswith(target + "/") for path in files)
 
 
-CHECKS: Final[tuple[Check, ...]] = (_name, _description, _optional_fields, _metadata, _extension_fields, _body)
-DEEP_CHECKS: Final[tuple[Check, ...]] = (_references,)
+CHECKS: Final[tuple[Check, ...]] = (
+    _name,
+    _description,
+    _optional_fields,
+    _metadata,
+    _extension_fields,
+    _hidden,
+    _icon_sources,
+    _body,
+)
+DEEP_CHECKS: Final[tuple[Check, ...]] = (_references, _placeholders)
 
 
 def _short(text: Any) -> str:

@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.scan import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFile
-from mcp_skills_server.format import archive
+from mcp_skills_server.format import archive, codes
 from mcp_skills_server.format.archive import ArchiveRefused, UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.spool import SEGMENT, Slot, Spool
@@ -396,5 +396,5 @@ def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:
-            said = next((each.message for each in skill.problems if each.severity == "error"), "it is not valid")
-            yield path, said
+            found = codes.obstacle(skill.problems)
+            yield path, found.message if found is not None else "it is not valid"

@@ -17,6 +17,7 @@ from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime, sep2076
 from mcp_skills_server.dialects.runtime import Loaded, Offer
+from mcp_skills_server.format import hidden
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 
@@ -141,7 +142,7 @@ class Catalogue:
         if not known:
             return Offer("", "", None, path, root, known=False)
         location = self.location(skill) if self._absolute_paths else None
-        return Offer(name_of(skill, snapshot), skill.description, location, path, root)
+        return Offer(name_of(skill, snapshot), hidden.without(skill.description), location, path, root)
 
     def _place(self, skill: Skill) -> tuple[str, str]:
         """What its root is called, and its skill path."""

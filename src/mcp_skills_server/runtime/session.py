@@ -425,7 +425,7 @@ class Session:
             properties=skill.frontmatter,
             instructions=said.text,
             files=(*said.linked, *rest),
-            problems=runtime.problems(skill),
+            problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, said.text)),
             origin=skill.origin,
             line=said.line,
         )

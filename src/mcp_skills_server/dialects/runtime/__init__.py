@@ -48,6 +48,7 @@ from mcp_skills_server.dialects.runtime.words import (
     is_usable,
     problems,
     scripts_of,
+    unseen,
 )
 
 __all__ = [
@@ -90,4 +91,5 @@ __all__ = [
     "shows_structure",
     "text_file",
     "turns",
+    "unseen",
 ]

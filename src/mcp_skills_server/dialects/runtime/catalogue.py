@@ -13,7 +13,7 @@ from zlib import crc32
 
 from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
 from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Catalogue, Loaded, Offer
-from mcp_skills_server.format.markup import element, escaped
+from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
 """What the hosts show whole: some cut at 4,096."""
@@ -56,16 +56,16 @@ def instructions(
     shown = available(catalogue, characters - len(parts[0]) - 2)
     parts += [shown] if shown else []
     if active:
-        bodies = "\n".join(
+        bodies = [
             element(
                 "skill",
                 {"name": each.name} | ({} if each.origin is None else {"origin": each.origin}),
                 each.instructions,
             )
             for each in active
-        )
+        ]
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
-        parts.append(element("active_skills", {}, bodies))
+        parts.append(around("active_skills", {}, bodies))
     return "\n\n".join(parts)
 
 
@@ -94,7 +94,7 @@ def available(catalogue: Catalogue, room: int) -> str:
     return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
 
 
-def within(catalogue: Catalogue, room: int, spell: Callable[[str], str] = str) -> tuple[str, bool]:
+def within(catalogue: Catalogue, room: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
     """The skills in at most so many characters, and whether every name is among them.
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.

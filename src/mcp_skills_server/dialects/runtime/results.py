@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
 from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result, problems
-from mcp_skills_server.format import media
-from mcp_skills_server.format.markup import element
+from mcp_skills_server.format import hidden, media
+from mcp_skills_server.format.markup import contained, element
 from mcp_skills_server.model import SKILL_MD, Json, Skill
 
 CHARACTERS: Final = 38_000
@@ -62,7 +62,7 @@ def entry(
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
     """A skill as the listing and the search show it, marked with its problems (X-2)."""
-    out: dict[str, Json] = {"name": name, "description": skill.description, "location": location}
+    out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
     more: dict[str, Json] = {
         "title": title,
         "version": version,
@@ -99,7 +99,7 @@ def receipt(
     structure: dict[str, Json] = {
         "active_skills": [_receipt_entry(shown.get(each.name, each), each.name in shown) for each in active]
     }
-    names = ", ".join(lengths.one_line(each.name) for each in active) or "none"
+    names = contained(", ".join(lengths.one_line(each.name) for each in active)) or "none"
     lines = [f"Active skills: {names}." + (" Where two conflict, the later one counts." if len(active) > 1 else "")]
     if session is not None:
         structure = {SESSION: session, **structure}
@@ -109,7 +109,11 @@ def receipt(
     elif bodies:
         lines += [_with_files(each) for each in shown.values()]
     elif fresh:
-        lines += [f"The skill {each.name} has problems: {'; '.join(each.problems)}" for each in fresh if each.problems]
+        lines += [
+            contained(f"The skill {lengths.one_line(each.name)} has problems: {'; '.join(each.problems)}")
+            for each in fresh
+            if each.problems
+        ]
         lines.append("Their instructions stand at the top from now on.")
     return _noted(lines, structure, note, "\n\n")
 
@@ -136,7 +140,7 @@ def text_file(
     part; `start_character` is where in the first line to begin.
     """
     if start == 1 and start_character == 1 and most_lines is None and len(text) <= most_characters:
-        return _result(text)
+        return _part(text)
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1][:-1]
     if not lines[-1] and len(lines) > 1:
@@ -150,7 +154,7 @@ def text_file(
         note = f"characters {start_character} to {cut - 1} of line {start} of {count} of {path}"
         note += f"; line {start} is cut after {most_characters} characters"
         go_on = f"go on with start_line={start}, start_character={cut}"
-        return _result(first[:most_characters], more=[{"type": "text", "text": f"[{note}; {go_on}]"}])
+        return _part(first[:most_characters], f"[{note}; {go_on}]")
     last = min(count, start - 1 + most_lines) if most_lines is not None else count
     part, end = [first], start
     size = len(first)
@@ -161,7 +165,14 @@ def text_file(
     note = f"lines {start} to {end} of {count} of {path}"
     if end < count:
         note += f"; go on with start_line={end + 1}"
-    return _result("".join(part), more=[{"type": "text", "text": f"[{note}]"}])
+    return _part("".join(part), f"[{note}]")
+
+
+def _part(text: str, *notes: str) -> Result:
+    """The text as it is; what there is to say of it stands in blocks of their own."""
+    unseen = hidden.count(text)
+    said = [*notes, *([f"[{unseen:,} hidden characters, which no person who looked at it has seen]"] if unseen else ())]
+    return _result(text, more=[{"type": "text", "text": each} for each in said])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
@@ -306,7 +317,9 @@ def _with_files(loaded: Loaded) -> str:
 
 
 def _listed(shown: Mapping[str, Json]) -> str:
-    said = f"- {lengths.one_line(str(shown['name']))}: {lengths.one_line(str(shown['description']))}"
-    said += f" [from {shown['origin']}]" if "origin" in shown else ""
+    # Before the description, which could end with the same words.
+    origin = f" [from {shown['origin']}]" if "origin" in shown else ""
+    said = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
     found = shown.get("problems")
-    return f"{said} [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else said
+    said += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
+    return contained(said)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json, Skill, Standing
 
 LIST: Final = "skills_list"
@@ -107,9 +108,13 @@ def is_usable(skill: Skill) -> bool:
 
 
 def is_offered(skill: Skill) -> bool:
-    """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name."""
+    """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name.
+
+    One whose path holds hidden characters is not told of: no name would be left that can be shown and asked for.
+    """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
-    return is_usable(skill) and bool(skill.description.strip()) and not reserved
+    shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
+    return is_usable(skill) and shown and not reserved
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
@@ -126,6 +131,12 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
 def problems(skill: Skill) -> tuple[str, ...]:
     """What is wrong with it, for whoever is about to rely on it."""
     return tuple(each.text for each in skill.problems if each.severity == "error")[:_MOST_PROBLEMS]
+
+
+def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
+    """What to say of characters that a reader of the skill does not see: the texts themselves stay as they are."""
+    found = sum(map(hidden.count, (instructions, *hidden.texts(dict(frontmatter)))))
+    return (f"it holds {found:,} hidden characters, which no person who looked at it has seen",) if found else ()
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:

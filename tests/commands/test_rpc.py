@@ -322,7 +322,7 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
         (
             ["--allow-scripts", "--sandbox", "off", "--script-secret", "LD_PRELOAD"],
             {"LD_PRELOAD": ""},
-            "can make programs run other code",
+            "programs that start the sandbox",
         ),
         (["/nowhere"], {}, "no such folder"),
     ],

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from catalog.forest import plant
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
 
 
@@ -359,4 +360,4 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
 @given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
 def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
     if tree.is_ignored(name):
-        assert name[0] in tree._FIRSTS or name[-1] in tree._LASTS
+        assert name[0] in ignored.FIRSTS or name[-1] in ignored.LASTS

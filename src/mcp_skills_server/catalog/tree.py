@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
@@ -36,33 +37,7 @@ _PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
 
-_IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
-_NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
-"""Dot folders that hold a program's own state, never a person's skills."""
-_OURS: Final = ".mcp-skills"
-"""How the names of such folders of `fetch` and `publish` begin: what they hold are copies."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
-_IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
-
-
-_FIRSTS: Final = frozenset(".~#n_4")
-_LASTS: Final = frozenset("~pox_")
-"""What an ignored name begins or ends with: two look-ups spare most names the question."""
-
-
-def is_ignored(name: str) -> bool:
-    """Whether a file or directory of this name is never served, listed, hashed, packed or watched."""
-    return name[0] == "." or name in _IGNORED or name.endswith(_IGNORED_ENDS) or name.startswith(("~$", "#"))
-
-
-def is_entered(name: str, *, hidden: bool) -> bool:
-    """Whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
-
-    Inside a skill nothing changes: what `is_ignored` names is never part of it.
-    """
-    return not is_ignored(name) or (
-        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(_OURS)
-    )
 
 
 @dataclass(slots=True)
@@ -154,7 +129,7 @@ def walk(
         for entry in entries:
             name = entry.name
             try:
-                if (name[0] in _FIRSTS or name[-1] in _LASTS) and is_ignored(name):
+                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
                     if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
                         dotted.append(name)
                 elif not name.isascii() and not is_utf8(name):
@@ -244,6 +219,38 @@ def count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, in
         if place.count("/") < MOST_LEVELS:
             todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
     return skills, names
+
+
+def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
+    """The files and folders below a skill that are no part of it for their names, by their paths in it, in order.
+
+    Of an ignored folder the folder alone is named. Skills within are passed over. At most `most_names` names are looked
+    at, and what cannot be opened is left out.
+    """
+    found: list[str] = []
+    names, todo = 0, [""]
+    while todo and names < most_names:
+        place = todo.pop()
+        prefix = f"{place}/" if place else ""
+        here: list[str] = []
+        inner: list[str] = []
+        where = "/".join(filter(None, (directory, place)))
+        with suppress(OSError), open_directory(root_path, where) as handle, os.scandir(handle) as entries:
+            for entry in entries:
+                names += 1
+                if names > most_names:
+                    break
+                folder = entry.is_dir(follow_symlinks=False)
+                if is_ignored(entry.name):
+                    here.append(f"{prefix}{spelled(entry.name)}{'/' if folder else ''}")
+                elif folder:
+                    inner.append(prefix + entry.name)
+                elif place and entry.name == SKILL_MD:
+                    here, inner = [], []
+                    break
+        found += here
+        todo += [path for path in inner if path.count("/") < MOST_LEVELS]
+    return sorted(found)
 
 
 def read(root_path: str, file: SkillFile) -> bytes:

@@ -241,9 +241,10 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     Raises:
         UsageError: a root is not there or cannot be had.
     """
+    if not all(map(os.path.isdir, given)):
+        log_to_stderr("warning")
     registry, supply = open_roots(given, options)
     if supply is not None:
-        log_to_stderr("warning")
         supply.fetch()
     return registry
 
@@ -270,5 +271,7 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
 
     origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
     settings = Settings(trust=Trust(origins, private=options["allow_private"], http=options["allow_http"]))
-    supply = Supply(Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings)
+    supply = Supply(
+        Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings, hidden=limits.hidden
+    )
     return Registry([supply.root(root) for root in given], limits), supply

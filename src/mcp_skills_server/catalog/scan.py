@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.shelf import join, within
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.errors import StaleFile
@@ -149,6 +150,7 @@ class _Scanner:
         self._namespace = namespace
         self._limits = limits
         self._old = {file.location: file for skill in known.values() for file in skill.files.values()}
+        self._origins = Origins(root.path, root.origin)
         self._linked: dict[str, SkillFile | None] = {}
 
     def visit(self, here: Directory, *, inside: bool) -> None:
@@ -241,7 +243,8 @@ class _Scanner:
             reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
-        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=self._root.origin)
+        origin = self._origins.of(here.path)
+        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
@@ -448,6 +451,7 @@ def _equal(old: Skill, new: Skill) -> bool:
         and old.path == new.path
         and old.findings == new.findings
         and old.empty == new.empty
+        and old.origin == new.origin
         and old.files.keys() == new.files.keys()
         and all(old.files[path] is file for path, file in new.files.items())
     )

@@ -26,10 +26,10 @@ from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.fetch.caching import LONGEST_S
 from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.format.archive import Files, check_paths
+from mcp_skills_server.format.ignored import OURS as OWN
 from mcp_skills_server.format.ignored import ignored
 from mcp_skills_server.model import printable
 
-OWN: Final = ".mcp-skills"
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
 _OLD: Final = "old-"

@@ -29,8 +29,9 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
 from mcp_skills_server.fetch.refresh import Report, Settings, refresh
 from mcp_skills_server.fetch.unpacked import Unpacked
-from mcp_skills_server.fetch.urls import bare, check, shown
+from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
+from mcp_skills_server.format.uris import bare
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
 _NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
 """Dot folders that hold a program's own state, never a person's skills."""
-_OURS: Final = ".mcp-skills"
-"""How the names of such folders of `fetch` and `publish` begin: what they hold are copies."""
+OURS: Final = ".mcp-skills"
+"""How the names of the folders of `fetch` and `publish` begin: what they hold are copies, records and locks."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 _NAMES_SHOWN: Final = 5
 _LONGEST_SHOWN: Final = 60
@@ -36,7 +36,7 @@ def is_entered(name: str, *, hidden: bool) -> bool:
     Inside a skill nothing changes: what `is_ignored` names is never part of it.
     """
     return not is_ignored(name) or (
-        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(_OURS)
+        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(OURS)
     )
 
 

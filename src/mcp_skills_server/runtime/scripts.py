@@ -29,6 +29,7 @@ from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime import sandbox
 from mcp_skills_server.runtime.arguments import checked_args, checked_env, checked_text
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
+from mcp_skills_server.runtime.policy import Policy
 from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, execute
 from mcp_skills_server.runtime.sandbox import Mode, View
 from mcp_skills_server.runtime.workspace import Workspace, discard, exceeds, lay_out, make_directory
@@ -67,6 +68,8 @@ class ScriptSettings:
         network: whether scripts in the sandbox may use the network.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
+        origins: sites and archives whose approved skills may run (`policy.canonical`).
+        approvals: the file of approvals; None for the user's own.
     """
 
     timeout_s: float = 60
@@ -80,6 +83,8 @@ class ScriptSettings:
     network: bool = False
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
+    origins: tuple[str, ...] = ()
+    approvals: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,7 @@ class Scripts:
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
         self._settings = settings
+        self._policy = Policy(registry, settings.origins, settings.approvals)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._owner = None if self._sandbox is None else self._sandbox.user
@@ -272,6 +278,7 @@ class Scripts:
     async def _run(
         self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
     ) -> Outcome:
+        await to_thread.run_sync(self._policy.check, tuple(wish.skills.values()))
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")

@@ -79,3 +79,41 @@ def test_a_record_that_came_later_counts_with_the_next_scan(tmp_path: Path) -> N
     record(tmp_path, "theirs")
     registry.refresh()
     assert registry.snapshot.skills["theirs"].origin == SITE
+
+
+def bundle(folder: Path) -> None:
+    """What a site gives for a skill with one inside: the inner one is there twice."""
+    for place in ("outer", "outer/parts/inner", "inner"):
+        write_skill(folder / place, references__a_md="a")
+    files = {"SKILL.md": "1" * 64, "references/a.md": "2" * 64}
+    nested = {f"parts/inner/{path}": digest for path, digest in files.items()}
+    source = f"{SITE}/.well-known/agent-skills/index.json"
+    for name, told in (("outer", files | nested), ("inner", files)):
+        record(folder, name).write_text(json.dumps({"name": name, "source": source, "files": told}))
+
+
+@pytest.mark.parametrize("below", ["", "some/folder"])
+def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, below: str) -> None:
+    bundle(tmp_path / below)
+    registry = Registry([tmp_path])
+    registry.load()
+    skills = registry.snapshot.skills
+    top = f"{below}/" if below else ""
+    assert sorted(skills) == [f"{top}inner", f"{top}outer"]
+    assert "parts/inner/SKILL.md" in skills[f"{top}outer"].files  # S40-16
+    (tmp_path / below / "outer" / "parts" / "inner" / "SKILL.md").touch()
+    assert not registry.refresh([str(tmp_path / below / "outer" / "parts" / "inner" / "SKILL.md")])
+
+
+@pytest.mark.parametrize("wrong", ["gone", "source", "files", "record"])
+def test_it_stays_a_skill_of_its_own_where_that_is_not_what_was_fetched(tmp_path: Path, wrong: str) -> None:
+    bundle(tmp_path)
+    file = tmp_path / ".mcp-skills" / "skills" / "inner.json"
+    told = json.loads(file.read_text())
+    if wrong == "gone":
+        (tmp_path / "inner" / "SKILL.md").unlink()
+    elif wrong == "record":
+        file.unlink()
+    else:
+        file.write_text(json.dumps(told | {wrong: "https://other.example" if wrong == "source" else {"SKILL.md": "3"}}))
+    assert "outer/parts/inner" in origins(tmp_path)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.format.uris import bare
+from mcp_skills_server.model import SKILL_MD
 
 UNKNOWN: Final = "an unknown site"
 """The origin of a skill whose record cannot be read."""
@@ -34,37 +36,78 @@ class Origins:
     def __init__(self, root_path: str, origin: str | None) -> None:
         self._root = root_path
         self._origin = origin
-        self._known: dict[str, str | None] = {}
+        self._holders: dict[str, _Holder | None] = {"": None}
+        self._records: dict[tuple[str, str], dict[str, Any] | None] = {}
         self._has_records: dict[str, bool] = {}
+        self._of_root: tuple[str | None] | None = None
 
     def of(self, directory: str) -> str | None:
         """The origin of what lies in a directory below the root, None if nothing says that it was fetched."""
         if self._origin is not None:
             return self._origin
-        if directory not in self._known:
-            if directory:
-                parent, _, name = directory.rpartition("/")
-                place = os.path.join(self._root, parent) if parent else self._root
-                found = self._recorded(place, name) or self.of(parent)
-            else:
-                found = self._of_root()
-            self._known[directory] = found
-        return self._known[directory]
+        holder = self._holder(directory)
+        if holder is not None:
+            return _origin(self._record(holder.folder, holder.name))
+        if self._of_root is None:
+            self._of_root = (self._above(),)
+        return self._of_root[0]
 
-    def _of_root(self) -> str | None:
-        """A root may itself be a fetched skill, or lie in one."""
+    def is_copy(self, directory: str) -> bool:
+        """Whether the skill in this directory is part of a fetched one and lies beside that as a skill of its own.
+
+        A site offers a nested skill alone, too, and it would else be there twice.
+        """
+        holder = self._holder(directory)
+        if holder is None or not holder.within:
+            return False
+        name = directory.rpartition("/")[2]
+        outer, own = self._record(holder.folder, holder.name), self._record(holder.folder, name)
+        if not outer or not own or not own.get("source") or own["source"] != outer.get("source"):
+            return False
+        files, inner = _files(own), f"{holder.within}/"
+        nested = {path[len(inner) :]: told for path, told in _files(outer).items() if path.startswith(inner)}
+        return SKILL_MD in files and nested == files and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
+
+    def _above(self) -> str | None:
+        """The origin of the root: it may itself be a fetched skill, or lie in one."""
         place = self._root
         while (above := os.path.dirname(place)) != place:
-            found = self._recorded(above, os.path.basename(place))
+            found = self._record(above, os.path.basename(place))
             if found is not None:
-                return found
+                return _origin(found)
             place = above
         return None
 
-    def _recorded(self, place: str, name: str) -> str | None:
+    def _holder(self, directory: str) -> _Holder | None:
+        """The fetched skill that this directory belongs to: the innermost one with a record."""
+        if directory not in self._holders:
+            parent, _, name = directory.rpartition("/")
+            place = os.path.join(self._root, parent) if parent else self._root
+            if self._record(place, name) is not None:
+                found = _Holder(place, name, "")
+            else:
+                outer = self._holder(parent)
+                found = outer and _Holder(outer.folder, outer.name, f"{outer.within}/{name}".lstrip("/"))
+            self._holders[directory] = found
+        return self._holders[directory]
+
+    def _record(self, place: str, name: str) -> dict[str, Any] | None:
         if place not in self._has_records:
             self._has_records[place] = _is_there(os.path.join(place, RECORDS))
-        return _source(os.path.join(place, RECORDS, f"{name}.json")) if self._has_records[place] else None
+        if not self._has_records[place]:
+            return None
+        if (place, name) not in self._records:
+            self._records[place, name] = _read(os.path.join(place, RECORDS, f"{name}.json"))
+        return self._records[place, name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A fetched skill: the folder that it lies in, its name, and where below it something is."""
+
+    folder: str
+    name: str
+    within: str
 
 
 def _is_there(path: str) -> bool:
@@ -77,21 +120,32 @@ def _is_there(path: str) -> bool:
     return True
 
 
-def _source(path: str) -> str | None:
+def _read(path: str) -> dict[str, Any] | None:
+    """What a record says, {} where it cannot be understood, None where there is none."""
     try:
         descriptor = os.open(path, _FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
-        return UNKNOWN
+        return {}
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return UNKNOWN
+            return {}
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            told: dict[str, Any] = json.loads(file.read(_MOST_BYTES))
-        source = bare(told["source"]).removesuffix(_INDEX).rstrip("/")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return UNKNOWN
+            told = json.loads(file.read(_MOST_BYTES))
+        return cast(dict[str, Any], told) if isinstance(told, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
     finally:
         os.close(descriptor)
-    return source if source.isprintable() and source else UNKNOWN
+
+
+def _origin(record: dict[str, Any] | None) -> str:
+    source = (record or {}).get("source")
+    shown = bare(source).removesuffix(_INDEX).rstrip("/") if isinstance(source, str) else ""
+    return shown if shown and shown.isprintable() else UNKNOWN
+
+
+def _files(record: dict[str, Any]) -> dict[str, Any]:
+    files = record.get("files")
+    return cast(dict[str, Any], files) if isinstance(files, dict) else {}

@@ -207,6 +207,8 @@ class _Scanner:
 
     def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
         """This directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        if SKILL_MD in here.files and self._origins.is_copy(here.path):
+            return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
         if SKILL_MD in here.links:

@@ -102,7 +102,8 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
     assert sorted(skills) == [f"{top}inner", f"{top}outer"]
     assert "parts/inner/SKILL.md" in skills[f"{top}outer"].files  # S40-16
     (tmp_path / below / "outer" / "parts" / "inner" / "SKILL.md").touch()
-    assert not registry.refresh([str(tmp_path / below / "outer" / "parts" / "inner" / "SKILL.md")])
+    registry.refresh([str(tmp_path / below / "outer" / "parts" / "inner" / "SKILL.md")])
+    assert sorted(registry.snapshot.skills) == [f"{top}inner", f"{top}outer"]
 
 
 @pytest.mark.parametrize("wrong", ["gone", "source", "files", "record"])

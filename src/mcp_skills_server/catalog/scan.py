@@ -218,6 +218,8 @@ class _Scanner:
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
         if SKILL_MD in here.denied:
             return problem("unreadable", f"SKILL.md cannot be looked at: {_DENIED}", mend=_ADMIT)
+        if SKILL_MD in here.foreign:
+            return problem("skill-md-irregular", f"SKILL.md is {_HARD_LINK}")
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
         if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
@@ -344,6 +346,9 @@ class _Scanner:
         for name in here.irregular:
             if name != SKILL_MD:
                 find("file-irregular", f"{prefix}{name} is not a regular file", name)
+        for name in here.foreign:
+            if name != SKILL_MD:
+                find("hard-link", f"{prefix}{name} is {_HARD_LINK}", name)
         for name in here.unnamed:
             find("file-name", f"the name of {prefix}{name} is not UTF-8, so the file is not served", name)
         for name in here.denied:
@@ -424,6 +429,7 @@ class _Scanner:
 
 
 _TRIES: Final = 3
+_HARD_LINK: Final = "a hard link to a file that belongs to another user than its folder, and is not served"
 _DENIED: Final = "the folder may be read but not entered"
 _ADMIT: Final = "give the user that runs the server permission to enter the folder"
 _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"

@@ -49,6 +49,8 @@ class Directory:
     directories: list[Directory]
     links: Sequence[str] = ()
     irregular: Sequence[str] = ()
+    foreign: Sequence[str] = ()
+    """Hard links to files of another user than the folder's."""
     unnamed: Sequence[str] = ()
     dotted: Sequence[str] = ()
     """Folders outside of every skill that were passed over for the dot that begins their names."""
@@ -75,6 +77,19 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
     young = now - _SETTLED_NS
     executable = bool(found.st_mode & stat.S_IXUSR)
     return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young, executable=executable)
+
+
+def is_foreign(found: os.stat_result, handle: Handle) -> bool:
+    """Whether a file is a hard link to a file of somebody else than the owner of the directory that it is found in.
+
+    Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files
+    are what package stores and backups are made of.
+    """
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
+
+
+def _owner(handle: Handle) -> int:
+    return os.stat(handle).st_uid
 
 
 @contextmanager
@@ -141,6 +156,9 @@ def walk(
                         here.overfull += 1
                         continue
                     found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
+                    if found.st_nlink > 1 and is_foreign(found, handle):
+                        here.foreign = (*here.foreign, name)
+                        continue
                     files[name] = file_from(found, root, prefix + name, now)
                 elif entry.is_symlink():
                     here.links = (*here.links, name)
@@ -182,7 +200,7 @@ def walk(
 
 def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
     """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
-    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.denied, inner)):
+    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.foreign, here.denied, inner)):
         return True
     return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
 
@@ -318,13 +336,15 @@ def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
 
 
 def look(root_path: str, location: str) -> os.stat_result | None:
-    """What lies at a place below a root when no link is followed, or None when nothing does."""
+    """What lies at a place below a root when no link is followed, or None when nothing does that may be served."""
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
             if isinstance(handle, int):
-                return os.stat(last, dir_fd=handle, follow_symlinks=False)
-            return os.lstat(f"{handle}/{last}")
+                found = os.stat(last, dir_fd=handle, follow_symlinks=False)
+            else:
+                found = os.lstat(f"{handle}/{last}")
+            return None if is_foreign(found, handle) else found
     except OSError:
         return None
 

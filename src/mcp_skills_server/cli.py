@@ -18,7 +18,7 @@ from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
 _COMMANDS: Final = {
-    **{name: (name, name) for name in ("serve", "rpc", "acp", "fetch", "publish", "install", "new")},
+    **{name: (name, name) for name in ("serve", "rpc", "acp", "approve", "fetch", "publish", "install", "new")},
     "list": ("look", "list_"),
     "show": ("look", "show"),
     "validate": ("look", "validate"),

@@ -142,7 +142,8 @@ class Skill:
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
         memo: values derived from this object alone, kept by whoever derived them.
-        origin: the site or the archive that it comes from, None for a folder of the operator's own.
+        origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
+            skill of the operator's own.
     """
 
     path: str

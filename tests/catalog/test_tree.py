@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 from catalog.forest import plant
 from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
+from wire import write_skill
 
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
@@ -359,4 +362,40 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
 @given(st.text(min_size=1, max_size=12) | st.sampled_from(["node_modules", "__pycache__", "4913", "a.swp", "~$x"]))
 def test_the_quick_look_at_a_name_never_passes_an_ignored_one(name: str) -> None:
     if tree.is_ignored(name):
-        assert name[0] in tree._FIRSTS or name[-1] in tree._LASTS
+        assert name[0] in ignored.FIRSTS or name[-1] in ignored.LASTS
+
+
+AS_ROOT = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("name", ["SKILL.md", "notes.md"])
+def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_path: Path, name: str) -> None:
+    """Whoever owns the folder, but not the file, made the link; a symbolic link to it gains nothing."""
+    (tmp_path / "secret").write_text("---\nname: a\ndescription: Root's.\n---\n")
+    write_skill(tmp_path / "root" / "a")
+    place = tmp_path / "root" / "a"
+    (place / name).unlink(missing_ok=True)
+    os.link(tmp_path / "secret", place / name)
+    (place / "other.md").symlink_to(name)
+    for each in (tmp_path / "root", place):
+        os.chown(each, 65534, 65534)
+    registry = Registry([tmp_path / "root"])
+    registry.load()
+    skill = registry.snapshot.skills["a"]
+    assert name not in skill.files and "other.md" not in skill.files
+    assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in {each.code for each in skill.problems}
+    assert tree.look(str(tmp_path / "root"), f"a/{name}") is None
+    os.chown(tmp_path / "secret", 65534, 65534)
+    registry.refresh()
+    assert {name, "other.md"} <= registry.snapshot.skills["a"].files.keys()
+
+
+def test_hard_links_among_the_files_of_one_user_are_served(tmp_path: Path) -> None:
+    """As package stores and backups have them."""
+    (tmp_path / "store").write_text("a")
+    write_skill(tmp_path / "root" / "a")
+    os.link(tmp_path / "store", tmp_path / "root" / "a" / "notes.md")
+    registry = Registry([tmp_path / "root"])
+    registry.load()
+    assert "notes.md" in registry.snapshot.skills["a"].files and not registry.snapshot.skills["a"].problems

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,8 @@ from click.testing import CliRunner
 from fetch.publishers import INDEX, Publisher, answer, redirect, skill_md
 from mcp_skills_server.commands.fetch import fetch
 from mcp_skills_server.errors import UsageError
-from wire import COMMAND, DEADLINE
+from web.http_wire import http_serving
+from wire import COMMAND, DEADLINE, FIXTURES
 
 
 @pytest.fixture
@@ -210,3 +212,17 @@ def test_what_is_fetched_is_served(site: Publisher, tmp_path: Path) -> None:
 def test_options_reach_the_library(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no http or https URL"):
         CliRunner().invoke(fetch, ["ftp://x", "--output", str(tmp_path)], catch_exceptions=False)
+
+
+def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> None:
+    with http_serving(FIXTURES) as site:
+        address = f"http://127.0.0.1:{site.port}"
+        words = [*COMMAND, "fetch", address, "--output", str(tmp_path / "mine"), "--allow-private"]
+        subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
+    told: dict[Path, list[dict[str, Any]]] = {}
+    for root in (FIXTURES, tmp_path / "mine"):
+        listed = subprocess.run([*COMMAND, "list", str(root), "--format", "json"], check=True, capture_output=True)
+        told[root] = json.loads(listed.stdout)["skills"]
+    names = {root: sorted(each["name"] for each in skills) for root, skills in told.items()}
+    assert names[FIXTURES] == names[tmp_path / "mine"] and len(names[FIXTURES]) == 17
+    assert {each["origin"] for each in told[tmp_path / "mine"]} == {address}

@@ -242,7 +242,8 @@ SHELL = 'entrypoint = "code/main.sh"'
 
 
 def test_an_action_and_code_run_where_they_are_allowed(sandbox_mode: str) -> None:
-    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--allow-code", "--script-secret", "SALESFORCE_API_KEY"]
+    options = ["--allow-scripts", "--sandbox", sandbox_mode, "--allow-code"]
+    options += ["--script-secret", "salesforce/leads-sync:SALESFORCE_API_KEY"]
     with lines(ACTIONS, *options, environment={"SALESFORCE_API_KEY": "k"}) as started:
         blob = started.ask("create_blob", content="name\na\n", kind="text/csv")["result"]["blob_id"]
         args = {"sheet_blob": blob, "env": "dev"}
@@ -315,14 +316,19 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
         (["--allow-code"], {}, "--allow-code says what scripts may do; give --allow-scripts too"),
         (["--script-secret", "HOME"], {}, "--script-secret says what scripts may do"),
         (
-            ["--allow-scripts", "--sandbox", "off", "--script-secret", "NOT_SET"],
+            ["--allow-scripts", "--sandbox", "off", "--script-secret", "a/b:NOT_SET"],
             {},
             "no such variable in the server's environment",
         ),
         (
-            ["--allow-scripts", "--sandbox", "off", "--script-secret", "LD_PRELOAD"],
+            ["--allow-scripts", "--sandbox", "off", "--script-secret", "a/b:LD_PRELOAD"],
             {"LD_PRELOAD": ""},
             "programs that start the sandbox",
+        ),
+        (
+            ["--allow-scripts", "--sandbox", "off", "--script-secret", "HOME"],
+            {},
+            "--script-secret HOME: write SKILL:VARIABLE",
         ),
         (["/nowhere"], {}, "no such folder"),
     ],

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -270,3 +271,14 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
     assert json.loads(file.read_bytes())["version"] == 1
     if sys.platform != "win32":
         assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("changed", [{"name": "../../outside"}, {"files": {"../../outside/precious": "0" * 64}}])
+def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
+    told = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
+    folder = tmp_path / "skills" / ".mcp-skills" / "skills"
+    folder.mkdir(parents=True)
+    (folder / "a.json").write_text(json.dumps(told))
+    assert [record.name for record in keep.records(tmp_path / "skills")] == ["a"]
+    (folder / "a.json").write_text(json.dumps(told | changed))
+    assert keep.records(tmp_path / "skills") == []

@@ -727,3 +727,50 @@ def test_digests_of_the_record_are_those_of_the_files(site: Publisher, place: Pa
     (record,) = keep.records(place)
     assert record.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert wellknown.origin(record.url) == site.url
+
+
+UNSERVED = (".git/config", ".envrc", ".vscode/tasks.json", "scripts/__pycache__/run.pyc", "node_modules/a/index.js")
+
+
+@pytest.mark.parametrize("bad", UNSERVED)
+def test_a_skill_that_brings_what_is_never_served_is_refused_whole(site: Publisher, place: Path, bad: str) -> None:
+    site.add("sound")
+    site.pack("packed", {**FILES, bad: (b"[core]\nfsmonitor = ./run.sh\n", True)})
+    report = fetch(site, place)
+    assert report.added == ("sound",) and skills(place) == ["sound"]
+    (refusal,) = report.refused
+    assert refusal.fault == "publisher" and bad in refusal.reason and "\n" not in refusal.reason
+    assert not [path for path in listing(place.parent) if bad in path]
+
+
+def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, place: Path) -> None:
+    files = ["SKILL.md", ".git/config"]
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(
+        json.dumps({"skills": [{"name": "a", "description": "Does a.", "files": files}]}).encode()
+    )
+    site.routes[INDEX] = answer(b"", 404)
+    for file in files:
+        site.routes[f"{DIRECTORY_0_1}a/{file}"] = answer(skill_md("a"))
+    report = fetch(site, place)
+    assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
+    assert skills(place) == [] and not [path for path in site.paths if "/a/" in path]
+
+
+def test_what_an_earlier_version_wrote_is_removed_and_the_rest_stays(
+    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.pack("packed", {**FILES, ".git/config": (b"old", False), ".envrc": (b"old", False)})
+    with monkeypatch.context() as before:
+        before.setattr("mcp_skills_server.fetch.refresh._check_names", lambda _: None)
+        assert fetch(site, place).added == ("packed",)
+    assert (place / "packed" / ".git" / "config").exists()
+    (place / "packed" / ".envrc").write_bytes(b"the user's own")
+    report = fetch(site, place, revalidate=True)
+    (said,) = report.warnings
+    assert said.startswith("packed: .git/config removed") and ".envrc" not in said
+    assert not (place / "packed" / ".git").exists() and (place / "packed" / ".envrc").read_bytes() == b"the user's own"
+    assert [refusal.name for refusal in report.refused] == ["packed"]
+    assert (place / "packed" / "SKILL.md").read_bytes() == skill_md("packed")
+    (place / "packed" / ".envrc").unlink()
+    site.pack("packed", FILES)
+    assert fetch(site, place, revalidate=True).ok and _read(place / "packed") == FILES

@@ -16,6 +16,7 @@ import pytest
 
 from fetch.publishers import INDEX, Publisher, answer
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.fetch.unpacked import Unpacked
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
 
@@ -217,3 +218,28 @@ def test_roots_of_the_environment_may_be_addresses(value: str, roots: list[str])
 def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
     told = command("install", "cursor", "https://example.com/skills", str(FIXTURES), "--print")
     assert '"https://example.com/skills"' in told.stdout and told.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kind: str) -> None:
+    files = {
+        ".gitignore": "*.pyc",
+        ".git/config": "[core]\n\tfsmonitor = ./run.sh\n",
+        "alpha/SKILL.md": skill("alpha"),
+        "alpha/.envrc": "export A=b",
+        ".claude/skills/beta/SKILL.md": skill("beta"),
+    }
+    path = tmp_path / f"skills.{kind}"
+    path.write_bytes(packed(kind, files))
+    told = {}
+    for hidden in (False, True):
+        unpacked = Unpacked(str(path), hidden=hidden)
+        folder = Path(unpacked.folder)
+        told[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
+        unpacked.close()
+    assert told[False] == {"alpha/SKILL.md"}
+    assert told[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
+    listed = command("list", str(path))
+    assert listed.returncode == 0 and "alpha" in listed.stdout
+    (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]
+    assert ".git/config" in line and "alpha/.envrc" in line

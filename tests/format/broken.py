@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.catalog import tree
+
 BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 
 
@@ -64,6 +66,12 @@ def _file_irregular(bundle: Path) -> None:
     os.mkfifo(bundle / "pipe")
 
 
+def _hard_link(bundle: Path) -> None:
+    (bundle / "SKILL.md").write_text(skill_md("hard-link"))
+    (bundle.parent / "secret").write_text("Somebody else's.\n")
+    os.link(bundle.parent / "secret", bundle / "notes.md")
+
+
 def _file_name_backslash(bundle: Path) -> None:
     (bundle / "SKILL.md").write_text(skill_md("file-name-backslash"))
     (bundle / "notes\\more.md").write_text("One name, or two?\n")
@@ -83,6 +91,7 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "root-missing": _root_missing,
     "file-name": _file_name,
     "file-irregular": _file_irregular,
+    "hard-link": _hard_link,
     "file-name-backslash": _file_name_backslash,
     "file-name-portable": _file_name_portable,
 }
@@ -104,6 +113,9 @@ def befall(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What must happen after a registry has accepted its roots and before it loads them."""
     if code == "root-missing":
         shutil.rmtree(root)
+    elif code == "hard-link":
+        # Only the superuser could make another user's file.
+        monkeypatch.setattr(tree, "_owner", lambda _: os.geteuid() + 1)
     elif code == "unreadable":
         # The superuser may open everything, so the refusal is made at the outermost boundary.
         really_open = os.open

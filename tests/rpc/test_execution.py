@@ -15,11 +15,13 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from mcp_skills_server.catalog.registry import Copy
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings
-from mcp_skills_server.runtime import processes, sandbox, scripts
+from mcp_skills_server.runtime import approvals, processes, sandbox, scripts
+from mcp_skills_server.runtime.approvals import Approval, digest_over
 from mcp_skills_server.runtime.scripts import ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
 from runtime import zoo
@@ -55,7 +57,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def desk(box: Any, *roots: Path, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
+def desk(box: Any, *roots: Path | Copy, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
     blobs = chosen.pop("blobs", None)
     given: dict[str, Any] = {"timeout_s": 20, "output_bytes": 4096, **chosen}
     return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), settings=settings, blobs=blobs)
@@ -97,12 +99,15 @@ def shell(top: Path, code: str, **more: Any) -> Path:
     return write(top / "thing", toml("thing", runtime=SHELL), code__main_sh=code, **more)
 
 
+EVERYWHERE = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}}
+
+
 # Actions
 
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    served = desk(box, ACTIONS, settings=ExecutionSettings(secrets={"SALESFORCE_API_KEY": "k", "OTHER": "o"}))
+    served = desk(box, ACTIONS, settings=ExecutionSettings(secrets=EVERYWHERE))
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}
@@ -254,8 +259,10 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
     told = await failed(desk(box, tmp_path), name="thing")
-    assert told == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given")
-    settings = ExecutionSettings(secrets={"API_KEY": "k", "OTHER": "o"})
+    assert told == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
+    other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
+    assert (await failed(desk(box, tmp_path, settings=ExecutionSettings(secrets=other)), name="thing")) == told
+    settings = ExecutionSettings(secrets={**other, "thing": {"API_KEY": "k", "OTHER": "o"}})
     seen = (await run(desk(box, tmp_path, settings=settings), name="thing"))["output"]
     assert seen["API_KEY"] == "k" and not {"OTHER", "KEPT_BACK"} & set(seen)
     assert set(seen) <= {
@@ -557,3 +564,38 @@ async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Pat
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "execute_skill", "params": {"name": "thing"}})
     deep = raw.replace('"thing"', '"thing", "args": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}")
     assert (await served.send(deep.encode()))["error"]["code"] == -32700
+
+
+# Skills of others
+
+
+async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tmp_path: Path) -> None:
+    """A site's skill takes the place, by its path, of one that the operator gave a secret."""
+    text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
+    code = "import os\ndef main(args):\n    return os.environ['API_KEY']\n"
+    for folder in ("site", "mine"):
+        write(tmp_path / folder / "thing", text, code__main_py=code)
+    roots = (Copy(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
+    own: dict[str, Any] = {"secrets": {"thing": {"API_KEY": "mine"}}}
+    kind, _ = await failed(desk("off", *roots, settings=ExecutionSettings(**own)), name="thing")
+    assert kind == "secret_missing"
+    own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}
+    kind, said = await failed(desk("off", *roots, settings=ExecutionSettings(**own)), name="thing")
+    assert kind == "not_run" and "--allow-scripts-of" in said
+    file = tmp_path / "approvals.json"
+    allowed: dict[str, Any] = {"origins": ("https://example.com",), "approvals": str(file)}
+    served = desk("off", *roots, settings=ExecutionSettings(**own), **allowed)
+    kind, said = await failed(served, name="thing")
+    assert kind == "not_run" and "was never approved" in said
+    skill = served.registry.snapshot.skills["thing"]
+    approvals.write(file, [Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)])
+    assert (await run(served, name="thing"))["output"] == "theirs"
+
+
+async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:
+    write(tmp_path / "site" / "thing", toml("thing", runtime=PYTHON), code__main_py="print('ran')\n")
+    site = Copy(str(tmp_path / "site"), "https://example.com")
+    served = desk("off", site, settings=ExecutionSettings(code=True))
+    kind, said = await failed(served, "run_code", language="python", code="print(1)", mount_skills=["thing"])
+    assert kind == "not_run" and "--allow-scripts-of" in said
+    assert (await run(served, "run_code", language="python", code="print(1)"))["output"] == 1

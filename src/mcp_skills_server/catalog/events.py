@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from mcp_skills_server.catalog.tree import MOST_LEVELS, is_entered
+from mcp_skills_server.catalog.tree import MOST_LEVELS
 from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format.ignored import is_entered
 
 _GROUP_MS: Final = 20
 _STEP_MS: Final = 10

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
 from mcp_skills_server.catalog.events import CannotWatch, WatchLost
-from mcp_skills_server.catalog.tree import is_entered, is_ignored
+from mcp_skills_server.format.ignored import is_entered, is_ignored
 
 _CAME: Final = int(flags.CREATE | flags.MOVED_TO)
 _WENT: Final = int(flags.DELETE | flags.MOVED_FROM)

@@ -23,6 +23,7 @@ from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import StaleFile, UsageError
 from mcp_skills_server.format import advice, frontmatter, media, rules
 from mcp_skills_server.format.codes import problem
+from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.format.links import linked_files, references
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot, Standing
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 _BODIES_KEPT: Final = 256
 _BODIES_SIZE: Final = 8 << 20
+_NAMES_LOOKED_AT: Final = 100_000
+_VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +459,12 @@ class Registry:
             for directory in self._skills[skill.root].below(skill.directory)
             if directory != skill.directory
         )
+        unseen = tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT)
+        if not skill.directory:  # a checkout that is itself a skill has them, and they are its owner's
+            unseen = [path for path in unseen if not path.startswith(_VERSION_CONTROL)]
+        if unseen:
+            said = f"no part of the skill for their names, and not served: {some_of(unseen)}"
+            place("", [problem("ignored-file", said)])
         for file_path, said in advice.names(skill.files):
             if not file_path.startswith(nested):
                 place(file_path, [said])

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.shelf import join, within
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.errors import StaleFile
@@ -149,6 +150,7 @@ class _Scanner:
         self._namespace = namespace
         self._limits = limits
         self._old = {file.location: file for skill in known.values() for file in skill.files.values()}
+        self._origins = Origins(root.path, root.origin)
         self._linked: dict[str, SkillFile | None] = {}
 
     def visit(self, here: Directory, *, inside: bool) -> None:
@@ -205,6 +207,8 @@ class _Scanner:
 
     def _manifest(self, here: Directory, inside: bool) -> SkillFile | Problem | None:
         """This directory's SKILL.md, or why it cannot be read, or None when the directory is no skill."""
+        if SKILL_MD in here.files and self._origins.is_copy(here.path):
+            return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
         if SKILL_MD in here.links:
@@ -214,6 +218,8 @@ class _Scanner:
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
         if SKILL_MD in here.denied:
             return problem("unreadable", f"SKILL.md cannot be looked at: {_DENIED}", mend=_ADMIT)
+        if SKILL_MD in here.foreign:
+            return problem("skill-md-irregular", f"SKILL.md is {_HARD_LINK}")
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
         if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
@@ -241,7 +247,8 @@ class _Scanner:
             reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
-        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=self._root.origin)
+        origin = self._origins.of(here.path)
+        return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:
@@ -339,6 +346,9 @@ class _Scanner:
         for name in here.irregular:
             if name != SKILL_MD:
                 find("file-irregular", f"{prefix}{name} is not a regular file", name)
+        for name in here.foreign:
+            if name != SKILL_MD:
+                find("hard-link", f"{prefix}{name} is {_HARD_LINK}", name)
         for name in here.unnamed:
             find("file-name", f"the name of {prefix}{name} is not UTF-8, so the file is not served", name)
         for name in here.denied:
@@ -428,6 +438,7 @@ class _Scanner:
 
 
 _TRIES: Final = 3
+_HARD_LINK: Final = "a hard link to a file that belongs to another user than its folder, and is not served"
 _DENIED: Final = "the folder may be read but not entered"
 _ADMIT: Final = "give the user that runs the server permission to enter the folder"
 _IN_PART: Final = "it is not listed, and tools, prompts and the Skills Protocol have the files up to the limit alone"
@@ -457,6 +468,7 @@ def _equal(old: Skill, new: Skill) -> bool:
         and old.path == new.path
         and old.findings == new.findings
         and old.empty == new.empty
+        and old.origin == new.origin
         and old.files.keys() == new.files.keys()
         and all(old.files[path] is file for path, file in new.files.items())
     )

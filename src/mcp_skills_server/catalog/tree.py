@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
 _NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
@@ -36,33 +37,7 @@ _PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 Handle: TypeAlias = "int | str"
 """An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
 
-_IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
-_NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
-"""Dot folders that hold a program's own state, never a person's skills."""
-_OURS: Final = ".mcp-skills"
-"""How the names of such folders of `fetch` and `publish` begin: what they hold are copies."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
-_IGNORED_ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
-
-
-_FIRSTS: Final = frozenset(".~#n_4")
-_LASTS: Final = frozenset("~pox_")
-"""What an ignored name begins or ends with: two look-ups spare most names the question."""
-
-
-def is_ignored(name: str) -> bool:
-    """Whether a file or directory of this name is never served, listed, hashed, packed or watched."""
-    return name[0] == "." or name in _IGNORED or name.endswith(_IGNORED_ENDS) or name.startswith(("~$", "#"))
-
-
-def is_entered(name: str, *, hidden: bool) -> bool:
-    """Whether a walk outside of skills enters a directory of this name; `hidden` admits dot folders of people.
-
-    Inside a skill nothing changes: what `is_ignored` names is never part of it.
-    """
-    return not is_ignored(name) or (
-        hidden and name[0] == "." and name not in _NEVER_ENTERED and not name.startswith(_OURS)
-    )
 
 
 @dataclass(slots=True)
@@ -74,6 +49,8 @@ class Directory:
     directories: list[Directory]
     links: Sequence[str] = ()
     irregular: Sequence[str] = ()
+    foreign: Sequence[str] = ()
+    """Hard links to files of another user than the folder's."""
     unnamed: Sequence[str] = ()
     dotted: Sequence[str] = ()
     """Folders outside of every skill that were passed over for the dot that begins their names."""
@@ -100,6 +77,19 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
     young = now - _SETTLED_NS
     executable = bool(found.st_mode & stat.S_IXUSR)
     return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young, executable=executable)
+
+
+def is_foreign(found: os.stat_result, handle: Handle) -> bool:
+    """Whether a file is a hard link to a file of somebody else than the owner of the directory that it is found in.
+
+    Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files
+    are what package stores and backups are made of.
+    """
+    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
+
+
+def _owner(handle: Handle) -> int:
+    return os.stat(handle).st_uid
 
 
 @contextmanager
@@ -154,7 +144,7 @@ def walk(
         for entry in entries:
             name = entry.name
             try:
-                if (name[0] in _FIRSTS or name[-1] in _LASTS) and is_ignored(name):
+                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
                     if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
                         dotted.append(name)
                 elif not name.isascii() and not is_utf8(name):
@@ -166,6 +156,9 @@ def walk(
                         here.overfull += 1
                         continue
                     found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
+                    if found.st_nlink > 1 and is_foreign(found, handle):
+                        here.foreign = (*here.foreign, name)
+                        continue
                     files[name] = file_from(found, root, prefix + name, now)
                 elif entry.is_symlink():
                     here.links = (*here.links, name)
@@ -207,7 +200,7 @@ def walk(
 
 def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
     """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
-    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.denied, inner)):
+    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.foreign, here.denied, inner)):
         return True
     return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
 
@@ -244,6 +237,38 @@ def count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, in
         if place.count("/") < MOST_LEVELS:
             todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
     return skills, names
+
+
+def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
+    """The files and folders below a skill that are no part of it for their names, by their paths in it, in order.
+
+    Of an ignored folder the folder alone is named. Skills within are passed over. At most `most_names` names are looked
+    at, and what cannot be opened is left out.
+    """
+    found: list[str] = []
+    names, todo = 0, [""]
+    while todo and names < most_names:
+        place = todo.pop()
+        prefix = f"{place}/" if place else ""
+        here: list[str] = []
+        inner: list[str] = []
+        where = "/".join(filter(None, (directory, place)))
+        with suppress(OSError), open_directory(root_path, where) as handle, os.scandir(handle) as entries:
+            for entry in entries:
+                names += 1
+                if names > most_names:
+                    break
+                folder = entry.is_dir(follow_symlinks=False)
+                if is_ignored(entry.name):
+                    here.append(f"{prefix}{spelled(entry.name)}{'/' if folder else ''}")
+                elif folder:
+                    inner.append(prefix + entry.name)
+                elif place and entry.name == SKILL_MD:
+                    here, inner = [], []
+                    break
+        found += here
+        todo += [path for path in inner if path.count("/") < MOST_LEVELS]
+    return sorted(found)
 
 
 def read(root_path: str, file: SkillFile) -> bytes:
@@ -311,13 +336,15 @@ def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
 
 
 def look(root_path: str, location: str) -> os.stat_result | None:
-    """What lies at a place below a root when no link is followed, or None when nothing does."""
+    """What lies at a place below a root when no link is followed, or None when nothing does that may be served."""
     parent, _, last = location.rpartition("/")
     try:
         with open_directory(root_path, parent) as handle:
             if isinstance(handle, int):
-                return os.stat(last, dir_fd=handle, follow_symlinks=False)
-            return os.lstat(f"{handle}/{last}")
+                found = os.stat(last, dir_fd=handle, follow_symlinks=False)
+            else:
+                found = os.lstat(f"{handle}/{last}")
+            return None if is_foreign(found, handle) else found
     except OSError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -24,6 +24,7 @@ _ONLY_SCRIPTS: Final = {
     "--script-folder": "script_folders",
     "--script-secret": "script_secrets",
     "--allow-code": "allow_code",
+    "--allow-scripts-of": "script_origins",
 }
 """Options that are nothing without --allow-scripts, with the parameter of each."""
 
@@ -94,8 +95,26 @@ def sites(command: _F) -> _F:
     return command
 
 
+def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Origins in the spelling that is compared, whatever folder another server is started in."""
+    from mcp_skills_server.runtime.policy import canonical
+
+    return tuple(map(canonical, value))
+
+
+def approvals_file(command: _F) -> _F:
+    """The option for where approvals are kept."""
+    return click.option(
+        "--approvals",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+        help="Where it stands which skills were approved; by default in the user's state directory.",
+    )(command)
+
+
 def scripts(command: _F) -> _F:
     """The options for running scripts of skills."""
+    command = approvals_file(command)
     for option in (
         click.option(
             "--interpreter",
@@ -151,9 +170,18 @@ def scripts(command: _F) -> _F:
             help="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
         ),
         click.option(
+            "--allow-scripts-of",
+            "script_origins",
+            multiple=True,
+            callback=_canonical,
+            metavar="ORIGIN",
+            help="Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
+        ),
+        click.option(
             "--allow-scripts/--no-allow-scripts",
             default=False,
-            help="Let clients run what skills bring: scripts of loaded skills, and actions by the Skills Protocol.",
+            help="Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the "
+            "Skills Protocol.",
         ),
     ):
         command = option(command)
@@ -167,9 +195,9 @@ def execution(command: _F) -> _F:
             "--script-secret",
             "script_secrets",
             multiple=True,
-            metavar="VARIABLE",
-            help="Skills Protocol: hand this variable of the server's environment to actions whose skill.toml "
-            "declares it. May be repeated.",
+            metavar="SKILL:VARIABLE",
+            help="Skills Protocol: hand this variable of the server's environment to the skill at this path, if its "
+            "skill.toml declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
         ),
         click.option(
             "--allow-code/--no-allow-code",
@@ -192,16 +220,24 @@ def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
     return ExecutionSettings(code=options["allow_code"], secrets=_secrets(options))
 
 
-def _secrets(options: dict[str, Any]) -> dict[str, str]:
+def _secrets(options: dict[str, Any]) -> dict[str, Mapping[str, str]]:
     from mcp_skills_server.runtime.arguments import checked_env
+    from mcp_skills_server.runtime.policy import canonical
 
-    missing = [name for name in options["script_secrets"] if name not in os.environ]
-    if missing:
-        raise UsageError(f"--script-secret {missing[0]}: no such variable in the server's environment; set it")
-    try:
-        return checked_env({name: os.environ[name] for name in options["script_secrets"]}, None)
-    except RequestError as error:
-        raise UsageError(f"--script-secret: {error}") from None
+    out: dict[str, Mapping[str, str]] = {}
+    for given in options["script_secrets"]:
+        skill, colon, name = given.rpartition(":")
+        if not colon or not skill or not name:
+            raise UsageError(f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY")
+        if name not in os.environ:
+            raise UsageError(f"--script-secret {given}: no such variable in the server's environment; set it")
+        origin, mark, path = skill.rpartition("#")
+        whose = f"{canonical(origin)}#{path}" if mark else skill
+        try:
+            out[whose] = {**out.get(whose, {}), **checked_env({name: os.environ[name]}, None)}
+        except RequestError as error:
+            raise UsageError(f"--script-secret: {error}") from None
+    return out
 
 
 def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
@@ -240,6 +276,8 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
         folders=options["script_folders"],
         interpreters=interpreters,
         env=tuple(options["script_env"]),
+        origins=tuple(options["script_origins"]),
+        approvals=options["approvals"],
     )
     return Runtime(registry, settings, scripts=chosen)
 
@@ -250,9 +288,10 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     Raises:
         UsageError: a root is not there or cannot be had.
     """
+    if not all(map(os.path.isdir, given)):
+        log_to_stderr("warning")
     registry, supply = open_roots(given, options)
     if supply is not None:
-        log_to_stderr("warning")
         supply.fetch()
     return registry
 
@@ -279,5 +318,7 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
 
     origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
     settings = Settings(trust=Trust(origins, private=options["allow_private"], http=options["allow_http"]))
-    supply = Supply(Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings)
+    supply = Supply(
+        Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings, hidden=limits.hidden
+    )
     return Registry([supply.root(root) for root in given], limits), supply

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,10 +25,11 @@ from typing import Any, Final, TypeVar
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.fetch.caching import LONGEST_S
 from mcp_skills_server.fetch.urls import shown
-from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format.archive import Files, check_paths
+from mcp_skills_server.format.ignored import OURS as OWN
+from mcp_skills_server.format.ignored import ignored
 from mcp_skills_server.model import printable
 
-OWN: Final = ".mcp-skills"
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
 _OLD: Final = "old-"
@@ -206,6 +207,50 @@ class Store:
         _settle(self._records)
         _clear(old)
 
+    def remove_ignored(self) -> list[tuple[str, list[str]]]:
+        """Take out of fetched skills what earlier versions wrote and no command shows.
+
+        Only a file goes that is what its record says, byte for byte. The record forgets the digest of the artifact, so
+        that the skill is asked for anew.
+
+        Returns:
+            (name of a skill, what was removed from it).
+        """
+        out: list[tuple[str, list[str]]] = []
+        for record in self.records():
+            there = ignored({*record.files, *(record.former or ())})
+            if not there:
+                continue
+            gone = [path for path in there if self._remove_file(record, path)]
+            left, former = (
+                None if known is None else {path: digest for path, digest in known.items() if path not in there}
+                for known in (record.files, record.former)
+            )
+            self._write_record(replace(record, digest=""), left or {}, former)
+            if gone:
+                out.append((record.name, gone))
+        return out
+
+    def _remove_file(self, record: Record, path: str) -> bool:
+        place = self._directory / record.name
+        *folders, name = path.split("/")
+        for folder in ("", *folders):
+            place = place / folder
+            if place.is_symlink() or not place.is_dir():
+                return False
+        known = {known.get(path) for known in (record.files, record.former or {})}
+        try:
+            if _hash(str(place / name)) not in known:
+                return False
+            (place / name).unlink()
+        except OSError:
+            return False
+        for _ in folders:
+            with suppress(OSError):  # somebody else has something there
+                place.rmdir()
+            place = place.parent
+        return True
+
     def source(self, key: str) -> Source | None:
         """What is known of the index of this key."""
         return _read(self._sources / _file_of(key), _source_from)
@@ -341,18 +386,25 @@ def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
     try:
         told = json.loads(path.read_bytes())
         return make(told)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefused is a ValueError
         return None
 
 
 def _record_from(told: dict[str, Any]) -> Record:
     former = told["former"]
-    return Record(
+    record = Record(
         **{key: str(told[key]) for key in ("name", "source", "url", "digest")},
         fetched_at=float(told["fetched_at"]),
         files=dict(told["files"]),
         former=None if former is None else dict(former),
     )
+    # A folder may come from elsewhere with its records, and what these name is moved and removed.
+    if "/" in record.name:
+        raise ValueError(record.name)
+    check_paths([record.name])
+    for paths in (record.files, record.former or {}):
+        check_paths(paths)
+    return record
 
 
 def _source_from(told: dict[str, Any]) -> Source:

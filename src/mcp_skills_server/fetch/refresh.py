@@ -6,7 +6,7 @@ the folder that was not proved against the index, and nothing in it is ever exec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +27,7 @@ from mcp_skills_server.fetch.keep import Record, Source, State, Store, Withheld
 from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
+from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
 
 Fault: TypeAlias = Literal["publisher", "network", "here"]
@@ -312,6 +313,9 @@ class _Refresh:
                     self._refused[entry.name] = Refusal(entry.name, said, "network")
 
     def _judge_all(self) -> None:
+        for name, removed in self._store.remove_ignored():
+            said = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
+            self._warnings.append(f"{name}: {said}")
         for entry in self._entries:
             with self._refusing(entry):
                 self._became[entry.name] = self._judge(entry)
@@ -347,6 +351,7 @@ class _Refresh:
 
     def _judge(self, entry: Entry) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
+        _check_names([f"{entry.name}/{SKILL_MD}"])
         archive.check_paths([f"{entry.name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
         state, record = self._store.look(entry.name)
         # Also what is to be replaced: it stays where the new one is refused.
@@ -384,6 +389,7 @@ class _Refresh:
 
     async def _files(self, entry: Entry) -> Files:
         """The files of a skill of discovery 0.1.0, one by one; nothing proves them but their names (WK1-14)."""
+        _check_names(entry.files)
         files: dict[str, tuple[bytes, bool]] = {}
         left = self._unpack.bytes
         for path, url in entry.files.items():
@@ -404,6 +410,7 @@ class _Refresh:
         reason = wellknown.check_unpacked(entry, files)
         if reason:
             raise ProofFailed(reason)
+        _check_names(files)
         said = wellknown.differs(entry, files)
         if said:
             self._warnings.append(f"{entry.name}: {said}")
@@ -520,6 +527,20 @@ class _Space:
     def _hold(self, name: str, size: int) -> None:
         self._bytes += size - self._sizes.get(name, 0)
         self._sizes[name] = size
+
+
+def _check_names(paths: Iterable[str]) -> None:
+    """Refuse a skill that brings what would never be served, whole: its digest is the publisher's word for all of it.
+
+    Raises:
+        Unacceptable: it does. The message names the files.
+    """
+    found = ignored(paths)
+    if found:
+        raise Unacceptable(
+            f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
+            "must leave them out"
+        )
 
 
 _LISTS: Final = ("added", "updated", "unchanged", "edited")

@@ -29,8 +29,9 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
 from mcp_skills_server.fetch.refresh import Report, Settings, refresh
 from mcp_skills_server.fetch.unpacked import Unpacked
-from mcp_skills_server.fetch.urls import bare, check, shown
+from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
+from mcp_skills_server.format.uris import bare
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +79,11 @@ class Supply:
     Args:
         cache: the directory for copies of sites.
         settings: how sites are fetched.
+        hidden: skills in dot folders of archives are served, too.
     """
 
-    def __init__(self, cache: Path, settings: Settings | None = None) -> None:
+    def __init__(self, cache: Path, settings: Settings | None = None, *, hidden: bool = False) -> None:
+        self._hidden = hidden
         # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
         self._settings = replace(settings or Settings(), force=True, prune=True)
         self._cache = cache
@@ -105,7 +108,7 @@ class Supply:
                 self._ready.add(given)
             return Copy(str(self._sites[given]), bare(given))
         if archive.is_archive(given) and os.path.isfile(given):
-            unpacked = Unpacked(given)
+            unpacked = Unpacked(given, hidden=self._hidden)
             self._archives.append(unpacked)
             return Copy(unpacked.folder, given)
         return given

@@ -18,6 +18,7 @@ from typing import Final
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
+from mcp_skills_server.format.ignored import some_of, unserved
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +31,15 @@ class Unpacked:
 
     Args:
         path: the archive.
+        hidden: skills in dot folders are served, too.
 
     Raises:
         UsageError: it cannot be read, or is refused.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, hidden: bool = False) -> None:
         self._path = path
+        self._hidden = hidden
         self._seen: tuple[int, ...] | None = None
         self._digest = ""
         self._top = Path(tempfile.mkdtemp(prefix="mcp-skills-archive-"))
@@ -75,6 +78,11 @@ class Unpacked:
         if digest == self._digest:
             return
         files = archive.unpack(raw, LIMITS)
+        left_out = unserved(files, hidden=self._hidden)
+        if left_out:  # an archive of a repository has some, and nobody signed it as a whole
+            logger.warning("%s: left out what is never served: %s", self._path, some_of(left_out))
+            for path in left_out:
+                del files[path]
         tree = self._top / digest
         _write(tree, files)
         self._point_to(tree)

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import printable
-
-
-def bare(url: str) -> str:
-    """A URL without what may be a secret: user name and password, query, fragment."""
-    plain = re.split(r"[?#]", url, maxsplit=1)[0]
-    scheme, slashes, rest = plain.partition("//")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def shown(url: str) -> str:

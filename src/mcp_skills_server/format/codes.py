@@ -95,6 +95,10 @@ CODES: dict[str, Code] = {
     "link-outside": _warning("X-5", "copy the file into the skill, or serve the folder it lies in as a root"),
     "file-name": _warning("S40-17", "rename the file in UTF-8"),
     "file-name-portable": _warning("S40-39", "rename the file, since some clients refuse the skill for it"),
+    "ignored-file": _warning(
+        "", "remove what programs act on (.git, .envrc, .vscode), or give files that belong to it other names"
+    ),
+    "hard-link": _warning("X-5", "copy the file into the skill, or let folder and file belong to one user"),
     "file-irregular": _warning("X-5", "remove it; only regular files are served"),
     "allowed-tools-form": _warning("AS-14", "write one string with the tools separated by spaces"),
     "field-unknown": _warning("AS-20", "move it under 'metadata:', since strict validators refuse it"),

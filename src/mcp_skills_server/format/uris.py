@@ -6,6 +6,7 @@ never turns into structure (MCP-55). What comes out are lookup keys, never paths
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
@@ -56,3 +57,11 @@ def segments(text: str) -> tuple[str, ...] | None:
             return None
         out.append(segment)
     return tuple(out)
+
+
+def bare(url: str) -> str:
+    """A URL without what may be a secret: user name and password, query, fragment."""
+    plain = re.split(r"[?#]", url, maxsplit=1)[0]
+    scheme, slashes, rest = plain.partition("//")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{slashes}{host.rpartition('@')[2]}{slash}{path}"

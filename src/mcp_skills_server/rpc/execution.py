@@ -29,6 +29,7 @@ from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
 from mcp_skills_server.runtime import remains
+from mcp_skills_server.runtime.policy import secrets_of
 from mcp_skills_server.runtime.processes import NOT_STARTED
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import OURS, Outcome, Scripts
@@ -92,10 +93,10 @@ class Executor:
     Args:
         scripts: what runs scripts.
         blobs: where input comes from and output goes to.
-        secrets: variables for actions that declare them (SP-33).
+        secrets: by skill (`policy.reference`), variables for actions that declare them (SP-33).
     """
 
-    def __init__(self, scripts: Scripts, blobs: Blobs, secrets: Mapping[str, str]) -> None:
+    def __init__(self, scripts: Scripts, blobs: Blobs, secrets: Mapping[str, Mapping[str, str]]) -> None:
         self._scripts = scripts
         self._blobs = blobs
         self._secrets = secrets
@@ -116,10 +117,11 @@ class Executor:
         if export is not None and not (python and isinstance(export, str)):
             said = "only exports of Python entry points can be called here; others are run as programs, without export"
             return failed("unsupported_runtime", said)
-        missing = [name for name in manifest.secrets if name not in self._secrets]
+        own = secrets_of(skill, self._secrets)
+        missing = [name for name in manifest.secrets if name not in own]
         if missing:
             names = ", ".join(missing)[:MAX_SUMMARY]
-            said = f"{manifest.name} needs {names}, which whoever runs the server has not given"
+            said = f"{manifest.name} needs {names}, which whoever runs the server has not given to it"
             return failed("secret_missing", said)
 
         def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
@@ -128,7 +130,7 @@ class Executor:
                 entry,
                 workspace,
                 args=() if export is None else (str(export),),
-                secrets={name: self._secrets[name] for name in manifest.secrets},
+                secrets={name: own[name] for name in manifest.secrets},
                 timeout_s=_seconds(wish.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,

@@ -54,11 +54,11 @@ class ExecutionSettings:
 
     Attributes:
         code: `run_code` runs what comes with a call.
-        secrets: variables for actions that declare them (SP-33).
+        secrets: by skill (`policy.reference`), variables for actions that declare them (SP-33).
     """
 
     code: bool = False
-    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
 
 class Methods:

@@ -30,6 +30,7 @@ from mcp_skills_server.runtime import sandbox
 from mcp_skills_server.runtime.advice import advice
 from mcp_skills_server.runtime.arguments import allowed_env, checked_args, checked_env, checked_text, declared_env
 from mcp_skills_server.runtime.interpreters import Interpreter, Interpreters
+from mcp_skills_server.runtime.policy import Policy
 from mcp_skills_server.runtime.processes import NOT_STARTED, Command, Ended, Watched, execute
 from mcp_skills_server.runtime.remains import Made, made_since
 from mcp_skills_server.runtime.sandbox import Mode, View
@@ -77,6 +78,8 @@ class ScriptSettings:
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
         env: names of variables that callers may set for every skill, beside those that a skill declares.
+        origins: sites and archives whose approved skills may run (`policy.canonical`).
+        approvals: the file of approvals; None for the user's own.
     """
 
     timeout_s: float = 60
@@ -91,6 +94,8 @@ class ScriptSettings:
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
     env: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    approvals: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +179,7 @@ class Scripts:
         self._registry = registry
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
+        self._policy = Policy(registry, settings.origins, settings.approvals)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._owner = None if self._sandbox is None else self._sandbox.user
@@ -298,6 +304,7 @@ class Scripts:
             self._sandbox is None and sandbox.is_off_forbidden()
         ):  # SP-30; this process was not root when it chose to have none
             raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
+        await to_thread.run_sync(self._policy.check, tuple(wish.skills.values()))
         async with self._place():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_skills_server.runtime.quota import owner_of
 from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.framing import OneEnd
 from mcp_skills_server.web.places import PLACE, Place, Places, State
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ def patient(seconds: float, places: Places) -> type[asyncio.Protocol]:
         def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
             self._place = Place()
             super().__init__(app_state={**app_state, PLACE: self._place}, **kwargs)
+            self.conn = OneEnd(h11.SERVER)
             self._since: object = None
             self._timer: asyncio.TimerHandle | None = None
             self._waiting = 0

@@ -1,0 +1,151 @@
+"""Where the skills of a folder were fetched from: `fetch` leaves a record beside each.
+
+A record that is there and cannot be read makes a skill one of unknown origin, never a local one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from mcp_skills_server.dialects.wellknown import DIRECTORY
+from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.format.uris import bare
+from mcp_skills_server.model import SKILL_MD
+
+UNKNOWN: Final = "an unknown site"
+"""The origin of a skill whose record cannot be read."""
+RECORDS: Final = f"{OURS}/skills"
+"""Where, in a folder of fetched skills, the record of each lies: `NAME.json`."""
+_INDEX: Final = f"{DIRECTORY}index.json"
+_MOST_BYTES: Final = 16 << 20
+_FLAGS: Final[int] = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+class Origins:
+    """The origins of a root's skills, for one scan.
+
+    Args:
+        root_path: the root, absolute.
+        origin: what all of it comes from, None for a folder.
+    """
+
+    def __init__(self, root_path: str, origin: str | None) -> None:
+        self._root = root_path
+        self._origin = origin
+        self._holders: dict[str, _Holder | None] = {"": None}
+        self._records: dict[tuple[str, str], dict[str, Any] | None] = {}
+        self._has_records: dict[str, bool] = {}
+        self._of_root: tuple[str | None] | None = None
+
+    def of(self, directory: str) -> str | None:
+        """The origin of what lies in a directory below the root, None if nothing says that it was fetched."""
+        if self._origin is not None:
+            return self._origin
+        holder = self._holder(directory)
+        if holder is not None:
+            return _origin(self._record(holder.folder, holder.name))
+        if self._of_root is None:
+            self._of_root = (self._above(),)
+        return self._of_root[0]
+
+    def is_copy(self, directory: str) -> bool:
+        """Whether the skill in this directory is part of a fetched one and lies beside that as a skill of its own.
+
+        A site offers a nested skill alone, too, and it would else be there twice.
+        """
+        holder = self._holder(directory)
+        if holder is None or not holder.within:
+            return False
+        name = directory.rpartition("/")[2]
+        outer, own = self._record(holder.folder, holder.name), self._record(holder.folder, name)
+        if not outer or not own or not own.get("source") or own["source"] != outer.get("source"):
+            return False
+        files, inner = _files(own), f"{holder.within}/"
+        nested = {path[len(inner) :]: told for path, told in _files(outer).items() if path.startswith(inner)}
+        return SKILL_MD in files and nested == files and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
+
+    def _above(self) -> str | None:
+        """The origin of the root: it may itself be a fetched skill, or lie in one."""
+        place = self._root
+        while (above := os.path.dirname(place)) != place:
+            found = self._record(above, os.path.basename(place))
+            if found is not None:
+                return _origin(found)
+            place = above
+        return None
+
+    def _holder(self, directory: str) -> _Holder | None:
+        """The fetched skill that this directory belongs to: the innermost one with a record."""
+        if directory not in self._holders:
+            parent, _, name = directory.rpartition("/")
+            place = os.path.join(self._root, parent) if parent else self._root
+            if self._record(place, name) is not None:
+                found = _Holder(place, name, "")
+            else:
+                outer = self._holder(parent)
+                found = outer and _Holder(outer.folder, outer.name, f"{outer.within}/{name}".lstrip("/"))
+            self._holders[directory] = found
+        return self._holders[directory]
+
+    def _record(self, place: str, name: str) -> dict[str, Any] | None:
+        if place not in self._has_records:
+            self._has_records[place] = _is_there(os.path.join(place, RECORDS))
+        if not self._has_records[place]:
+            return None
+        if (place, name) not in self._records:
+            self._records[place, name] = _read(os.path.join(place, RECORDS, f"{name}.json"))
+        return self._records[place, name]
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """A fetched skill: the folder that it lies in, its name, and where below it something is."""
+
+    folder: str
+    name: str
+    within: str
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """What a record says, {} where it cannot be understood, None where there is none."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return {}
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return {}
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            told = json.loads(file.read(_MOST_BYTES))
+        return cast(dict[str, Any], told) if isinstance(told, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+    finally:
+        os.close(descriptor)
+
+
+def _origin(record: dict[str, Any] | None) -> str:
+    source = (record or {}).get("source")
+    shown = bare(source).removesuffix(_INDEX).rstrip("/") if isinstance(source, str) else ""
+    return shown if shown and shown.isprintable() else UNKNOWN
+
+
+def _files(record: dict[str, Any]) -> dict[str, Any]:
+    files = record.get("files")
+    return cast(dict[str, Any], files) if isinstance(files, dict) else {}

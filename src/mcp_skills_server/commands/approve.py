@@ -1,0 +1,71 @@
+"""`approve`: allow the scripts of one skill from elsewhere, as it stands now."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcp_skills_server.commands.options import approvals_file, limits, make_registry, sites
+from mcp_skills_server.commands.printing import say
+from mcp_skills_server.errors import RequestError, StaleFile, UsageError
+from mcp_skills_server.model import Standing
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... SKILL")
+@click.option("--digest", metavar="DIGEST", help="Approve only what has this digest, as the server's message has it.")
+@click.option("--revoke", is_flag=True, help="Take the approval back.")
+@approvals_file
+@sites
+@limits
+def approve(
+    arguments: tuple[str, ...], digest: str | None, revoke: bool, approvals: str | None, **options: Any
+) -> None:
+    """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
+
+    SKILL is the skill's name or its path. The server runs them if it was started with --allow-scripts and
+    --allow-scripts-of ORIGIN; a running one need not be started again. Read the skill first.
+
+    \b
+    Examples:
+      mcp-skills-server show https://example.com refunds
+      mcp-skills-server approve https://example.com refunds
+      mcp-skills-server approve https://example.com refunds --revoke
+    """
+    from mcp_skills_server.dialects import runtime, sep2076
+    from mcp_skills_server.runtime.approvals import Approval, default_file, digest_over, read, write
+    from mcp_skills_server.runtime.policy import canonical
+
+    if len(arguments) < 2:
+        raise UsageError(
+            "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
+        )
+    registry = make_registry(arguments[:-1], options)
+    registry.load()
+    try:
+        skill = sep2076.find(registry.snapshot, arguments[-1], Standing.LENIENT)
+        found = digest_over(registry, skill)
+    except RequestError as error:
+        raise UsageError(f"{error}; 'list' shows what there is") from None
+    except StaleFile as error:
+        raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
+    if skill.origin is None:
+        raise UsageError(f"{skill.path} is in a folder of your own; its scripts need no approval")
+    origin = canonical(skill.origin)
+    if not origin:
+        raise UsageError(f"{skill.path}: the record of where it comes from cannot be read; fetch it again")
+    if digest is not None and digest != found:
+        raise UsageError(f"{skill.path} has the digest {found} and not the one that was given; read it anew")
+    file = Path(approvals) if approvals is not None else default_file()
+    kept = [each for each in read(file) if (each.origin, each.skill) != (origin, skill.path)]
+    if revoke:
+        write(file, [each for each in kept if (each.origin, each.digest) != (origin, found)])
+        say(f"{skill.path} from {origin}: not approved any more")
+        return
+    write(file, [*kept, Approval(origin, skill.path, found, float(int(time.time())))])
+    say(f"{skill.path} from {origin}: approved with the digest {found}")
+    for path in runtime.scripts_of(skill):
+        say(f"  {path}")

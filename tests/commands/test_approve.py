@@ -1,0 +1,113 @@
+"""`approve`, and a server that asks for it: with a site that changes its mind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rpc.build import toml
+from web.http_wire import Server, http_serving
+from wire import COMMAND, DEADLINE, Wire, serving, write_skill
+
+ENTRY = 'entrypoint = "scripts/run.py"\nlanguage = "python"'
+DECLARED = 'secrets = ["API_KEY"]'
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    folder = tmp_path / "published"
+    write_skill(folder / "thing", scripts__run_py="print(1)\n", skill_toml=toml("thing", runtime=ENTRY))
+    return folder
+
+
+@pytest.fixture
+def site(published: Path) -> Iterator[Server]:
+    with http_serving(published) as server:
+        yield server
+
+
+def options(tmp_path: Path) -> list[str]:
+    return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+
+
+def approved(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [*COMMAND, "approve", *arguments, "--approvals", str(tmp_path / "approvals.json"), *options(tmp_path)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+def run(wire: Wire) -> dict[str, Any]:
+    loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["thing"]}})
+    session = loaded["structuredContent"].get("session")
+    given = {"path": "scripts/run.py"} | ({"session": session} if session else {})
+    return wire.request("tools/call", {"name": "skills_run_script", "arguments": given})
+
+
+def text(result: dict[str, Any]) -> str:
+    return " ".join(part.get("text", "") for part in result["content"])
+
+
+def test_a_script_of_a_site_runs_only_as_it_was_approved(site: Server, published: Path, tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{site.port}"
+    allowed = ["--allow-scripts", "--sandbox", "off", "--approvals", str(tmp_path / "approvals.json")]
+    subprocess.run([*COMMAND, "list", address, *options(tmp_path)], check=True, capture_output=True)
+    with serving(address, *options(tmp_path), *allowed) as wire:
+        refused = run(wire)
+        assert refused["isError"] and "--allow-scripts-of" in text(refused)
+    with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", f"{address}/") as wire:
+        refused = run(wire)
+        assert refused["isError"] and "was never approved" in text(refused)
+        digest = text(refused).rpartition("--digest ")[2].strip()
+        assert approved(tmp_path, address, "thing", "--digest", "sha256:" + "0" * 64).returncode == 2
+        assert run(wire)["isError"]
+        done = approved(tmp_path, address, "thing", "--digest", digest)
+        assert done.returncode == 0 and digest in done.stdout and "scripts/run.py" in done.stdout
+        assert run(wire)["structuredContent"]["stdout"] == "1\n"
+        assert approved(tmp_path, address, "thing", "--revoke").returncode == 0
+        assert "was never approved" in text(run(wire))
+        assert approved(tmp_path, address, "thing").returncode == 0
+        assert run(wire)["structuredContent"]["stdout"] == "1\n"
+    (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
+    _fetched_anew(address, tmp_path)
+    with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
+        refused = run(wire)
+        assert refused["isError"] and "changed since it was approved on 2" in text(refused)
+
+
+def _fetched_anew(address: str, tmp_path: Path) -> None:
+    for _ in range(200):
+        words = [*COMMAND, "show", address, "thing", "--format", "json", *options(tmp_path)]
+        told = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+        if any(each["size"] == 9 and each["digest"] for each in told["files"] if each["path"] == "scripts/run.py"):
+            return
+    pytest.fail("the site never published the change")
+
+
+def test_what_was_fetched_into_a_folder_is_asked_about_too(site: Server, tmp_path: Path) -> None:
+    address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
+    words = [*COMMAND, "fetch", address, "--output", str(mine), "--allow-private"]
+    subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
+    told = subprocess.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
+    assert [each["origin"] for each in json.loads(told.stdout)["skills"]] == [address]
+    allowed = ["--allow-scripts", "--sandbox", "off", "--approvals", str(tmp_path / "approvals.json")]
+    with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
+        assert "was never approved" in text(run(wire))
+        assert approved(tmp_path, str(mine), "thing").returncode == 0
+        assert run(wire)["structuredContent"]["stdout"] == "1\n"
+    shutil.copytree(mine / "thing", tmp_path / "own" / "thing")
+    with serving(tmp_path / "own", *allowed) as wire:
+        assert run(wire)["structuredContent"]["stdout"] == "1\n"
+
+
+def test_a_folder_of_ones_own_is_not_approved(published: Path, tmp_path: Path) -> None:
+    done = approved(tmp_path, str(published), "thing")
+    assert done.returncode == 2 and "need no approval" in done.stderr and "Traceback" not in done.stderr
+    for arguments in (["thing"], [str(published), "gone"]):
+        done = approved(tmp_path, *arguments)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "approvals.json").exists()

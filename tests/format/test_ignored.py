@@ -1,0 +1,51 @@
+"""One rule for names that are never served: what a tree may bring, and what of it is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_skills_server.format.ignored import ignored, some_of, unserved
+
+TREE = (
+    ".github/workflows/ci.yml",
+    ".gitignore",
+    "README.md",
+    "alpha/.envrc",
+    "alpha/.git/config",
+    "alpha/SKILL.md",
+    "alpha/scripts/__pycache__/run.pyc",
+    "alpha/scripts/run.py",
+    ".claude/settings.json",
+    ".claude/skills/beta/SKILL.md",
+    ".claude/skills/beta/.vscode/tasks.json",
+    ".git/hooks/gamma/SKILL.md",
+)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "left"),
+    [
+        (False, {"README.md", "alpha/SKILL.md", "alpha/scripts/run.py"}),
+        (True, {"README.md", "alpha/SKILL.md", "alpha/scripts/run.py", ".claude/skills/beta/SKILL.md"}),
+    ],
+)
+def test_only_what_would_be_served_is_left_of_a_tree(hidden: bool, left: set[str]) -> None:
+    assert set(TREE) - set(unserved(TREE, hidden=hidden)) == left
+
+
+def test_in_a_root_that_is_a_skill_no_dot_folder_holds_another_one() -> None:
+    found = unserved(["SKILL.md", ".claude/skills/beta/SKILL.md", "more/SKILL.md"], hidden=True)
+    assert found == [".claude/skills/beta/SKILL.md"]
+
+
+def test_every_file_below_an_ignored_folder_of_a_skill_is_ignored() -> None:
+    assert ignored(["SKILL.md", "a/.git/b/c", "node_modules/x.js", "notes~", "a.b/c"]) == [
+        "a/.git/b/c",
+        "node_modules/x.js",
+        "notes~",
+    ]
+
+
+def test_a_message_names_the_first_of_many() -> None:
+    assert some_of([f".{number}" for number in range(7)]) == ".0, .1, .2, .3, .4 and 2 more"
+    assert some_of([".a\x1b[2J"]) == ".a\\u{1b}[2J"

@@ -1,0 +1,190 @@
+"""Scripts of others run where their origin is named and they are approved as they stand, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.catalog.fetched import UNKNOWN
+from mcp_skills_server.catalog.registry import Copy, Registry
+from mcp_skills_server.errors import RequestError, StaleFile, UsageError
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime import approvals
+from mcp_skills_server.runtime.approvals import Approval, digest_over
+from mcp_skills_server.runtime.policy import Policy, canonical, reference, secrets_of
+from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
+from wire import write_skill
+
+SITE = "https://example.com"
+OTHER = "https://other.example"
+
+
+class Place:
+    """Skills of a site, as it serves them now, and a file of approvals."""
+
+    def __init__(self, top: Path) -> None:
+        self.folder = top / "site"
+        self.file = top / "state" / "approvals.json"
+        write_skill(self.folder / "thing", scripts__run_py="print(1)\n", references__a_md="a")
+        self.registry = Registry([Copy(str(self.folder), SITE)])
+        self.registry.load()
+
+    @property
+    def skill(self) -> Skill:
+        self.registry.refresh()
+        return self.registry.snapshot.skills["thing"]
+
+    def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
+        digest = digest_over(self.registry, self.skill)
+        approvals.write(self.file, [Approval(origin, "thing", digest, at)])
+
+    def check(self, *origins: str) -> None:
+        Policy(self.registry, origins, str(self.file)).check([self.skill])
+
+    def refusal(self, *origins: str) -> str:
+        with pytest.raises(RequestError) as refused:
+            self.check(*origins)
+        return str(refused.value)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_folder_of_ones_own_needs_no_approval(tmp_path: Path) -> None:
+    write_skill(tmp_path / "mine", scripts__run_py="")
+    registry = Registry([tmp_path])
+    registry.load()
+    Policy(registry, (), str(tmp_path / "none")).check(registry.snapshot.skills.values())
+
+
+def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
+    assert "--allow-scripts-of" in place.refusal()
+    assert "was never approved" in place.refusal(SITE)
+    place.approve()
+    place.check(SITE)
+    assert "--allow-scripts-of" in place.refusal()
+    assert "--allow-scripts-of" in place.refusal(OTHER)
+    place.approve(OTHER)
+    assert "was never approved" in place.refusal(SITE)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("scripts/run.py", "print(2)\n"), ("references/a.md", "b"), ("scripts/more.py", ""), ("SKILL.md", None)],
+)
+def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str, text: str | None) -> None:
+    place.approve()
+    file = place.folder / "thing" / path
+    before = file.read_bytes() if file.exists() else None
+    if text is None:
+        text = file.read_text() + "More.\n"
+    file.write_text(text)
+    said = place.refusal(SITE)
+    assert "changed since it was approved on 1970-01-02" in said and "approve ROOT thing --digest sha256:" in said
+    assert said.endswith(digest_over(place.registry, place.skill))
+    if before is None:
+        file.unlink()
+    else:
+        file.write_bytes(before)
+    place.check(SITE)
+
+
+def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
+    place.approve()
+    skill = place.skill
+    Policy(place.registry, [SITE], str(place.file)).check([skill])
+    script = place.folder / "thing" / "scripts" / "run.py"
+    told = script.stat()
+    script.write_text("print(2)\n")
+    os.utime(script, ns=(told.st_atime_ns, told.st_mtime_ns))
+    with pytest.raises(StaleFile):
+        place.registry.read(skill.files["scripts/run.py"])
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_approves_nothing(place: Place, mode: int) -> None:
+    place.approve()
+    place.file.chmod(mode)
+    assert "must put the file of approvals in order" in place.refusal(SITE)
+    with pytest.raises(UsageError, match="others may write it"):
+        approvals.read(place.file)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{}", b'{"version": 2, "approvals": []}', b'{"version":1,"approvals":[3]}']
+)
+def test_neither_does_one_that_holds_something_else(place: Place, raw: bytes) -> None:
+    place.approve()
+    place.file.write_bytes(raw)
+    assert "must put the file of approvals in order" in place.refusal(SITE)
+
+
+def test_the_file_is_for_its_owner_alone(place: Place) -> None:
+    place.approve()
+    assert place.file.stat().st_mode & 0o777 == 0o600 and place.file.parent.stat().st_mode & 0o777 == 0o700
+    assert os.listdir(place.file.parent) == ["approvals.json"]
+    (place.file.parent / "folder").mkdir()
+    with pytest.raises(UsageError, match="--approvals"):
+        approvals.write(place.file.parent / "folder", [])
+    assert sorted(os.listdir(place.file.parent)) == ["approvals.json", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("https://Example.com/", "https://example.com"),
+        ("HTTPS://example.com:443/.well-known/agent-skills/index.json", "https://example.com"),
+        ("http://example.com:80/Team", "http://example.com/Team"),
+        ("https://example.com:8443?key=s", "https://example.com:8443"),
+        ("https://example.com/a", "https://example.com/a"),
+        (UNKNOWN, ""),
+    ],
+)
+def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
+    assert canonical(given) == spelled
+
+
+def test_an_archive_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert canonical("skills.zip") == canonical(str(tmp_path / "skills.zip")) == os.path.realpath("skills.zip")
+
+
+def test_nobody_can_name_what_is_unknown(place: Place) -> None:
+    place.approve("")
+    odd = replace(place.skill, origin=UNKNOWN)
+    with pytest.raises(RequestError, match="--allow-scripts-of"):
+        Policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)).check([odd])
+
+
+def test_a_secret_is_of_one_skill_of_one_source(place: Place) -> None:
+    remote, local = place.skill, replace(place.skill, origin=None)
+    secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
+    assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
+    assert secrets_of(local, secrets) == {"KEY": "mine"} and secrets_of(remote, secrets) == {}
+    assert secrets_of(replace(remote, origin=OTHER), secrets) == {"KEY": "theirs"}
+
+
+@pytest.mark.anyio
+async def test_scripts_ask_before_anything_is_prepared(place: Place, tmp_path: Path) -> None:
+    settings = ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,))
+    scripts = Scripts(place.registry, settings)
+    workspace = scripts.workspace()
+    try:
+        with pytest.raises(RequestError, match="never approved"):
+            await scripts.run(place.skill, "scripts/run.py", workspace)
+        with pytest.raises(RequestError, match="never approved"):  # code that came with a call may import it
+            await scripts.run_written("main.py", workspace, skills={"thing": place.skill})
+        place.approve()
+        assert (await scripts.run(place.skill, "scripts/run.py", workspace)).stdout == "1\n"
+    finally:
+        scripts.close()

@@ -1,0 +1,65 @@
+"""A request ends in one place: raw sockets that say two things of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from web.http_wire import Server, http_serving
+from wire import DEADLINE, FIXTURES
+
+HIDDEN = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with http_serving(FIXTURES) as started:
+        yield started
+
+
+def answers(server: Server, *said: bytes) -> bytes:
+    """All that comes back, until the server closes the connection."""
+    with server.connect() as bare:
+        bare.settimeout(DEADLINE)
+        for each in said:
+            bare.sendall(each)
+        out = b""
+        while piece := bare.recv(1000):
+            out += piece
+        return out
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+@pytest.mark.parametrize("first", [b"Content-Length", b"Transfer-Encoding"])
+@pytest.mark.parametrize("case", [bytes.lower, bytes.upper])
+def test_both_headers_are_one_400_and_the_end(server: Server, version: bytes, first: bytes, case: object) -> None:
+    body = b"0\r\n\r\n" + HIDDEN
+    lines = [b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked"]
+    lines.sort(key=lambda line: not line.startswith(first))
+    cased = [line.lower() if case is bytes.lower else line.upper().replace(b"CHUNKED", b"chunked") for line in lines]
+    head = b"\r\n".join([b"POST /mcp HTTP/" + version, b"Host: localhost", *cased])
+    told = answers(server, head + b"\r\n\r\n" + body)
+    assert told.startswith(b"HTTP/1.1 400 ") and told.count(b"HTTP/1.1 ") == 1 and b"alive" not in told
+    assert b"connection: close" in told.lower()
+
+
+def test_an_encoding_in_http_1_0_is_refused(server: Server) -> None:
+    told = answers(server, b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 400 ") and told.count(b"HTTP/1.1 ") == 1
+
+
+def test_the_second_request_of_a_connection_is_looked_at_too(server: Server) -> None:
+    bad = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    told = answers(server, HIDDEN + bad + HIDDEN)
+    assert told.startswith(b"HTTP/1.1 200 ") and told.count(b"alive") == 1 and told.count(b"HTTP/1.1 400 ") == 1
+
+
+def test_each_of_them_alone_is_read_whole(server: Server) -> None:
+    body = b'{"jsonrpc":"2.0","id":1,"method":"list_skills"}'
+    head = b"POST /rpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    plain = answers(server, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    chunked = answers(server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks)
+    assert plain.startswith(b"HTTP/1.1 200 ") and chunked.startswith(b"HTTP/1.1 200 ")
+    assert plain.partition(b"\r\n\r\n")[2] == chunked.partition(b"\r\n\r\n")[2]

@@ -149,6 +149,10 @@ def walk(
     prefix = f"{path}/" if path else ""
     inner: list[str] = []
     dotted: list[str] = []
+    here.links = links = list[str]()
+    here.irregular = irregular = list[str]()
+    here.unnamed = unnamed = list[str]()
+    here.denied = denied = list[str]()
     now = time.time_ns()
     with os.scandir(handle) as entries:
         for entry in entries:
@@ -158,7 +162,7 @@ def walk(
                     if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
                         dotted.append(name)
                 elif not name.isascii() and not is_utf8(name):
-                    here.unnamed = (*here.unnamed, spelled(name))
+                    unnamed.append(spelled(name))
                 elif entry.is_dir(follow_symlinks=False):
                     inner.append(name)
                 elif entry.is_file(follow_symlinks=False):
@@ -168,14 +172,14 @@ def walk(
                     found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
                     files[name] = file_from(found, root, prefix + name, now)
                 elif entry.is_symlink():
-                    here.links = (*here.links, name)
+                    links.append(name)
                 else:
-                    here.irregular = (*here.irregular, name)
+                    irregular.append(name)
             except OSError as error:
                 if error.errno in _PASSING:
                     raise
                 if error.errno not in GONE:  # else it vanished meanwhile
-                    here.denied = (*here.denied, name)
+                    denied.append(name)
     if not inside and (inner or dotted):
         inside = _makes_skill(here, inner)
     if dotted and not inside:

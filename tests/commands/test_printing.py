@@ -15,7 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.commands.logs import Seldom
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.errors import REPEATS
 
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
@@ -107,3 +109,24 @@ def test_an_error_names_a_folder_without_steering(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "\\u{1b}" in done.stderr and "\x1b" not in done.stderr
+
+
+def test_what_clients_cause_is_said_once_a_minute() -> None:
+    """10.0d: every place in another package, and of ours those that say so; all else is said each time."""
+    clock = [0.0]
+    seldom = Seldom(lambda: clock[0])
+
+    def said(name: str, line: int, **more: object) -> list[int]:
+        out: list[int] = []
+        for number in range(1000):
+            record = logging.makeLogRecord({"name": name, "pathname": "p", "lineno": line, "msg": str(number), **more})
+            if seldom.filter(record):
+                out.append(getattr(record, "unsaid", -1))
+        return out
+
+    assert said("uvicorn.error", 1) == [0] == said("mcp.server", 2) == said("mcp_skills_server.web", 3, **REPEATS)
+    assert said("mcp_skills_server.catalog", 4) == [-1] * 1000
+    clock[0] = 59.9
+    assert said("uvicorn.error", 1) == []
+    clock[0] = 60
+    assert said("uvicorn.error", 1) == [1999]

@@ -18,7 +18,7 @@ from mcp_skills_server.catalog.answer import answer, off_loop, read
 from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
-from mcp_skills_server.errors import NotServed, RequestError, StaleFile, clipped
+from mcp_skills_server.errors import REPEATS, NotServed, RequestError, StaleFile, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
@@ -113,7 +113,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
             except StaleFile as stale:
                 if not last_try:
                     raise
-                logger.warning("%s is left out of the listing: %s", skill.path, stale)
+                logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
         return _framed(settings, sep2076.listing(entries, cursors.encode("skills", more)))
 
     return await answer(registry, ask)
@@ -189,7 +189,7 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
     try:
         return await answer(registry, ask)
     except StaleFile as stale:
-        logger.warning("cannot be read: %s", stale)
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise NotServed(target) from None
 
 
@@ -369,7 +369,7 @@ async def _answer_or_refuse(
     try:
         return await answer(registry, ask)
     except StaleFile as stale:
-        logger.warning("cannot be read: %s", stale)
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read") from None
 
 

@@ -7,6 +7,9 @@ kept its answer waiting longest.
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from contextlib import suppress
 from typing import Final
 
 from mcp_skills_server.web.counted import Counted
@@ -14,6 +17,20 @@ from mcp_skills_server.web.places import Place
 
 MOST_BYTES: Final = 256 << 20
 """Bytes of answers that wait for all clients; some dozen of the largest files."""
+
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE: Final = 1 << 20
+
+
+def give_large_blocks_back() -> None:
+    """Have the memory of a large answer go back to the system when the answer is gone.
+
+    glibc stops to do so once it has freed a large block, and then the pieces between others are kept: with 256 MiB
+    waiting a process grew to 1 GB.
+    """
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 class Unread:

@@ -6,7 +6,7 @@ stderr and exit code 2, a StaleFile makes the catalogue look again. Whatever els
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Final
 
@@ -15,6 +15,9 @@ MOST_ECHOED: Final = 200
 _MOST_LISTED: Final = 20
 _LONGEST_URI: Final = 16_384
 """Characters up to which a client finds the URI that it asked for in the error as it was."""
+
+REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
+"""The `extra` of a line of the log that a client can cause as often as it likes: it is said once a minute."""
 
 
 def clipped(text: str) -> str:

@@ -560,6 +560,15 @@ def test_names_that_several_served_skills_share_are_told_of_each(tmp_path: Path)
     assert "y/same" in told[0].message and "bad" not in told[0].message
 
 
+def test_a_name_that_very_many_share_is_told_in_a_bounded_line(tmp_path: Path) -> None:
+    """10: each line had all the others; 2,000 skills of one name made 90 MB of `validate`."""
+    plant(tmp_path, skills(*(f"team-{number:03}/same" for number in range(300))))
+    told = [problem.message for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
+    assert len(told) == 300 and max(map(len, told)) < 150
+    assert told[0].endswith("team-001/same, team-002/same, team-003/same, team-004/same, team-005/same and 294 more")
+    assert told[299].endswith("team-000/same, team-001/same, team-002/same, team-003/same, team-004/same and 294 more")
+
+
 @pytest.mark.requirement("S76-9", "X-14")
 def test_a_resource_dependency_that_no_served_skill_has_is_told(tmp_path: Path) -> None:
     wanted = ["skill://b/SKILL.md", "skill://b/none.md", "skill://bad/SKILL.md", "https://example.org/x"]

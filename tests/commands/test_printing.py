@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mcp_skills_server
+from mcp_skills_server.commands.logs import Seldom
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
+from mcp_skills_server.errors import REPEATS
 
 EVIL = "a\x1b[2Jb\rc\x9bd\u202ee\x7ff\U000e0041g"
 
@@ -158,3 +160,24 @@ def test_every_command_prints_through_one_printer() -> None:
     ways = re.compile(r"click\.(?:s?echo\w*)\(|(?<![\w.])print\(|sys\.stdout\.write\(")
     found = {each.relative_to(sources).as_posix() for each in files if ways.search(each.read_text(encoding="utf-8"))}
     assert found == {"cli.py"}
+
+
+def test_what_clients_cause_is_said_once_a_minute() -> None:
+    """10.0d: every place in another package, and of ours those that say so; all else is said each time."""
+    clock = [0.0]
+    seldom = Seldom(lambda: clock[0])
+
+    def said(name: str, line: int, **more: object) -> list[int]:
+        out: list[int] = []
+        for number in range(1000):
+            record = logging.makeLogRecord({"name": name, "pathname": "p", "lineno": line, "msg": str(number), **more})
+            if seldom.filter(record):
+                out.append(getattr(record, "unsaid", -1))
+        return out
+
+    assert said("uvicorn.error", 1) == [0] == said("mcp.server", 2) == said("mcp_skills_server.web", 3, **REPEATS)
+    assert said("mcp_skills_server.catalog", 4) == [-1] * 1000
+    clock[0] = 59.9
+    assert said("uvicorn.error", 1) == []
+    clock[0] = 60
+    assert said("uvicorn.error", 1) == [1999]

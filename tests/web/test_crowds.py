@@ -295,3 +295,24 @@ def test_sessions_are_counted_by_token() -> None:
         assert mine.request("skills/list")["skills"]
         again = stack.enter_context(client(server, "legacy", token=other))
         assert mine.request("skills/list")["skills"] and again.request("skills/list")["skills"]
+
+
+@pytest.mark.parametrize(
+    ("said", "lines"),
+    [
+        (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
+        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
+        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 1),
+        (b"\x16\x03\x01\x02\r\n\r\n", 1),
+        (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 2),
+    ],
+)
+def test_no_request_of_strangers_fills_the_log(said: bytes, lines: int) -> None:
+    """10.0d: each of these had a line or two for every request."""
+    with http_serving(FIXTURES, environment={"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}) as server:
+        server.said("serving")
+        for _ in range(100):
+            with server.connect() as stranger:
+                stranger.sendall(said)
+                assert stranger.recv(1000)
+        assert server.stderr.count("WARNING") == lines, server.stderr

@@ -29,6 +29,8 @@ READ_S: Final = 0.1
 LEAST_READ: Final = 50
 """So many are read however long it takes: some milliseconds, and on a busy machine there are names all the same."""
 
+_NAMES: Final = 50
+"""After so many names of one directory the time is looked at: it may have very many, or lie on a slow disk."""
 _MOST_ENTERED: Final = 1_000
 """With more skills than this none is looked into for others: it would take all the time."""
 _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
@@ -110,8 +112,10 @@ class _Walk:
             root, directory = self._todo.popleft()
             try:
                 with tree.open_directory(root.path, directory) as handle:
-                    inner = _directories(handle, hidden=self._hidden)
-                    for name in inner if self._is_in_reach(directory) else ():
+                    inner = _directories(handle, hidden=self._hidden) if self._is_in_reach(directory) else ()
+                    for number, name in enumerate(inner, 1):
+                        if number % _NAMES == 0 and not may():
+                            return False
                         self._note(root, join(directory, name), is_skill=_holds_skill(handle, name))
             except OSError:
                 continue
@@ -137,15 +141,12 @@ class _Walk:
         return (directory.count("/") + 1 if directory else 0) < self._depth
 
 
-def _directories(handle: tree.Handle, *, hidden: bool) -> list[str]:
+def _directories(handle: tree.Handle, *, hidden: bool) -> Iterator[str]:
     with os.scandir(handle) as entries:
-        return [
-            entry.name
-            for entry in entries
-            if tree.is_entered(entry.name, hidden=hidden)
-            and entry.is_dir(follow_symlinks=False)
-            and tree.is_utf8(entry.name)
-        ]
+        for entry in entries:
+            name = entry.name
+            if tree.is_entered(name, hidden=hidden) and entry.is_dir(follow_symlinks=False) and tree.is_utf8(name):
+                yield name
 
 
 def _holds_skill(handle: tree.Handle, name: str) -> bool:

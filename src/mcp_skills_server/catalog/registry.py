@@ -33,6 +33,7 @@ _BODIES_KEPT: Final = 256
 _BODIES_SIZE: Final = 8 << 20
 _NAMES_LOOKED_AT: Final = 100_000
 _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,10 +424,10 @@ class Registry:
         snapshot = snapshot or self.snapshot
         found = snapshot.all_problems
         for path in snapshot.paths(Standing.VALID):
-            others = [other for other in snapshot.named(snapshot.skills[path].name, Standing.VALID) if other != path]
-            if others:
-                skill = snapshot.skills[path]
-                said = f"the name {skill.name} is also that of {', '.join(others)}"
+            skill = snapshot.skills[path]
+            sharing = snapshot.named(skill.name, Standing.VALID)
+            if len(sharing) > 1:
+                said = f"the name {skill.name} is also that of {_others(path, sharing)}"
                 found.append(problem("name-shared", said).at(self.roots[skill.root].show(skill.directory), path))
         for path in snapshot.paths(Standing.VALID):
             skill = snapshot.skills[path]
@@ -492,6 +493,13 @@ class Registry:
                 if file_path != SKILL_MD and media.media_type(file_path) == media.MARKDOWN:
                     place(file_path, advice.look_for_comments(text))
         return found
+
+
+def _others(path: str, sharing: Sequence[str]) -> str:
+    """The paths beside this one, a few by name: the name of ten thousand skills must not make each line so long."""
+    named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
+    left = len(sharing) - 1 - len(named)
+    return ", ".join(named) + (f" and {left:,} more" if left else "")
 
 
 def _open_roots(roots: Sequence[str | os.PathLike[str] | Copy]) -> tuple[Root, ...]:

@@ -139,6 +139,10 @@ def walk(
     prefix = f"{path}/" if path else ""
     inner: list[str] = []
     dotted: list[str] = []
+    here.links = links = list[str]()
+    here.irregular = irregular = list[str]()
+    here.unnamed = unnamed = list[str]()
+    here.denied = denied = list[str]()
     now = time.time_ns()
     with os.scandir(handle) as entries:
         for entry in entries:
@@ -148,7 +152,7 @@ def walk(
                     if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
                         dotted.append(name)
                 elif not name.isascii() and not is_utf8(name):
-                    here.unnamed = (*here.unnamed, spelled(name))
+                    unnamed.append(spelled(name))
                 elif entry.is_dir(follow_symlinks=False):
                     inner.append(name)
                 elif entry.is_file(follow_symlinks=False):
@@ -161,14 +165,14 @@ def walk(
                         continue
                     files[name] = file_from(found, root, prefix + name, now)
                 elif entry.is_symlink():
-                    here.links = (*here.links, name)
+                    links.append(name)
                 else:
-                    here.irregular = (*here.irregular, name)
+                    irregular.append(name)
             except OSError as error:
                 if error.errno in _PASSING:
                     raise
                 if error.errno not in GONE:  # else it vanished meanwhile
-                    here.denied = (*here.denied, name)
+                    denied.append(name)
     if not inside and (inner or dotted):
         inside = _makes_skill(here, inner)
     if dotted and not inside:

@@ -13,6 +13,7 @@ import anyio.lowlevel
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
@@ -82,7 +83,7 @@ class Rpc:
         except CallError as error:
             told = _error(call.id, error)
         except Exception:
-            logger.exception("%r failed", call.method[:100])
+            logger.exception("%r failed", call.method[:100], extra=REPEATS)
             told = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
         return told if call.answered else None
 

@@ -29,7 +29,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime, sep2076, sep2640
 from mcp_skills_server.dialects.prompts import LIST_CHANGED as PROMPTS_CHANGED
-from mcp_skills_server.errors import NotServed, RequestError
+from mcp_skills_server.errors import REPEATS, NotServed, RequestError
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.session import Runtime
@@ -475,7 +475,7 @@ def _guarded(call: Call) -> Call:
         except MCPError:
             raise
         except Exception:
-            logger.exception("%s failed", ctx.method)
+            logger.exception("%s failed", ctx.method, extra=REPEATS)
             raise MCPError(code=types.INTERNAL_ERROR, message="Internal error") from None
 
     return guarded

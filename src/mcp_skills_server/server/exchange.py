@@ -14,6 +14,7 @@ import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
 from mcp_skills_server.server.stdio import Pipes
 
@@ -47,7 +48,7 @@ class Exchange:
             if isinstance(found, Message) and found.kind == "request":
                 found = self._under_way.begin(found.id) or found
             if isinstance(found, Refusal):
-                logger.warning("refused a message: %s", found.message)
+                logger.warning("refused a message: %s", found.message, extra=REPEATS)
                 await self._send(found.answer + _END)
             else:
                 await inward.send(self._handed_on(found))

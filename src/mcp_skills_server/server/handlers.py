@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import answer, off_loop, read
+from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
-from mcp_skills_server.errors import NotServed, RequestError, StaleFile, clipped
+from mcp_skills_server.errors import REPEATS, NotServed, RequestError, StaleFile, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
@@ -113,7 +113,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
             except StaleFile as stale:
                 if not last_try:
                     raise
-                logger.warning("%s is left out of the listing: %s", skill.path, stale)
+                logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
         return _framed(settings, sep2076.listing(entries, cursors.encode("skills", more)))
 
     return await answer(registry, ask)
@@ -170,7 +170,7 @@ async def list_templates(_registry: Registry, settings: Settings, _: Caller, par
     return resources.template_listing(settings.ttl_ms)
 
 
-async def read_resource(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+async def read_resource(registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
     """`resources/read`: the exact bytes of a file of a served skill (S76-12, S40-30, MCP-17, MCP-55).
 
     Raises:
@@ -183,13 +183,15 @@ async def read_resource(registry: Registry, settings: Settings, _: Caller, param
         if found is None:
             raise NotServed(target)
         skill, path = found
-        raw = await read(registry, skill.files[path], last=last_try)
-        return resources.contents(target, path, raw, settings.ttl_ms)
+        file = skill.files[path]
+        async with in_turn(file.size, caller.counted):
+            raw = await read(registry, file, last=last_try)
+            return resources.contents(target, path, raw, settings.ttl_ms)
 
     try:
         return await answer(registry, ask)
     except StaleFile as stale:
-        logger.warning("cannot be read: %s", stale)
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise NotServed(target) from None
 
 
@@ -369,7 +371,7 @@ async def _answer_or_refuse(
     try:
         return await answer(registry, ask)
     except StaleFile as stale:
-        logger.warning("cannot be read: %s", stale)
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read") from None
 
 

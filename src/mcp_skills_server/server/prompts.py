@@ -16,7 +16,7 @@ from typing import Any, Final
 from mcp_skills_server.catalog.answer import answer, body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.errors import RequestError, StaleFile, clipped, listed
+from mcp_skills_server.errors import REPEATS, RequestError, StaleFile, clipped, listed
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.server import cursors
@@ -71,7 +71,7 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
     try:
         return await answer(registry, ask)
     except StaleFile as stale:
-        logger.warning("cannot be read: %s", stale)
+        logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read") from None
 
 

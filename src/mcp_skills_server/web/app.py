@@ -47,6 +47,7 @@ from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_list
 from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.patience import patient
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
     from mcp_skills_server.fetch.supply import SiteState
@@ -199,6 +200,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     Raises:
         UsageError: the address cannot be listened on.
     """
+    give_large_blocks_back()
     app, end = make_app(runtime, settings, http, watcher)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]

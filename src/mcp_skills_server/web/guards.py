@@ -21,7 +21,7 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.quota import owner_of
 from mcp_skills_server.web.places import PLACE, Place
 
@@ -181,15 +181,15 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         policy = self._policy
         if not policy.host_allowed(headers.get(b"host")):
-            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"))
+            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
             await _refuse(send, 403, "This Host is not served here")
         elif not policy.origin_allowed(headers.get(b"origin")):
-            logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"))
+            logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
             await _refuse(send, 403, "This Origin may not come in")
         elif not policy.tokens or scope["path"].startswith(policy.open_below):
             await self._hand_on(scope, receive, send, None)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
-            logger.warning("refused a request without a token that lets it in")
+            logger.warning("refused a request without a token that lets it in", extra=REPEATS)
             await _refuse(send, 401, "A bearer token is required")
         else:
             logger.debug("%s by the bearer of %s", scope["method"], token.name)

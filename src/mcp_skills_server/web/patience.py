@@ -22,6 +22,7 @@ from mcp_skills_server.runtime.quota import owner_of
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.framing import OneEnd
 from mcp_skills_server.web.places import PLACE, Place, Places, State
+from mcp_skills_server.web.unread import Unread
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ def _unread(transport: asyncio.Transport) -> int:
 def patient(seconds: float, places: Places) -> type[asyncio.Protocol]:
     """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long."""
     told = Counted(logger.info)
+    unread = Unread(Counted(logger.warning))
 
     class Patient(H11Protocol):
         def __init__(self, *, app_state: dict[str, Any], **kwargs: Any) -> None:
@@ -81,12 +83,18 @@ def patient(seconds: float, places: Places) -> type[asyncio.Protocol]:
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
             self._place.leave()
+            unread.drop(self._place)
             self._stop()
             if self._reading is not None:
                 self._reading.cancel()
 
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            unread.add(self._place, self.transport.get_write_buffer_size())
+
         def resume_writing(self) -> None:
             super().resume_writing()
+            unread.drop(self._place)
             self._waiting = 0  # nearly all was read; what waits at the next look is something else
 
         def _look(self) -> None:

@@ -1,0 +1,76 @@
+"""Answers that nobody reads: what waits for all clients together is bounded, and whoever keeps most waiting pays."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.places import Place
+from mcp_skills_server.web.unread import Unread
+from web.http_wire import BOTH, MODERN_META, client, http_serving
+from wire import VERSIONS, write_skill
+
+MIB = 1 << 20
+
+
+def waiting(owner: str, ended: list[str], name: str) -> Place:
+    place = Place()
+    place.owner, place.close = owner, lambda: ended.append(name)
+    return place
+
+
+def test_the_owner_with_most_loses_its_oldest() -> None:
+    ended: list[str] = []
+    lines: list[str] = []
+    unread = Unread(Counted(lambda form, words: lines.append(form % words), lambda *_: None), most=10 * MIB)
+    greedy = [waiting("greedy", ended, f"greedy {number}") for number in range(5)]
+    modest = [waiting(f"modest {number}", ended, f"modest {number}") for number in range(3)]
+    unread.add(modest[0], 3 * MIB)
+    for each in greedy[:3]:
+        unread.add(each, 2 * MIB)
+    assert not ended
+    unread.add(modest[1], 3 * MIB)
+    assert ended == ["greedy 0"]
+    unread.add(greedy[3], 2 * MIB)
+    assert ended == ["greedy 0", "greedy 1"]
+    unread.drop(modest[0])
+    unread.drop(modest[0])
+    unread.add(greedy[3], 2 * MIB)  # the same again, not once more
+    unread.add(modest[2], 3 * MIB)
+    assert ended == ["greedy 0", "greedy 1"]
+    unread.add(greedy[4], 11 * MIB)  # more than all may have
+    assert ended == ["greedy 0", "greedy 1", "greedy 2", "greedy 3", "greedy 4"]
+    assert lines == ["cut off a client that left its answer unread: more than 10 MiB waited in all"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and all of 127.0.0.0/8")
+def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None:
+    """10.4: requests of 300 bytes for a file of 12 MiB took 16 MiB of memory each, for two minutes, without an end."""
+    write_skill(tmp_path / "big")
+    (tmp_path / "big" / "file.bin").write_bytes(os.urandom(12 * MIB))
+    uri = "skill://big/file.bin"
+    params = {"uri": uri, "_meta": MODERN_META}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": params})
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: {BOTH}\r\n"
+        f"MCP-Protocol-Version: {VERSIONS['modern']}\r\nMcp-Method: resources/read\r\nMcp-Name: {uri}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with http_serving(tmp_path) as server, ExitStack() as stack:
+        server.said("serving 1 skills")
+        before = server.resident()
+        for _ in range(40):
+            bare = stack.enter_context(server.connect(receive_buffer=4096))
+            bare.sendall((head + body).encode())
+            assert bare.recv(15, socket.MSG_PEEK) in (b"HTTP/1.1 200 OK", b"")
+        server.said("cut off a client that left its answer unread")
+        assert server.resident() - before < 450 * MIB
+        with client(server, "modern") as other:
+            assert len(other.read(uri)) == 12 * MIB

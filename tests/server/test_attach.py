@@ -319,7 +319,8 @@ async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, thr
         async with Client(server, mode="legacy") as client, anyio.create_task_group() as tasks:
 
             async def subscribe() -> None:
-                await client.session.subscribe_resource("skill://team-0/skill-001/SKILL.md")
+                params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
+                await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
 
             tasks.start_soon(subscribe)
             await anyio.wait_all_tasks_blocked()

@@ -36,7 +36,7 @@ TOP: Final = "model"
 """The name for the modules that are in no package."""
 
 _TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
-    TOP: ("tests/test_model.py", "tests/test_cli.py"),
+    TOP: ("tests/test_model.py", "tests/test_errors.py", "tests/test_cli.py"),
     "commands": ("tests/commands", "tests/test_cli.py"),
 }
 """Where a package's tests are, if not in the folder of its name."""

@@ -94,11 +94,13 @@ def test_install_replaces_a_configuration_by_one_that_is_on_the_disk(tmp_path: P
     write_skill(tmp_path / "skills" / "one")
     config = tmp_path / "config.json"
     config.write_text('{"mcpServers": {}}')
+    opened = len(os.listdir("/dev/fd"))
     done = CliRunner().invoke(cli, ["install", "cursor", str(tmp_path / "skills"), "--config", str(config)])
     assert done.exit_code == 0, done.output
     assert [name for name, _ in order.names] == ["config.json"]
     assert order.torn() == [] and not order.open
     assert order.is_safe(tmp_path / "config.json.bak")
+    assert len(os.listdir("/dev/fd")) == opened
 
 
 def test_new_makes_a_skill_that_is_on_the_disk(tmp_path: Path, order: Order) -> None:

@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -92,7 +93,7 @@ def _one_line(text: str) -> str:
 
 
 def changes(path: str, source: bytes) -> list[Change]:
-    """Every change of a module that leaves it a Python text, in the order of the source."""
+    """Every change of a module, in the order of the source."""
     lines = source.splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -103,12 +104,13 @@ def changes(path: str, source: bytes) -> list[Change]:
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         change = Change(path, node.lineno, start, end, source[start:end].decode(), new)
-        if _compiles(change.made(source)):
-            found.setdefault((start, end, new), change)
+        found.setdefault((start, end, new), change)
     return sorted(found.values(), key=lambda change: (change.start, change.end, change.new))
 
 
-def _compiles(source: bytes) -> bool:
+def _compiles(change: Change) -> bool:
+    """Whether it leaves the module a Python text, which few do not: a pattern of `match` takes no parentheses."""
+    source = change.made((ROOT / change.path).read_bytes())
     try:
         compile(source, "changed", "exec", dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -184,6 +186,7 @@ class Bench:
 
     def __init__(self, place: Path) -> None:
         self.tree = place / "tree"
+        self._said = place / "said"
         shutil.copytree(ROOT, self.tree, symlinks=True, ignore=lambda _, names: _SKIPPED.intersection(names))
         venv.create(self.tree / ".venv", symlinks=True, with_pip=False)
         folders = self.tree / "src", sysconfig.get_path("purelib")
@@ -198,14 +201,15 @@ class Bench:
         """Whether these tests pass; None if they do not end in time."""
         # One test after the other and no xdist: the order is the same each time.
         options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0"]
-        run = subprocess.Popen(
-            [self.python, "-m", "pytest", *options, *tests],
-            cwd=self.tree,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with open(self._said, "wb") as said:
+            run = subprocess.Popen(
+                [self.python, "-m", "pytest", *options, *tests],
+                cwd=self.tree,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         try:
             return run.wait(timeout) == 0
         except subprocess.TimeoutExpired:
@@ -215,6 +219,11 @@ class Bench:
                 with suppress(ProcessLookupError):
                     os.killpg(run.pid, signal.SIGKILL)  # what the tests started and a change kept from ending
             run.wait()
+
+    def failed(self) -> str:
+        """The lines of the last run that name what failed."""
+        lines = self._said.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if line.startswith(("FAILED", "ERROR", "E  ")))
 
     def with_change(self, change: Change, tests: Sequence[str], timeout: float) -> bool | None:
         """Whether these tests pass with a change."""
@@ -240,7 +249,7 @@ def modules_of(package: str) -> list[str]:
     return sorted(module.relative_to(ROOT).as_posix() for module in found)
 
 
-def tests_of(package: str, module: str) -> list[str]:
+def own_tests(package: str, module: str) -> list[str]:
     """The tests of a package, those of this module first."""
     tests = _TESTS_OF.get(package, (f"tests/{package}",))
     own = ROOT / "tests" / package / f"test_{Path(module).stem.strip('_')}.py"
@@ -251,8 +260,9 @@ def drawn(package: str, sample: int, seed: int, at: str) -> list[Change]:
     """The changes to make: all of one line, or a sample of the package's."""
     found = [change for path in modules_of(package) for change in changes(path, (ROOT / path).read_bytes())]
     if at:
-        return [change for change in found if f"{change.path}:{change.line}".endswith("/" + at)]
-    chosen = random.Random(seed).sample(found, min(sample, len(found)))
+        return [change for change in found if f"{change.path}:{change.line}".endswith("/" + at) and _compiles(change)]
+    random.Random(seed).shuffle(found)
+    chosen = islice(filter(_compiles, found), sample)
     return sorted(chosen, key=lambda change: (change.path, change.start))
 
 
@@ -263,12 +273,12 @@ def attack(package: str, todo: Sequence[Change], bench: Bench) -> Counter[str]:
         RuntimeError: the tests fail without any change.
     """
     began = time.monotonic()
-    if not bench.passes(tests_of(package, ""), None):
-        raise RuntimeError(f"the tests of {package} fail without any change")
+    if not bench.passes(own_tests(package, ""), None):
+        raise RuntimeError(f"the tests of {package} fail without any change\n{bench.failed()}")
     limit = _FLOOR_S + _TIMES * (time.monotonic() - began)
     counts: Counter[str] = Counter()
     for change in todo:
-        passed = bench.with_change(change, tests_of(package, change.path), limit)
+        passed = bench.with_change(change, own_tests(package, change.path), limit)
         result = "timeout" if passed is None else "survived" if passed else "killed"
         counts[result] += 1
         print(f"{result:8}  {change}", flush=True)
@@ -288,6 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown or not options.packages:
         parser.error(f"no such package: {', '.join(unknown)}" if unknown else "name a package, such as format")
 
+    code = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as place:
         os.chmod(place, 0o755)  # tests start programs as other users
         bench = None if options.list else Bench(Path(place))
@@ -299,12 +310,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             try:
                 counts = attack(package, todo, bench)
             except RuntimeError as error:
-                print(f"error: {error}", file=sys.stderr)
-                return 1
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                code = 1
+                continue
             caught = counts["killed"] + counts["timeout"]
             share = f"{100 * caught / len(todo):.0f} %" if todo else "nothing"
             print(f"{package}: {share} caught of {len(todo)}; {dict(counts)}", flush=True)
-    return 0
+    return code
 
 
 if __name__ == "__main__":

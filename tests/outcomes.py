@@ -10,7 +10,7 @@ _KEY = "outcomes"
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
     """Remember the outcomes of this run; those of tests that did not run stay as they were."""
-    cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
+    cache = getattr(config, "cache", None)  # not there with `-p no:cacheprovider`
     if cache is None:
         return
     known: dict[str, str] = cache.get(_KEY, {})

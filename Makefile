@@ -9,7 +9,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz lint format requirements golden interop hosts image bench clean
+.PHONY: help demo test test-programs fuzz lint format requirements mutants golden interop hosts image bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -37,6 +37,9 @@ format: $(VENV)/.ready  ## let ruff format and fix what it can
 
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
 	@$(BIN)/python tools/requirements.py
+
+mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (minutes; ARGS="format --sample 20")
+	@$(BIN)/python tools/mutants.py $(ARGS)
 
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py

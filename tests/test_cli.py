@@ -206,6 +206,29 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == "" and done.stdout
 
 
+ENDS = """
+import sys, click
+from mcp_skills_server import cli
+def main(*_, **__):
+    raise {error}
+cli.cli.main = main
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("error", "code"), [("click.Abort()", 130), ("BrokenPipeError()", 0)])
+def test_an_interrupt_and_a_reader_that_has_left_end_it_without_a_word(error: str, code: int) -> None:
+    command = [sys.executable, "-c", ENDS.format(error=error)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_no_arguments_show_the_help_as_an_error() -> None:
+    done = run()
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("Usage: ") and "validate" in done.stderr
+
+
 def test_the_command_line_imports_lazily() -> None:
     heavy = ("mcp", "anyio", "yaml", "watchfiles", "inotify_simple", "markdown_it", "pydantic")
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"

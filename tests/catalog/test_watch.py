@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -287,6 +288,24 @@ def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_pa
     watcher.stop(DEADLINE)
     assert not [thread for thread in watcher._threads if thread.is_alive()]
     assert not registry._listeners
+
+
+STAYS = """
+import sys, threading
+from pathlib import Path
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
+registry = Registry([Path(sys.argv[1])])
+Watcher(registry).start()
+assert registry.loaded.wait(20)
+print("ends")
+"""
+
+
+def test_a_watcher_that_nobody_stops_keeps_no_process_alive(tmp_path: Path) -> None:
+    root = str(plant(tmp_path, skills("one")))
+    done = subprocess.run([sys.executable, "-c", STAYS, root], capture_output=True, timeout=DEADLINE, check=True)
+    assert done.stdout.split() == [b"ends"]
 
 
 def test_a_watcher_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:

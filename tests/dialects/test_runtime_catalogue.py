@@ -188,6 +188,10 @@ def test_a_folder_that_all_share_makes_no_group() -> None:
     assert list(groups([("", "skills/x"), ("", "skills/y")])) == [""]
 
 
+def test_groups_of_one_size_stand_in_the_order_of_their_names_wherever_their_skills_do() -> None:
+    assert list(groups([("", "c/x"), ("", "a/x"), ("", "b/x"), ("", "b/y")])) == ["b", "a", "c"]
+
+
 def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     before = [("", f"{folder}/skill-{n}") for folder, count in (("a", 40), ("b", 3)) for n in range(count)]
     order = [before[position][1] for position in turns(groups(before))]

@@ -305,6 +305,14 @@ def test_a_skill_path_is_always_accepted_as_a_name():
     assert sep2076.find(here, "acme/refunds", VALID) is deep
 
 
+@pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
+def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
+    holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
+    here = snapshot(holder, deep)
+    assert sep2076.name_of(deep, here, least) == "acme/refunds"
+    assert sep2076.find(here, "refunds", least) is holder
+
+
 @pytest.mark.requirement("X-2")
 def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
     good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)

@@ -605,3 +605,19 @@ def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
     assert check_unpacked(ENTRY, files) is None
     assert differs(ENTRY, files) == "its SKILL.md describes it otherwise than the index"
+
+
+@pytest.mark.parametrize(
+    ("text", "site"),
+    [
+        ("https://example.com", True),
+        ("http://example.com", True),
+        ("HTTPS://example.com", True),
+        ("https:/example.com", False),
+        ("https", False),
+        ("./https://x", False),
+        ("httpx://example.com", False),
+    ],
+)
+def test_a_site_is_told_from_a_path(text: str, site: bool) -> None:
+    assert wellknown.is_site(text) is site

@@ -83,7 +83,7 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     assert keep.records(tmp_path)[0].digest == "sha256:2"
 
 
-@pytest.mark.parametrize("edit", ["changed", "added", "deleted", "link", "file-for-directory"])
+@pytest.mark.parametrize("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
 def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
     put(tmp_path)
     skill = tmp_path / "a"
@@ -95,6 +95,9 @@ def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
         (skill / "scripts" / "deep" / "run.sh").unlink()
     elif edit == "link":
         (skill / "mine").symlink_to("/etc/passwd")
+    elif edit == "linked-folder":  # to the same files, but elsewhere
+        (skill / "scripts").rename(tmp_path / "moved")
+        (skill / "scripts").symlink_to(tmp_path / "moved")
     else:
         (tmp_path / "elsewhere").mkdir()
         skill.rename(tmp_path / "elsewhere" / "a")

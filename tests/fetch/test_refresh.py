@@ -593,6 +593,20 @@ def test_an_old_site_has_that_limit_too(site: Publisher, place: Path) -> None:
     assert len(report.added) == 2 and len(report.refused) == 1 and on_disk(place) <= 110_000
 
 
+@pytest.mark.requirement("WK-30")
+def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publisher, place: Path) -> None:
+    paths = ["SKILL.md", *(f"{number}.bin" for number in range(4))]
+    site.routes[INDEX] = answer(b"", 404)
+    listed = [{"name": "a", "description": "Does a.", "files": paths}]
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(json.dumps({"skills": listed}).encode())
+    site.routes[f"{DIRECTORY_0_1}a/SKILL.md"] = answer(skill_md("a"))
+    for path in paths[1:]:
+        site.routes[f"{DIRECTORY_0_1}a/{path}"] = answer(bytes(30_000))
+    report = fetch(site, place, limits=Limits(skill_bytes=100_000))
+    assert len(report.refused) == 1 and not report.added and not skills(place)
+    assert fetch(site, place, limits=Limits(skill_bytes=130_000)).added == ("a",)
+
+
 def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         big(site, name)

@@ -16,6 +16,7 @@ import pytest
 
 from fetch.publishers import INDEX, Publisher, answer
 from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.fetch import supply
 from mcp_skills_server.fetch.unpacked import Unpacked
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
@@ -64,6 +65,28 @@ def until_there(wire: Wire, *names: str) -> dict[str, dict[str, Any]]:
     while not set(names) <= (there := named(wire)).keys():
         wire.until(LISTED)
     return there
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "place"),
+    [
+        ("linux", {}, "~/.cache/mcp-skills-server"),
+        ("linux", {"XDG_CACHE_HOME": ""}, "~/.cache/mcp-skills-server"),
+        ("linux", {"XDG_CACHE_HOME": "/c"}, "/c/mcp-skills-server"),
+        ("linux", {"XDG_CACHE_HOME": "~/c"}, "~/c/mcp-skills-server"),
+        ("darwin", {"XDG_CACHE_HOME": "/c"}, "~/Library/Caches/mcp-skills-server"),
+        ("win32", {"LOCALAPPDATA": "/l"}, "/l/mcp-skills-server"),
+    ],
+)
+def test_fetched_skills_are_kept_in_the_cache_folder_of_the_system(
+    platform: str, environment: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(supply.sys, "platform", platform)
+    assert supply.default_cache() == Path(place.replace("~", str(tmp_path), 1))
 
 
 def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_path: Path, era: Era) -> None:

@@ -324,6 +324,18 @@ def test_every_honest_spelling_is_read(raw: bytes):
     assert unpack(raw) == {"a/b": (b"!", False)}
 
 
+@pytest.mark.requirement("WK-30")
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_header_has_64_kib_at_most(more: int) -> None:
+    record = f"{1 << 16} comment="
+    raw = tar_gz(pax(comment="x" * ((1 << 16) - len(record) - 1 + more)), block("SKILL.md", b"!"))
+    if more:
+        with pytest.raises(ArchiveRefused, match="a header of 65537 bytes"):
+            unpack(raw)
+    else:
+        assert list(unpack(raw)) == ["SKILL.md"]
+
+
 @pytest.mark.requirement("WK-28", "WK-29", "WK-30", "WK-61")
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_archive_is_refused_with_its_reason(what: str):

@@ -648,6 +648,13 @@ def test_an_alias_bomb_is_refused():
     assert (found.frontmatter, fatal(found)) == (None, ["yaml-alias"])
 
 
+def test_an_alias_costs_what_its_anchor_holds_and_not_what_stood_before():
+    before = f"before: [{', '.join(['1'] * 3000)}]"
+    found = document(f"{before}\na: &a [x, y]\nb: [{', '.join(['*a'] * 300)}]")
+    assert found.problems == () and found.frontmatter is not None
+    assert found.frontmatter["b"] == [["x", "y"]] * 300
+
+
 def test_a_bomb_of_long_text_is_refused():
     found = document(f"a: &a {'x' * 60_000}\nb: [" + ", ".join(["*a"] * 100) + "]")
     assert (found.frontmatter, fatal(found)) == (None, ["yaml-alias"])

@@ -51,6 +51,22 @@ def test_a_sound_skill_has_no_problem():
     assert check_deeply(document(SOUND), ()) == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "there is no description"),
+        ({"description": None}, "the description is empty"),
+        ({"description": ""}, "the description is empty"),
+        ({"description": " "}, "the description is empty"),
+        ({"description": 5}, "the description is not text"),
+        ({"description": []}, "the description is not text"),
+    ],
+)
+def test_what_is_wrong_with_a_description_is_said(fields: dict[str, Any], said: str):
+    (found,) = problems({"name": SOUND["name"], **fields})
+    assert (found.code, found.text.partition(";")[0]) == ("description-missing", said)
+
+
 @pytest.mark.requirement("AS-3", "AS-8", "AS-10", "AS-11", "AS-12", "AS-14")
 def test_all_six_fields_may_be_there_and_only_two_must():
     everything = SOUND | {

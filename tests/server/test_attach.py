@@ -311,6 +311,41 @@ async def test_the_names_are_told_before_the_first_scan_is_done(
             assert (await client.list_tools()).tools == early.tools
 
 
+async def test_a_subscription_waits_for_the_first_scan(held: tuple[Registry, threading.Event]) -> None:
+    registry, go = held
+    server = Server[Any]("mine")
+    attach(server, registry, watch=False)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="legacy") as client, anyio.create_task_group() as tasks:
+
+            async def subscribe() -> None:
+                params = types.SubscribeRequestParams(uri="skill://team-1/skill-001/SKILL.md")
+                await client.session.send_request(types.SubscribeRequest(params=params), types.EmptyResult)
+
+            tasks.start_soon(subscribe)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+            # Ends with an error if the subscription was judged before the skills were known.
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_without_prompts_every_prompt_is_the_server_s_own(tmp_path: Path, mode: Any) -> None:
+    write_skill(tmp_path / "a")
+    asked: list[str] = []
+
+    async def complete(_: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+        assert isinstance(params.ref, types.PromptReference)
+        asked.append(params.ref.name)
+        return types.CompleteResult(completion=types.Completion(values=["own"]))
+
+    server = Server[Any]("own", on_completion=complete)
+    attach(server, Registry([tmp_path]), Settings(prompts=False), watch=False)
+    async with Client(server, mode=mode) as client:
+        ref = types.PromptReference(name="a")
+        assert (await client.complete(ref, {"name": "task", "value": ""})).completion.values == ["own"]
+    assert asked == ["a"]
+
+
 async def test_a_list_of_tools_that_the_scan_corrects_is_announced(
     tmp_path: Path, held: tuple[Registry, threading.Event]
 ) -> None:

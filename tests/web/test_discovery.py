@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -339,6 +340,31 @@ def test_a_server_that_was_started_anew_serves_what_its_predecessor_named(folder
         entry = entries(server)[1]
     with http_serving(folder) as server:
         proved(server, entry)
+
+
+PATIENT = """
+from mcp_skills_server.web import discovery
+from mcp_skills_server.publish.publication import Publication
+import sys, threading
+gate = threading.Event()
+discovery._PATIENCE_S = 0.2
+made = Publication.edition
+def edition(self):
+    gate.wait()
+    return made(self)
+Publication.edition = edition
+from mcp_skills_server.cli import main
+main()
+"""
+
+
+def test_an_index_that_takes_too_long_to_make_is_to_be_asked_for_again(folder: Path) -> None:
+    with http_serving(folder, command=[sys.executable, "-c", PATIENT]) as server:
+        for path in (INDEX, OLD_INDEX):
+            reply = get(server, path)
+            assert (reply.status, reply.headers["Retry-After"]) == (503, "2")
+            assert "not ready" in reply.body.decode()
+        assert get(server, "/healthz").status == 200
 
 
 @pytest.mark.requirement("X-2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import socket
 import sys
 from contextlib import ExitStack
@@ -98,6 +99,15 @@ def test_who_does_not_read_an_answer_is_cut_off(tmp_path: Path) -> None:
             while len(os.listdir(f"/proc/{server.process.pid}/fd")) > opened:
                 assert monotonic() < until
             assert server.send("GET", "/healthz").status == 200
+
+
+def test_the_end_of_the_server_cuts_off_who_does_not_read_without_a_traceback(tmp_path: Path) -> None:
+    with http_serving(big(tmp_path)) as server:
+        (published,) = json.loads(server.send("GET", "/.well-known/agent-skills/index.json").body)["skills"]
+        with unread(server, f"GET {published['url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as bare:
+            assert bare.recv(12) == b"HTTP/1.1 200"
+            code, _ = server.signal(signal.SIGTERM)
+        assert code == 0 and "Traceback" not in server.stderr
 
 
 def test_who_reads_slowly_gets_it_all(tmp_path: Path) -> None:

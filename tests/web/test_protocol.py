@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Server, client, http_serving
+from web.http_wire import BOTH, HELLO, MODERN_META, HttpClient, Reply, Server, client, http_serving
 from wire import DEADLINE, FIXTURES, META, VERSIONS, Era, write_skill
 
 ANYTHING = "skill://commit-messages/SKILL.md"
@@ -149,6 +149,23 @@ def test_a_header_in_base64_is_decoded_first(modern: HttpClient, tmp_path: Path)
     encoded = base64.b64encode(ODD.encode()).decode()
     message = modern.message("resources/read", {"uri": ODD})
     assert modern.post(message, {"Mcp-Name": f"=?base64?{encoded}?="}).error == (400, -32602, message["id"])
+
+
+@pytest.mark.requirement("MCP-42")
+def test_what_is_no_request_of_the_modern_era_is_not_answered_as_one(server: Server) -> None:
+    envelope = {"_meta": {META + "protocolVersion": VERSIONS["modern"]}}
+    opening = {"protocolVersion": VERSIONS["legacy"], "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    accept = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+    def post(message: dict[str, Any]) -> Reply:
+        return server.send(body=json.dumps({"jsonrpc": "2.0", **message}).encode(), headers=accept)
+
+    opened = post({"id": 1, "method": "initialize", "params": {**opening, **envelope}})
+    assert opened.messages[0]["result"]["protocolVersion"] == VERSIONS["legacy"]
+    for identifier in (True, None, 1.5, [1], {"a": 1}):
+        reply = post({"id": identifier, "method": "skills/list", "params": envelope})
+        assert reply.status == 400 and reply.messages[0]["error"]["code"] != -32020
+        assert reply.messages[0].get("id") is None
 
 
 @pytest.mark.parametrize("escaped", ["protocolVersion", "\\u0070rotocolVersion"])

@@ -192,7 +192,10 @@ async def refresh(
             fresh_s = 0.0 if work.in_doubt else found.source.fresh_s
             body = found.source.body if found.source.validators or found.source.left_s(keep.now()) else ""
             wanted = _joined(known, settings.wanted)
-            await _blocking(store.put_source, replace(found.source, body=body, fresh_s=fresh_s, wanted=wanted))
+            try:
+                await _blocking(store.put_source, replace(found.source, body=body, fresh_s=fresh_s, wanted=wanted))
+            except OSError as error:
+                work.warn(f"the index cannot be remembered ({error.strerror or error}); the next run asks for it anew")
             return await _blocking(work.report, downloader.bytes)
 
 
@@ -326,6 +329,10 @@ class _Refresh:
                 changed = await self._bring(entry)
                 self._became[entry.name] = coming[entry.name] if changed else "unchanged"
             self._tell()
+
+    def warn(self, said: str) -> None:
+        """Have the report say this, too."""
+        self._warnings.append(said)
 
     def _tell(self) -> None:
         if self._progress is not None:

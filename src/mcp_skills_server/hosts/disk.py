@@ -84,7 +84,7 @@ def replace(found: Found, new: bytes) -> Path | None:
                 temporary.unlink()
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror or error}") from None
-    _settle(found.target.parent)
+    settle(found.target.parent)
     return backup
 
 
@@ -127,10 +127,10 @@ def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:
         raise
 
 
-def _settle(folder: Path) -> None:
-    """Have the rename survive a power cut, where folders can be synchronized."""
+def settle(place: Path) -> None:
+    """Have a file, or the names in a folder, survive a power cut, where that can be had."""
     with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(place, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:

@@ -119,21 +119,24 @@ class Folder:
 
     # What is put there
 
-    def put(self, path: str, raw: bytes) -> None:
-        """Have these bytes there, in folders that are made."""
+    def put(self, path: str, raw: bytes, *, lasting: bool = False) -> None:
+        """Have these bytes there, in folders that are made; `lasting` as for `replace`."""
         if not self._is_way(path):
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
             self._is_way(path)
-        self.replace(path, raw)
+        self.replace(path, raw, lasting=lasting)
         found = os.lstat(os.path.join(self.path, path))
         self._seen[path] = (hashlib.sha256(raw).hexdigest(), signature(found), False)
 
-    def replace(self, path: str, raw: bytes) -> None:
+    def replace(self, path: str, raw: bytes, *, lasting: bool = False) -> None:
+        """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from now on."""
         staging = os.path.join(self.path, STAGING)
         os.makedirs(staging, exist_ok=True)
         fresh = os.path.join(staging, "fresh")
-        _write(fresh, raw)
+        _write(fresh, raw, lasting=lasting)
         os.replace(fresh, os.path.join(self.path, path))
+        if lasting:
+            self.settle([], [os.path.dirname(path)])
 
     def delete(self, path: str, digests: set[str]) -> None:
         """Delete a file if its bytes, read now, prove that it is ours; and the folders that are empty then."""
@@ -151,16 +154,16 @@ class Folder:
             except OSError:
                 break
 
-    def settle(self, paths: Sequence[str]) -> None:
-        """Have these files and their names survive a power cut."""
+    def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
+        """Have these files and their names survive a power cut, and the names in these folders."""
         if sys.platform == "win32":
             return
         if len(paths) > _FEW:
             os.sync()
             return
-        folders = {os.path.dirname(path) for path in paths}
-        folders |= {outer for folder in folders for outer in above(folder)}
-        for path in (*paths, *sorted(folders, reverse=True)):
+        holding = {os.path.dirname(path) for path in paths}
+        holding |= {outer for folder in holding for outer in above(folder)}
+        for path in (*paths, *sorted(holding.union(folders), reverse=True)):
             descriptor = os.open(os.path.join(self.path, path), os.O_RDONLY)
             try:
                 os.fsync(descriptor)
@@ -209,9 +212,12 @@ def _read(top: str, path: str) -> bytes | None:
         return None
 
 
-def _write(path: str, raw: bytes) -> None:
+def _write(path: str, raw: bytes, *, lasting: bool) -> None:
     with open(path, "wb") as file:
         file.write(raw)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _remove(tree: str) -> None:

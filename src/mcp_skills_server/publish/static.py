@@ -243,7 +243,7 @@ class Site:
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
             unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
-            self._folder.replace(JOURNAL, record.encode_journal({**unnamed, **begun}))
+            self._folder.replace(JOURNAL, record.encode_journal({**unnamed, **begun}), lasting=True)
         fresh: list[str] = []
         for path in plan.early:
             self._folder.delete(path, claims[path])
@@ -252,12 +252,16 @@ class Site:
             if path in _INDEXES and fresh:
                 self._folder.settle(fresh)  # an index must not survive a power cut that what it names does not
                 fresh = []
-            self._folder.put(path, self._raw(path, item))
-            fresh.append(path)
+            # Before what it no longer names is deleted, or an old index could come back without its artifacts.
+            lasting = path in _INDEXES
+            self._folder.put(path, self._raw(path, item), lasting=lasting)
+            if not lasting:
+                fresh.append(path)
+        self._folder.settle(fresh)
         for path in plan.stale:
             self._folder.delete(path, claims[path])
         if plan.record != kept:
-            self._folder.replace(RECORD, plan.record.encode())
+            self._folder.replace(RECORD, plan.record.encode(), lasting=True)
         with suppress(FileNotFoundError):
             os.unlink(os.path.join(self._folder.path, JOURNAL))
 

@@ -1,0 +1,55 @@
+"""The clock on the wall is set, forwards or back, by a minute or by years: nothing waits for it, nothing is missed."""
+
+from __future__ import annotations
+
+import ast
+import time
+from pathlib import Path
+
+import pytest
+
+import mcp_skills_server
+from catalog.forest import plant, skill_md
+from mcp_skills_server.catalog.registry import Registry
+
+SOURCE = Path(mcp_skills_server.__file__).parent
+YEAR_NS = 365 * 86_400 * 10**9
+
+
+def reads_wall_clock(tree: ast.Module) -> bool:
+    """Whether a module asks for the time of day, other than to show it."""
+    return any(
+        isinstance(node, ast.Attribute)
+        and (ast.unparse(node) in ("time.time", "time.time_ns") or node.attr in ("now", "utcnow", "today"))
+        and ast.unparse(node) != "keep.now"
+        for node in ast.walk(tree)
+    )
+
+
+def test_every_reader_of_the_wall_clock_is_known() -> None:
+    found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
+    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
+    # an index is fresh (tests/fetch/test_refresh.py), Retry-After with a date (tests/fetch/test_caching.py), and how
+    # long an artifact stays (tests/publish/test_static.py). All that waits, waits by time.monotonic.
+    assert {path.relative_to(SOURCE).as_posix() for path in found} == {
+        "catalog/outline.py",
+        "catalog/tree.py",
+        "fetch/download.py",
+        "fetch/keep.py",
+        "publish/record.py",
+        "publish/static.py",
+    }
+
+
+@pytest.mark.parametrize("jump", [-YEAR_NS, -60 * 10**9, 60 * 10**9, YEAR_NS])
+def test_an_edit_is_found_whatever_the_clock_says(jump: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry([plant(tmp_path, {"a/SKILL.md": skill_md("a", "version: 1")})])
+    registry.load()
+    real = time.time_ns
+    for number in (2, 3):
+        monkeypatch.setattr(time, "time_ns", lambda: real() + jump)
+        (tmp_path / "a" / "SKILL.md").write_bytes(skill_md("a", f"version: {number}").encode())
+        assert registry.refresh()
+        assert registry.snapshot.skills["a"].frontmatter["version"] == number
+        monkeypatch.undo()
+        assert not registry.refresh()

@@ -1,0 +1,64 @@
+"""`make mutants`: which changes it makes of a text. That they are made and judged, a run of it shows."""
+
+from __future__ import annotations
+
+import ast
+
+from tools.mutants import ROOT, changes, drawn, own_tests
+
+TEXT = """\
+\"\"\"Ä.\"\"\"
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    limit: int = 7
+
+
+def f(a: int = 2, b: "int | None" = None) -> bool:
+    'ä'; print(f"{a + 1}")
+    if a < 3 and not b:
+        raise ValueError(a)
+    for each in range(a):
+        continue
+    return a == b
+"""
+
+
+def made(line: int) -> set[str]:
+    return {change.new for change in changes("m.py", TEXT.encode()) if change.line == line}
+
+
+def test_each_kind_of_change_is_made_where_it_stands() -> None:
+    assert made(8) == {"(3)", "(1)"}
+    assert made(9) == {"pass"}
+    assert made(10) == {"(a <= 3)", "(4)", "(2)", "(a < 3 or not b)", "(b)", "(not (a < 3 and (not b)))"}
+    assert made(11) == {"pass"} and made(13) == {"pass"}
+    assert made(14) == {"return None", "(a != b)"}
+
+
+def test_what_only_a_type_checker_reads_is_left_alone() -> None:
+    assert {change.line for change in changes("m.py", TEXT.encode())} == {8, 9, 10, 11, 13, 14}
+
+
+def test_every_change_leaves_a_text_that_differs_in_one_place() -> None:
+    source = TEXT.encode()
+    for change in changes("m.py", source):
+        text = change.made(source)
+        assert ast.parse(text) and text != source
+        assert text.startswith(source[: change.start]) and text.endswith(source[change.end :])
+        assert source[change.start : change.end].decode() == change.old
+
+
+def test_a_seed_draws_the_same_changes_again() -> None:
+    assert drawn("hosts", 5, 1, "") == drawn("hosts", 5, 1, "")
+    assert len(drawn("hosts", 5, 1, "")) == 5 and drawn("hosts", 5, 1, "") != drawn("hosts", 5, 2, "")
+    (one, *_) = drawn("hosts", 5, 1, "")
+    assert one in drawn("hosts", 0, 1, f"{one.path.rpartition('/')[2]}:{one.line}")
+
+
+def test_the_own_tests_the_module_come_first_and_all_of_the_package_s_are_run() -> None:
+    assert own_tests("hosts", "src/mcp_skills_server/hosts/table.py") == ["tests/hosts/test_table.py", "tests/hosts"]
+    for package in [
+        path.name for path in (ROOT / "src/mcp_skills_server").iterdir() if (path / "__init__.py").exists()
+    ]:
+        assert all((ROOT / path).exists() for path in own_tests(package, "")), package

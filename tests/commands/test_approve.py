@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from programs import LOOSE, loose
 from rpc.build import toml
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, Wire, serving, write_skill
@@ -52,9 +53,10 @@ def text(result: dict[str, Any]) -> str:
     return " ".join(part.get("text", "") for part in result["content"])
 
 
+@loose
 def test_a_script_of_a_site_runs_only_as_it_was_approved(site: Server, published: Path, tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{site.port}"
-    allowed = ["--allow-scripts", "--sandbox", "off", "--approvals", str(tmp_path / "approvals.json")]
+    allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
     subprocess.run([*COMMAND, "list", address, *options(tmp_path)], check=True, capture_output=True)
     with serving(address, *options(tmp_path), *allowed) as wire:
         refused = run(wire)
@@ -88,13 +90,14 @@ def _fetched_anew(address: str, tmp_path: Path) -> None:
     pytest.fail("the site never published the change")
 
 
+@loose
 def test_what_was_fetched_into_a_folder_is_asked_about_too(site: Server, tmp_path: Path) -> None:
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     words = [*COMMAND, "fetch", address, "--output", str(mine), "--allow-private"]
     subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
     told = subprocess.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
     assert [each["origin"] for each in json.loads(told.stdout)["skills"]] == [address]
-    allowed = ["--allow-scripts", "--sandbox", "off", "--approvals", str(tmp_path / "approvals.json")]
+    allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text(run(wire))
         assert approved(tmp_path, str(mine), "thing").returncode == 0

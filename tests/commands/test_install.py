@@ -722,7 +722,7 @@ def test_nothing_heavy_is_imported_with_the_command() -> None:
     code = (
         f"import sys, {module.__name__}, mcp_skills_server.commands.new;"
         "print([name for name in ('yaml', 'mcp', 'markdown_it', 'tomllib', 'mcp_skills_server.hosts.edit',"
-        " 'mcp_skills_server.format') if name in sys.modules])"
+        " 'mcp_skills_server.format.frontmatter') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Copy, Registry
 from mcp_skills_server.errors import RequestError, StaleFile, UsageError
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime import approvals
+from mcp_skills_server.runtime import approvals, sandbox
 from mcp_skills_server.runtime.approvals import Approval, digest_over
 from mcp_skills_server.runtime.policy import Policy, canonical, reference, secrets_of
 from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
@@ -175,7 +175,8 @@ def test_a_secret_is_of_one_skill_of_one_source(place: Place) -> None:
 
 
 @pytest.mark.anyio
-async def test_scripts_ask_before_anything_is_prepared(place: Place, tmp_path: Path) -> None:
+async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     settings = ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,))
     scripts = Scripts(place.registry, settings)
     workspace = scripts.workspace()

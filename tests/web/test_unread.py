@@ -64,7 +64,7 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     with http_serving(tmp_path) as server, ExitStack() as stack:
-        server.said("serving 1 skills")
+        server.said("serving 1 skill ")
         before = server.resident()
         for _ in range(40):
             bare = stack.enter_context(server.connect(receive_buffer=4096))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -213,3 +214,23 @@ def test_a_slow_yaml_parser_is_told(
     monkeypatch.setattr(report, "IS_FAST", False)
     reported(tmp_path)
     assert "lacks its C parser" in caplog.messages[0]
+
+
+def test_a_writer_without_rest_fills_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A hundred lines a minute and a count of the others, whatever is written into the folder."""
+    caplog.set_level(logging.INFO, logger="mcp_skills_server")
+    plant(tmp_path, skills("one", "two"))
+    clock = [0.0]
+    registry = Registry([tmp_path])
+    report_to_log(registry, lambda: clock[0])
+    registry.load()
+    caplog.clear()
+    for number in range(150):
+        plant(tmp_path, {"one/notes.md": f"{number}"})
+        registry.refresh()
+    assert len(caplog.messages) == 100
+    clock[0] = 61.0
+    plant(tmp_path, {"one/notes.md": "the last one"})
+    registry.refresh()
+    assert caplog.messages[100] == "50 more differences than are said in a minute"
+    assert caplog.messages[101].startswith("skill one: changed") and len(caplog.messages) == 102

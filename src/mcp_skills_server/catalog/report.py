@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.passed import passed_over
@@ -18,6 +19,8 @@ from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing,
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 20
+_A_MINUTE: Final = 100
+_MINUTE_S: Final = 60.0
 _FILES_NAMED: Final = 3
 _OWN_LINE: Final = "root-missing"
 """The registry says this itself when it happens."""
@@ -27,12 +30,43 @@ Line: TypeAlias = tuple[int, str]
 _Key: TypeAlias = tuple[str, str, str]
 
 
-def report_to_log(registry: Registry) -> None:
+class _Budget:
+    """How many lines may be logged: whoever writes into a folder without end must not fill a disk.
+
+    Args:
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._begun = -_MINUTE_S
+        self._spent = 0
+        self._unsaid = 0
+
+    def take(self, wanted: int) -> int:
+        """How many of so many lines may be logged now; the others count as unsaid."""
+        if self._now() - self._begun >= _MINUTE_S:
+            self._begun, self._spent = self._now(), 0
+        given = min(wanted, _A_MINUTE - self._spent)
+        self._spent += given
+        self._unsaid += wanted - given
+        return given
+
+    def unsaid(self) -> int:
+        """How many were not logged, once there is room again."""
+        if not self._unsaid or self._now() - self._begun < _MINUTE_S:
+            return 0
+        count, self._unsaid = self._unsaid, 0
+        return count
+
+
+def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
     """Log a summary of the first scan, and from then on every difference: skills and problems that come, change or go.
 
-    At most a few lines at once, with a count of the rest.
+    At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock that never goes back.
     """
     said: tuple[Problem, ...] | None = None
+    budget = _Budget(now)
 
     def report(changes: Changes) -> None:
         nonlocal said
@@ -41,13 +75,16 @@ def report_to_log(registry: Registry) -> None:
             _report_first(registry)
             return
         lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
-        for level, text in lines[:_AT_ONCE]:
+        if unsaid := budget.unsaid():
+            logger.warning("%d more differences than are said in a minute", unsaid)
+        shown = budget.take(min(len(lines), _AT_ONCE))
+        for level, text in lines[:shown]:
             logger.log(level, "%s", text)
-        if len(lines) > _AT_ONCE:
+        if len(lines) > _AT_ONCE and shown:
             came, went = len(changes.after.keys() - changes.before), len(changes.before.keys() - changes.after)
             in_all = f"skills: {came} added, {went} removed, {len(changes.after) - came} changed"
             more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
-            logger.log(lines[0][0], more, len(lines) - _AT_ONCE, in_all)
+            logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
     if not IS_FAST:
         logger.warning(

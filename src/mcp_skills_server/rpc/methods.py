@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import answer, off_loop, read
+from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.errors import RequestError, StaleFile, clipped
@@ -143,21 +143,23 @@ class Methods:
 
         return await self._answer(ask)
 
-    async def _read(self, params: Mapping[str, Any], _owner: Owner) -> Result:
+    async def _read(self, params: Mapping[str, Any], owner: Owner) -> Result:
         wish = dialect.file_request(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
             about = _about(wish.name, wish.version) | {"path": clipped(wish.path)}
-            raw = await self._bytes(entry, wish.path)
-            if raw is None:
-                said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
-                near = nearest(wish.path, _paths(entry))
-                raise CallError(printable(f"{said}; nearest: {', '.join(near)}" if near else said), about)
-            text = media.as_text(raw, media.media_type(wish.path))
-            if text is None:
-                raise CallError(printable(f"{wish.path[:200]!r} is no text, and content is a string"), about)
-            return dialect.content(text)
+            file = None if entry.skill is None else entry.skill.files.get(wish.path)
+            async with in_turn(0 if file is None else file.size, owner):
+                raw = await self._bytes(entry, wish.path)
+                if raw is None:
+                    said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
+                    near = nearest(wish.path, _paths(entry))
+                    raise CallError(printable(f"{said}; nearest: {', '.join(near)}" if near else said), about)
+                text = media.as_text(raw, media.media_type(wish.path))
+                if text is None:
+                    raise CallError(printable(f"{wish.path[:200]!r} is no text, and content is a string"), about)
+                return dialect.content(text)
 
         return await self._answer(ask)
 

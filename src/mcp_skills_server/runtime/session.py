@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
-from mcp_skills_server.catalog.answer import answer, body, read
+from mcp_skills_server.catalog.answer import answer, body, in_turn, read
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime, sep2076
 from mcp_skills_server.dialects.runtime import Loaded, Result
@@ -313,12 +313,13 @@ class Session:
         async def ask(snapshot: Snapshot, _: bool) -> Result:
             skill = self._chosen(snapshot, given)
             path = path_in(skill, given["path"], tuple(skill.files))
-            raw = await read(self._registry, skill.files[path])
-            text = media.as_text(raw, media.media_type(path))
-            if text is None:
-                target = uri(skill.path, path) if skill.standing is Standing.VALID else None
-                return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
-            return self._part(path, text, given)
+            async with in_turn(skill.files[path].size, self.session_id):
+                raw = await read(self._registry, skill.files[path])
+                text = media.as_text(raw, media.media_type(path))
+                if text is None:
+                    target = uri(skill.path, path) if skill.standing is Standing.VALID else None
+                    return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
+                return self._part(path, text, given)
 
         return await answer(self._registry, ask)
 

@@ -584,3 +584,10 @@ def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
         fine and source.lower().startswith(("http", "data"))
     )
     assert fine or "icons" not in prompts.descriptor(each, {**entry, "icons": [{"src": source}]})
+
+
+@pytest.mark.parametrize("key", ["disable-model-invocation", "user-invocable", "argument-hint"])
+def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
+    """Below `metadata:` it would be switched off, here and in the hosts."""
+    (found,) = (each for each in problems(SOUND | {key: "x"}) if each.code == "field-unknown")
+    assert found.mend.startswith("leave it there")

@@ -19,6 +19,9 @@ from mcp_skills_server.format.links import references
 from mcp_skills_server.model import Json, Problem
 
 SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
+"""What hosts read at the top level, and this server with them (ASG-22, dialects/prompts.py)."""
+_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' nobody reads it"
 EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
 _ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
 MAX_NAME: Final = 64
@@ -129,7 +132,8 @@ def _optional_fields(subject: Subject) -> Iterator[Problem]:
         if key == "hooks":
             yield problem("hooks", "the skill declares hooks", subject.line(key))
         elif key not in SPECIFIED_FIELDS and key not in EXTENSION_FIELDS:
-            yield problem("field-unknown", f"the specification has no field {_short(key)}", subject.line(key))
+            hint = _READ_AT_THE_TOP if key in HOST_FIELDS else None
+            yield problem("field-unknown", f"the specification has no field {_short(key)}", subject.line(key), hint)
 
 
 def _metadata(subject: Subject) -> Iterator[Problem]:

@@ -300,9 +300,8 @@ class Scripts:
     async def _run(
         self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
     ) -> Outcome:
-        if (
-            self._sandbox is None and sandbox.is_off_forbidden()
-        ):  # SP-30; this process was not root when it chose to have none
+        # SP-30: this process was not root when it chose to have no sandbox.
+        if self._sandbox is None and sandbox.is_off_forbidden():
             raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
         await to_thread.run_sync(self._policy.check, tuple(wish.skills.values()))
         async with self._place():

@@ -265,7 +265,8 @@ BUDGET_S = 60
 _WORST = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
-from mcp_skills_server.format import advice, links, markup, frontmatter
+from mcp_skills_server.format import file_names, links, markup, frontmatter
+from mcp_skills_server.validation import advice
 from mcp_skills_server.web import discovery
 for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
     list(advice.look_over(shape * ((4 << 20) // len(shape))))
@@ -273,7 +274,7 @@ for shape in {shapes}:
     text = shape * ((1 << 18) // len(shape))
     list(advice.look_over(text))
     list(advice.permissions({{"allowed-tools": text}}, 1))
-    list(advice.names([text]))
+    list(file_names.unportable([text]))
     links.headings(text)
     markup.element("skill", {{"name": text[:1000]}}, text)
     discovery._part(text[:1 << 16], 10)

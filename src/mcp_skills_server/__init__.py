@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry as Registry
     from mcp_skills_server.catalog.scan import Limits as Limits
     from mcp_skills_server.catalog.watch import Watcher as Watcher
-    from mcp_skills_server.errors import NotServed as NotServed
+    from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
     from mcp_skills_server.errors import UsageError as UsageError
     from mcp_skills_server.model import Problem as Problem
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AcpSkills": "acp.skills",
     "Limits": "catalog.scan",
-    "NotServed": "errors",
+    "NotServedError": "errors",
     "Problem": "model",
     "Registry": "catalog.registry",
     "RequestError": "errors",
@@ -50,7 +50,7 @@ _HOMES = {
 __all__ = [
     "AcpSkills",
     "Limits",
-    "NotServed",
+    "NotServedError",
     "Problem",
     "Registry",
     "RequestError",

@@ -1,7 +1,7 @@
 """Every error this package raises on purpose, named by whose fault it is.
 
 Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError becomes one line on
-stderr and exit code 2, a StaleFile makes the catalogue look again. Whatever else is raised is a bug.
+stderr and exit code 2, a StaleFileError makes the catalogue look again. Whatever else is raised is a bug.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ def clipped(text: str) -> str:
     return text if len(text) <= MOST_ECHOED else text[: MOST_ECHOED - 3] + "..."
 
 
+def quoted(text: str) -> str:
+    """The same in quotes, with escapes for what a terminal would act on."""
+    return repr(clipped(text))
+
+
 def listed(names: Collection[str]) -> str:
     """The first twenty of these as an error names them, and how many more there are; "none" of none."""
     shown = ", ".join(map(clipped, islice(names, _MOST_LISTED)))
@@ -40,10 +45,10 @@ class RequestError(SkillsServerError, ValueError):
     """The client asked for something that cannot be answered. The message names what was wrong."""
 
 
-class NotServed(RequestError):  # noqa: N818
+class NotServedError(RequestError):
     """The client asked for a resource that is not served.
 
-    Absent and forbidden are told in the same words, so that nobody can probe the disk (`design: errors`, S40-30).
+    AbsentError and forbidden are told in the same words, so that nobody can probe the disk (`design: errors`, S40-30).
     """
 
     def __init__(self, uri: str) -> None:
@@ -55,7 +60,7 @@ class UsageError(SkillsServerError, ValueError):
     """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
 
 
-class StaleFile(SkillsServerError, OSError):  # noqa: N818
+class StaleFileError(SkillsServerError, OSError):
     """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again."""
 
     def __init__(self, path: str, reason: str | None = None, *, gone: bool = False) -> None:

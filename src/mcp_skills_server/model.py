@@ -48,13 +48,13 @@ def printable(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a skill or a root, told so that a person can mend it.
+    """Something wrong with a skill or a root, told so that a person can fix it.
 
     Attributes:
         code: a stable word from `format.codes`.
         severity: "error" or "warning".
         message: what is wrong.
-        mend: what to do about it.
+        hint: what to do about it.
         line: 1-based line in the file, where one can be named.
         path: the file or directory, as the operator would type it.
         skill: the skill path, "" where no skill is meant.
@@ -63,7 +63,7 @@ class Problem:
     code: str
     severity: Severity
     message: str
-    mend: str
+    hint: str
     line: int | None = None
     path: str = ""
     skill: str = ""
@@ -74,8 +74,8 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The message and the mend as one line."""
-        return f"{self.message}; {self.mend}" if self.mend else self.message
+        """The message and the hint as one line."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
     def __str__(self) -> str:
         """All of it as one line: place, severity, what is wrong and what to do."""
@@ -114,7 +114,7 @@ class SkillFile:
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
         signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
-        settled: False if the file was so young at the scan that a later write could leave the same signature.
+        mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
         digest: `sha256:` and 64 hex digits of the bytes (S40-18), or None while nobody asked.
         executable: whether its owner may execute it. No listing tells this, so a change of it is no news.
     """
@@ -123,7 +123,7 @@ class SkillFile:
     location: str
     size: int
     signature: tuple[int, ...]
-    settled: bool
+    mtime_reliable: bool
     digest: str | None = None
     executable: bool = False
 

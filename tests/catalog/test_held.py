@@ -131,14 +131,14 @@ def test_the_bytes_of_a_skill_md_that_is_replaced_again_are_kept_and_are_those_o
 def test_the_last_state_with_all_digests_is_known_until_the_next_has_them(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/x.md": "1"}))
     first = registry.snapshot.skills["a"]
-    registry.prove(first)
+    registry.hash_files(first)
     plant(tmp_path, {"a/x.md": "22"})
     registry.refresh()
     plant(tmp_path, {"a/x.md": "333"})
     registry.refresh()
     now = registry.snapshot.skills["a"]
     assert registry.last_proved(now) is first
-    registry.prove(now)
+    registry.hash_files(now)
     assert registry.last_proved(now) is None
     shutil.rmtree(tmp_path / "a")
     registry.refresh()

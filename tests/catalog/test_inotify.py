@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, plant, skills
-from mcp_skills_server.catalog.events import WatchLost
+from mcp_skills_server.catalog.events import WatchLostError
 
 if sys.platform != "linux":
     pytest.skip("inotify is of Linux", allow_module_level=True)
@@ -168,7 +168,7 @@ def test_more_events_than_the_system_keeps_are_said_to_be_lost(tmp_path: Path) -
         for _ in range(most // 2 + 10):
             os.utime(tmp_path / "one/a")
             os.utime(tmp_path / "one/b")
-        with pytest.raises(WatchLost):
+        with pytest.raises(WatchLostError):
             events.wait(DEADLINE)
 
 
@@ -177,7 +177,7 @@ def test_a_root_that_goes_or_moves_is_said_to_be_lost(tmp_path: Path) -> None:
     for end in (lambda: root.rename(tmp_path / "away"), lambda: shutil.rmtree(tmp_path / "away")):
         with armed(root if root.exists() else tmp_path / "away") as events:
             end()
-            with pytest.raises(WatchLost):
+            with pytest.raises(WatchLostError):
                 until(events, tmp_path / "nothing")
 
 

@@ -23,7 +23,7 @@ from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits, digest_of
-from mcp_skills_server.errors import StaleFile, UsageError
+from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 
 
@@ -245,7 +245,7 @@ def test_a_root_that_stops_being_a_skill_leaves_the_paths_below_bare(tmp_path: P
 def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x"}))
     kept = registry.snapshot.skills["a"]
-    registry.prove(kept)
+    registry.hash_files(kept)
     for path in ("a/ref.md", "a/SKILL.md"):
         os.utime(tmp_path / path, (1, 1))
         assert not registry.refresh([str(tmp_path / path)])
@@ -258,7 +258,7 @@ def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
 
 def test_a_rewrite_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
-    registry.prove(registry.snapshot.skills["a"])
+    registry.hash_files(registry.snapshot.skills["a"])
     found = (tmp_path / "a/ref.md").stat()
     (tmp_path / "a/.tmp").write_text("other")
     os.utime(tmp_path / "a/.tmp", ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -277,9 +277,9 @@ def test_a_rewrite_under_the_same_signature_is_caught_by_the_read_and_recovered_
     file = registry.snapshot.skills["a"].files["ref.md"]
     assert registry.digest(file) == digest_of(b"hello")
     same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
-    with pytest.raises(StaleFile) as raised:
+    with pytest.raises(StaleFileError) as raised:
         registry.read(file)
-    assert registry.recover(raised.value).files == {("a", "ref.md")}
+    assert registry.rescan(raised.value).files == {("a", "ref.md")}
     assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == b"other"
 
 
@@ -288,7 +288,7 @@ def test_a_rewrite_under_the_same_signature_of_a_young_file_is_caught_by_the_nex
     file = registry.snapshot.skills["a"].files["ref.md"]
     registry.digest(file)
     same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
-    assert not file.settled
+    assert not file.mtime_reliable
     assert registry.refresh().files == {("a", "ref.md")}
 
 
@@ -381,9 +381,9 @@ def test_a_directory_swapped_for_a_link_is_stale_and_never_the_foreign_bytes(tmp
     plant(tmp_path / "outside", {"SKILL.md": skill_md("a"), "ref.md": "other"})
     shutil.rmtree(tmp_path / "root/a")
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
-    with pytest.raises(StaleFile) as raised:
+    with pytest.raises(StaleFileError) as raised:
         registry.read(registry.snapshot.skills["a"].files["ref.md"])
-    registry.recover(raised.value)
+    registry.rescan(raised.value)
     assert served(registry) == [] and codes(registry) == ["link-outside"]
 
 
@@ -407,12 +407,12 @@ def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, mo
     here, bytes_of = threading.local(), iter((b"hello", b"other"))
     monkeypatch.setattr(tree, "read", lambda *_: next(bytes_of))
     registry = Registry([tmp_path])
-    file, got = Racing(0, "file", 5, (), True), list[bytes | StaleFile]()
+    file, got = Racing(0, "file", 5, (), True), list[bytes | StaleFileError]()
 
     def read() -> None:
         try:
             got.append(registry.read(file))
-        except StaleFile as stale:
+        except StaleFileError as stale:
             got.append(stale)
 
     together(read, read)
@@ -432,7 +432,7 @@ def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
         return real(root_path, file)
 
     monkeypatch.setattr(tree, "read", read)
-    registry.prove(registry.snapshot.skills["a"])
+    registry.hash_files(registry.snapshot.skills["a"])
     assert 0 < sum(sizes) <= 500
 
 
@@ -440,7 +440,7 @@ def test_proving_passes_over_what_is_gone(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a") | {"a/b": "x", "a/c": "x"}))
     skill = registry.snapshot.skills["a"]
     (tmp_path / "a/b").unlink()
-    registry.prove(skill)
+    registry.hash_files(skill)
     assert skill.files["b"].digest is None and skill.files["c"].digest == digest_of(b"x")
 
 
@@ -455,7 +455,7 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
     assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
     assert registry.has_body(skill) and registry.body(skill) is body
     (tmp_path / "a/SKILL.md").write_text("other")
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         registry.body(skill)
 
 
@@ -525,8 +525,8 @@ def test_what_read_returns_always_has_the_digest_of_its_entry(tmp_path: Path) ->
                 file = registry.snapshot.skills["a"].files["ref.md"]
                 try:
                     raw = registry.read(file)
-                except StaleFile as stale:
-                    registry.recover(stale)
+                except StaleFileError as stale:
+                    registry.rescan(stale)
                 else:
                     assert digest_of(raw) == file.digest and len(raw) == file.size
                     proved.add(raw)
@@ -606,7 +606,7 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
     registry = loaded(tmp_path)
     (tmp_path / "a/gone.md").unlink()
     told = sorted(
-        (problem.code, problem.path, problem.line) for problem in registry.inspect(registry.snapshot.skills["a"])
+        (problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])
     )
     place = str(tmp_path / "a")
     assert told[1:] == [
@@ -615,14 +615,14 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
         ("unreadable", f"{place}/gone.md", None),
     ]
     assert told[0][:2] == ("broad-permission", f"{place}/SKILL.md")
-    assert [problem.code for problem in registry.inspect(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
+    assert [problem.code for problem in registry.lint(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
 
 
 def test_an_inspection_of_a_skill_that_cannot_be_read_reads_what_it_can(tmp_path: Path) -> None:
     plant(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
     registry = loaded(tmp_path, limits=Limits(bytes=1000))
     (skill,) = registry.snapshot.skills.values()
-    assert [problem.code for problem in registry.inspect(skill)] == ["hidden-characters"]
+    assert [problem.code for problem in registry.lint(skill)] == ["hidden-characters"]
 
 
 @pytest.mark.skipif(not hasattr(os, "seteuid"), reason="nobody else to be")
@@ -632,7 +632,7 @@ def test_a_file_that_the_scan_could_not_read_is_reported_once(open_path: Path) -
     with as_nobody(open_path):
         registry = loaded(open_path)
         skill = registry.snapshot.skills["a"]
-        assert [problem.code for problem in [*skill.problems, *registry.inspect(skill)]] == ["unreadable"]
+        assert [problem.code for problem in [*skill.problems, *registry.lint(skill)]] == ["unreadable"]
 
 
 # Whatever is done to the folders
@@ -763,7 +763,7 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
             for verb, one, other in step:
                 if verb == "prove":
                     for skill in registry.snapshot.skills.values():
-                        registry.prove(skill)
+                        registry.hash_files(skill)
                 else:
                     paths += perform(top, verb, one, other)
             before = dict(registry.snapshot.skills)

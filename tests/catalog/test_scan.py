@@ -17,7 +17,7 @@ from mcp_skills_server.catalog import passed, scan, tree
 from mcp_skills_server.catalog.passed import PassedOver, passed_over
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits, Root
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile, Standing
 
 
@@ -366,7 +366,7 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
     with monkeypatch.context() as patch:
 
         def fail(root: str, file: SkillFile) -> bytes:
-            raise StaleFile(file.location, "Too many open files")
+            raise StaleFileError(file.location, "Too many open files")
 
         patch.setattr(tree, "read", fail)
         registry = loaded(tmp_path)
@@ -394,7 +394,7 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
     registry = loaded(root)
     assert served(registry) == ["two"]
     assert "secret" not in registry.snapshot.skills["one"].frontmatter
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
 
 
@@ -442,7 +442,7 @@ def test_a_settled_tree_is_scanned_again_without_opening_a_file(
     age(tmp_path)
     registry = loaded(tmp_path)
     for skill in registry.snapshot.skills.values():
-        registry.prove(skill)
+        registry.hash_files(skill)
 
     def never(*_: object) -> bytes:
         raise AssertionError("a file was read")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from catalog.forest import plant
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
 from mcp_skills_server.model import SkillFile
 from wire import write_skill
@@ -165,7 +165,7 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
     walk(tmp_path)
     with pytest.raises(OSError, match="No such file"), tree.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         tree.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 1, (), True))
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -198,7 +198,7 @@ def test_a_file_that_grows_while_it_is_read_is_stale(tmp_path: Path, monkeypatch
         return real(descriptor, size)
 
     monkeypatch.setattr(os, "read", read)
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         tree.read(str(tmp_path), file)
 
 
@@ -209,7 +209,7 @@ def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypa
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "read", read)
-    with pytest.raises(StaleFile, match="Input/output error"):
+    with pytest.raises(StaleFileError, match="Input/output error"):
         tree.read(str(tmp_path), file_at(tmp_path, "file"))
 
 
@@ -261,7 +261,7 @@ def test_whatever_is_no_longer_the_scanned_file_is_stale(tmp_path: Path, change:
     file = file_at(tmp_path / "root", "d/file")
     assert tree.is_fresh(str(tmp_path / "root"), file)
     change(tmp_path / "root")
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         tree.read(str(tmp_path / "root"), file)
     assert not tree.is_fresh(str(tmp_path / "root"), file)
 
@@ -280,10 +280,10 @@ def test_a_rewrite_that_keeps_size_and_time_has_another_signature(tmp_path: Path
 def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
     plant(tmp_path, {"file": "hello"})
     found = os.lstat(tmp_path / "file")
-    assert not tree.file_from(found, 0, "file", found.st_ctime_ns + 1_000_000).settled
-    assert tree.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).settled
+    assert not tree.file_from(found, 0, "file", found.st_ctime_ns + 1_000_000).mtime_reliable
+    assert tree.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
     os.utime(tmp_path / "file", (4e9, 4e9))
-    assert not tree.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).settled
+    assert not tree.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
 
 
 def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_path: Path) -> None:

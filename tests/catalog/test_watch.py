@@ -108,13 +108,13 @@ def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> Non
 
 def proved(registry: Registry) -> SimpleQueue[str]:
     """The paths of skills as their digests become known."""
-    real, out = registry.prove, SimpleQueue[str]()
+    real, out = registry.hash_files, SimpleQueue[str]()
 
     def prove(skill: Skill) -> None:
         real(skill)
         out.put(skill.path)
 
-    registry.prove = prove  # type: ignore[method-assign]
+    registry.hash_files = prove  # type: ignore[method-assign]
     return out
 
 

@@ -18,7 +18,7 @@ from catalog.forest import DEADLINE, plant, skills
 from mcp_skills_server.catalog import watch
 from mcp_skills_server.catalog.burst import Burst
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes
 from wire import Era, Wire, WireError, serving, write_skill
 
@@ -104,9 +104,9 @@ def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (registry, told):
         edit(tmp_path, "one", 2)
-        with pytest.raises(StaleFile) as stale:
+        with pytest.raises(StaleFileError) as stale:
             registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
-        registry.recover(stale.value)
+        registry.rescan(stale.value)
         assert registry.snapshot.skills["one"].frontmatter["version"] == 2
         assert told.next().after.keys() == {"one"}
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fetch.publishers import INDEX, Publisher, answer, redirect, skill_md
 from mcp_skills_server.commands.fetch import fetch
 from mcp_skills_server.errors import UsageError
+from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, FIXTURES
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.new import bundle, new
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.format import frontmatter, rules
-from mcp_skills_server.format.beginning import DESCRIPTION, is_placeholder
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.validation import rules
+from mcp_skills_server.validation.beginning import DESCRIPTION, is_placeholder
 from wire import serving
 
 

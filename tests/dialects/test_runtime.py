@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Catalogue, Loaded, Offer
-from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Skill, Standing
 
 from . import build

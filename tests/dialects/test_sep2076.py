@@ -11,8 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076
-from mcp_skills_server.dialects.sep2076 import Served
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import arguments, identity
+from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.placeholders import MOST_ADDED
 from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import LONGEST_PATH, SKILL_MD, Json, Skill, Standing
@@ -179,8 +180,11 @@ def test_a_listing_has_a_cursor_only_where_it_goes_on():
 
 
 def dependencies(declared: Json, *others: Skill, served: Served | None = None, least: Standing = VALID) -> Any:
+    """What an entry says of them, and what `resolve` says is missing."""
     one = skill("a", ["references/x.md"], dependencies=declared)
-    return sep2076.dependencies(one, snapshot(one, *others), served or Served(), least)
+    among, served = snapshot(one, *others), served or Served()
+    missing = resolve(one, among, served, least).missing
+    return sep2076.entry(one, among, served, least).get("dependencies", {}), list(missing)
 
 
 @pytest.mark.requirement("S76-9", "X-14")
@@ -260,9 +264,9 @@ def test_without_dependencies_there_is_no_key(declared: Json):
 def test_a_skill_is_found_by_its_name_or_by_its_path():
     refunds, other = skill("acme/refunds"), skill("other")
     here = snapshot(refunds, other)
-    assert sep2076.find(here, "refunds", VALID) is refunds
-    assert sep2076.find(here, "acme/refunds", VALID) is refunds
-    assert sep2076.name_of(refunds, here, VALID) == "refunds"
+    assert identity.find(here, "refunds", VALID) is refunds
+    assert identity.find(here, "acme/refunds", VALID) is refunds
+    assert identity.name_of(refunds, here, VALID) == "refunds"
 
 
 @pytest.mark.requirement("S76-8")
@@ -271,13 +275,13 @@ def test_a_skill_is_found_by_its_name_or_by_its_path():
 )
 def test_an_unknown_name_is_refused_and_named(name: str):
     with pytest.raises(RequestError) as caught:
-        sep2076.find(snapshot(skill("acme/refunds")), name, VALID)
+        identity.find(snapshot(skill("acme/refunds")), name, VALID)
     assert str(caught.value) == f"Unknown skill: {name!r}"
 
 
 def test_a_long_name_is_not_repeated_whole():
     with pytest.raises(RequestError) as caught:
-        sep2076.find(snapshot(), "x" * 100_000, VALID)
+        identity.find(snapshot(), "x" * 100_000, VALID)
     assert len(str(caught.value)) < 300
 
 
@@ -285,55 +289,55 @@ def test_a_long_name_is_not_repeated_whole():
 def test_skills_that_share_a_name_go_by_their_paths():
     first, second, other = skill("acme/refunds"), skill("globex/refunds"), skill("other")
     here = snapshot(first, second, other)
-    assert [sep2076.name_of(each, here, VALID) for each in (first, second, other)] == [
+    assert [identity.name_of(each, here, VALID) for each in (first, second, other)] == [
         "acme/refunds",
         "globex/refunds",
         "other",
     ]
     assert entry(first, second)["name"] == "acme/refunds"
-    assert sep2076.find(here, "globex/refunds", VALID) is second
+    assert identity.find(here, "globex/refunds", VALID) is second
     with pytest.raises(RequestError) as caught:
-        sep2076.find(here, "refunds", VALID)
+        identity.find(here, "refunds", VALID)
     assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
 
 
 def test_a_skill_path_is_always_accepted_as_a_name():
     top, deep = skill("refunds"), skill("acme/refunds")
     here = snapshot(top, deep)
-    assert sep2076.name_of(top, here, VALID) == "refunds"
-    assert sep2076.find(here, "refunds", VALID) is top
-    assert sep2076.find(here, "acme/refunds", VALID) is deep
+    assert identity.name_of(top, here, VALID) == "refunds"
+    assert identity.find(here, "refunds", VALID) is top
+    assert identity.find(here, "acme/refunds", VALID) is deep
 
 
 @pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
 def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
     holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
     here = snapshot(holder, deep)
-    assert sep2076.name_of(deep, here, least) == "acme/refunds"
-    assert sep2076.find(here, "refunds", least) is holder
+    assert identity.name_of(deep, here, least) == "acme/refunds"
+    assert identity.find(here, "refunds", least) is holder
 
 
 @pytest.mark.requirement("X-2")
 def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
     good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)
     here = snapshot(good, broken)
-    assert sep2076.find(here, "a", VALID) is good
-    assert sep2076.name_of(good, here, VALID) == "a"
+    assert identity.find(here, "a", VALID) is good
+    assert identity.name_of(good, here, VALID) == "a"
     with pytest.raises(RequestError, match="Unknown skill"):
-        sep2076.find(here, "broken/a", VALID)
-    assert sep2076.find(here, "broken/a", Standing.LENIENT) is broken
+        identity.find(here, "broken/a", VALID)
+    assert identity.find(here, "broken/a", Standing.LENIENT) is broken
     with pytest.raises(RequestError, match="Several skills"):
-        sep2076.find(here, "a", Standing.LENIENT)
+        identity.find(here, "a", Standing.LENIENT)
 
 
 @pytest.mark.requirement("S76-8")
 @given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8))
 def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str]):
     here = snapshot(*map(skill, paths))
-    names = {sep2076.name_of(each, here, VALID): each for each in here.skills.values()}
+    names = {identity.name_of(each, here, VALID): each for each in here.skills.values()}
     assert len(names) == len(paths)
     for name, each in names.items():
-        assert sep2076.find(here, name, VALID) is each
+        assert identity.find(here, name, VALID) is each
 
 
 # The definition
@@ -429,7 +433,7 @@ BARE: dict[str, Json] = {"name": "bare"}
 
 
 def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) -> str:
-    return sep2076.fill_in(text, declared, given_values, "letters")
+    return arguments.fill_in(text, declared, given_values, "letters")
 
 
 @pytest.mark.requirement("S76-6", "S76-7")
@@ -529,7 +533,7 @@ def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
 
 
 def _filled(text: str, given_values: dict[str, str], *names: str) -> str:
-    return sep2076.fill_in(text, [{"name": name} for name in names], given_values, "letters")
+    return arguments.fill_in(text, [{"name": name} for name in names], given_values, "letters")
 
 
 @pytest.mark.parametrize("over", [0, 1])
@@ -580,13 +584,13 @@ def test_filling_in_is_what_replacing_one_after_the_other_place_would_be(body: s
 def test_skills_that_share_a_name_are_told_in_part():
     many = [skill(f"{each:04}/same") for each in range(1000)]
     with pytest.raises(RequestError, match="and 980 more") as caught:
-        sep2076.find(snapshot(*many), "same", VALID)
+        identity.find(snapshot(*many), "same", VALID)
     assert len(str(caught.value)) < 500
 
 
 def test_a_name_longer_than_any_path_is_none():
     long = skill("a", name="x" * (LONGEST_PATH + 1))
     there = snapshot(long)
-    assert sep2076.name_of(long, there, VALID) == "a"
-    assert sep2076.known(there, long.name, VALID) is None
-    assert sep2076.known(there, "a", VALID) is long
+    assert identity.name_of(long, there, VALID) == "a"
+    assert identity.known(there, long.name, VALID) is None
+    assert identity.known(there, "a", VALID) is long

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import segments, uri
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 
@@ -211,7 +212,7 @@ def test_the_two_dialects_share_no_key_of_an_entry():
     )
     here = snapshot(everything)
     by_uri = entry(everything)
-    by_name = sep2076.entry(everything, here, sep2076.Served(), Standing.VALID)
+    by_name = sep2076.entry(everything, here, Served(), Standing.VALID)
     assert set(by_uri) == {"uri", "frontmatter", "resources"}
     assert set(by_name) == {
         "name", "title", "description", "version", "tags", "icons", "arguments", "dependencies"

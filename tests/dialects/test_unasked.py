@@ -11,7 +11,8 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076, sep2640, skills_protocol
-from mcp_skills_server.format import hidden, manifest
+from mcp_skills_server.format import hidden, identity, manifest
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Json, Standing
 from mcp_skills_server.runtime.session import Runtime, Session
 
@@ -47,14 +48,14 @@ def seen(value: Json) -> bool:
 def test_no_listing_has_hidden_characters() -> None:
     """Of every protocol: what stands there verbatim is named, and nothing else is."""
     each = skill("tables", heading=f"Tables{TAGS}", **FIELDS)
-    entry = sep2076.entry(each, snapshot(each), sep2076.Served(), Standing.VALID)
+    entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
     assert seen(entry) and entry["description"] == "Makes tables. Use it for tables."
     assert seen(dict(prompts.descriptor(each, entry)))
     assert seen(
-        {key: value for key, value in resources.descriptor(each, sep2076.title(each)).items() if key != "_meta"}
+        {key: value for key, value in resources.descriptor(each, identity.title(each)).items() if key != "_meta"}
     )
     assert seen({key: value for key, value in cast("dict[str, Json]", acp.entry(each)).items() if key != "_meta"})
-    assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=sep2076.title(each)))
+    assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=identity.title(each)))
     told = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
     assert told is not None and seen(skills_protocol.skill_list([told], "summary", None))
 
@@ -70,7 +71,7 @@ def test_what_a_protocol_wants_verbatim_stays_so() -> None:
 def test_a_name_that_nobody_can_read_is_not_offered_as_a_name() -> None:
     """The skill goes by its path, and where that is no better a model is not told of it."""
     odd = skill("tables", only={"name": f"ta{TAGS}bles", "description": "Makes tables."}, standing=Standing.LENIENT)
-    assert sep2076.name_of(odd, snapshot(odd), Standing.LENIENT) == "tables"
+    assert identity.name_of(odd, snapshot(odd), Standing.LENIENT) == "tables"
     assert runtime.is_offered(odd)
     worse = skill(f"ta{TAGS}bles", only=odd.frontmatter, standing=Standing.LENIENT)
     assert not runtime.is_offered(worse) and not prompts.is_offered(worse, ())

@@ -18,8 +18,8 @@ from mcp_skills_server.dialects.wellknown import (
     Entry,
     Index,
     IndexLimits,
-    IndexRefused,
-    ProofFailed,
+    IndexRefusedError,
+    ProofFailedError,
     candidates,
     check_unpacked,
     decode,
@@ -492,7 +492,7 @@ def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
     ],
 )
 def test_what_is_no_index_is_refused_in_one_line(raw: bytes, said: str):
-    with pytest.raises(IndexRefused, match=re.escape(said)) as caught:
+    with pytest.raises(IndexRefusedError, match=re.escape(said)) as caught:
         decode(raw, URL)
     assert str(caught.value).isprintable()
 
@@ -501,7 +501,7 @@ def test_limits_hold_to_the_entry_and_the_byte():
     raw = json.dumps({"$schema": SCHEMA, "skills": [fields(), fields(name="b")]}).encode()
     assert len(decode(raw, URL, IndexLimits(bytes=len(raw), skills=2)).entries) == 2
     for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
-        with pytest.raises(IndexRefused):
+        with pytest.raises(IndexRefusedError):
             decode(raw, URL, limits)
 
 
@@ -515,7 +515,7 @@ def test_wild_json_raises_nothing_else(value: Json, new: bool):
         value["$schema"] = SCHEMA
     try:
         index = decode(json.dumps(value).encode(), URL)
-    except IndexRefused:
+    except IndexRefusedError:
         return
     assert all(str(unusable).isprintable() for unusable in index.unusable)
 
@@ -540,7 +540,7 @@ def test_no_url_leads_to_anything_but_http(url: str):
 
 @given(st.binary(max_size=60))
 def test_wild_bytes_raise_nothing_else(raw: bytes):
-    with pytest.raises(IndexRefused):
+    with pytest.raises(IndexRefusedError):
         decode(raw, URL)
 
 
@@ -554,14 +554,14 @@ ENTRY = Entry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
 def test_bytes_are_proved_by_their_digest():
     digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
     prove(RAW, digest)
-    with pytest.raises(ProofFailed) as caught:
+    with pytest.raises(ProofFailedError) as caught:
         prove(RAW + b" ", digest)
     assert digest in str(caught.value) and str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
 def test_only_the_very_digest_proves(digest: str):
-    with pytest.raises(ProofFailed):
+    with pytest.raises(ProofFailedError):
         prove(RAW, digest)
 
 

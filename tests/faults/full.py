@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fetch.publishers import Publisher, skill_md
 from publish.test_static import whole
+from sources.publishers import Publisher, skill_md
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.format.archive import (
     TAR_GZ,
     ZIP,
-    ArchiveRefused,
+    ArchiveRefusedError,
     UnpackLimits,
     check_paths,
     pack,
@@ -64,7 +64,7 @@ DESCRIPTOR = zlib.crc32(b"!").to_bytes(4, "little") + b"\1\0\0\0" * 2
 def is_portable(paths: Any) -> bool:
     try:
         check_paths(paths)
-    except ArchiveRefused:
+    except ArchiveRefusedError:
         return False
     return True
 
@@ -196,14 +196,14 @@ def test_an_empty_tree_is_an_empty_archive():
     "path", ["../a", "a/../b", "/a", "C:/a", "a\\b", "a\nb", "a\0b", "", "a//b", "./a", "a/", ".", "\ud800"]
 )
 def test_no_archive_is_made_with_a_name_that_could_lead_out(path: str):
-    with pytest.raises(ArchiveRefused) as caught:
+    with pytest.raises(ArchiveRefusedError) as caught:
         pack({path: (b"", False)})
     assert str(caught.value).isprintable()
 
 
 def test_more_files_than_a_zip_can_count_are_refused():
     files = {f"é{number}": (b"", False) for number in range(0xFFFF)}
-    with pytest.raises(ArchiveRefused, match="too large"):
+    with pytest.raises(ArchiveRefusedError, match="too large"):
         pack(files)
     files.popitem()
     assert len(unpack(pack(files)[1], UnpackLimits(files=len(files)))) == 0xFFFE
@@ -211,7 +211,7 @@ def test_more_files_than_a_zip_can_count_are_refused():
 
 def test_a_name_that_only_windows_minds_is_packed_and_refused_when_unpacked():
     _, raw = pack({"con.md": (b"", False)})
-    with pytest.raises(ArchiveRefused, match=r"con\.md': Windows cannot hold"):
+    with pytest.raises(ArchiveRefusedError, match=r"con\.md': Windows cannot hold"):
         unpack(raw)
 
 
@@ -330,7 +330,7 @@ def test_a_header_has_64_kib_at_most(more: int) -> None:
     record = f"{1 << 16} comment="
     raw = tar_gz(pax(comment="x" * ((1 << 16) - len(record) - 1 + more)), block("SKILL.md", b"!"))
     if more:
-        with pytest.raises(ArchiveRefused, match="a header of 65537 bytes"):
+        with pytest.raises(ArchiveRefusedError, match="a header of 65537 bytes"):
             unpack(raw)
     else:
         assert list(unpack(raw)) == ["SKILL.md"]
@@ -340,7 +340,7 @@ def test_a_header_has_64_kib_at_most(more: int) -> None:
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_archive_is_refused_with_its_reason(what: str):
     raw, said = HOSTILE[what]
-    with pytest.raises(ArchiveRefused) as caught:
+    with pytest.raises(ArchiveRefusedError) as caught:
         unpack(raw)
     reason = str(caught.value)
     assert said in reason
@@ -353,7 +353,7 @@ def test_a_bomb_takes_no_memory(what: str):
     raw, _ = HOSTILE[what]
     tracemalloc.start()
     try:
-        with pytest.raises(ArchiveRefused):
+        with pytest.raises(ArchiveRefusedError):
             unpack(raw)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -372,7 +372,7 @@ def test_a_bomb_takes_no_memory(what: str):
 @pytest.mark.parametrize("made", ["tar", "zip"])
 def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, made: str):
     raw = pack(TREE)[1] if made == "tar" else by_zipfile((path, raw) for path, (raw, _) in TREE.items())
-    with pytest.raises(ArchiveRefused, match=said):
+    with pytest.raises(ArchiveRefusedError, match=said):
         unpack(raw, limits)
     whole = sum(len(content) for content, _ in TREE.values())
     assert len(unpack(raw, UnpackLimits(files=4, bytes=whole, file=153_600))) == 4
@@ -380,7 +380,7 @@ def test_each_limit_holds_to_the_byte(limits: UnpackLimits, said: str, made: str
 
 def test_headers_have_room_as_the_files_have():
     files = [part for n in range(40) for part in (pax(comment="x" * 30_000), block(f"{n}", b"!"))]
-    with pytest.raises(ArchiveRefused, match="headers of more than 1048576 bytes"):
+    with pytest.raises(ArchiveRefusedError, match="headers of more than 1048576 bytes"):
         unpack(tar_gz(*files, level=0))
     assert len(unpack(tar_gz(*files, level=0), UnpackLimits(files=2000))) == 40
 
@@ -395,7 +395,7 @@ def reads_or_refuses(raw: bytes) -> None:
     said = ""
     try:
         check_paths(unpack(raw))
-    except ArchiveRefused as refused:
+    except ArchiveRefusedError as refused:
         said = str(refused)
     assert said.isprintable()
 
@@ -414,7 +414,7 @@ def test_a_truncated_archive_is_refused_wherever_it_ends(which: str):
     raw = SMALL[which]
     unpack(raw)
     for length in range(len(raw)):
-        with pytest.raises(ArchiveRefused):
+        with pytest.raises(ArchiveRefusedError):
             unpack(raw[:length])
 
 
@@ -447,14 +447,14 @@ def test_a_wild_tar_raises_nothing_else(body: bytes, position: int, put: bytes):
 
 @given(st.sampled_from([b"\x1f\x8b\x08\0", b"PK\3\4", b"PK\5\6", b""]), st.binary(max_size=400))
 def test_wild_bytes_raise_nothing_else(start: bytes, rest: bytes):
-    with pytest.raises(ArchiveRefused):
+    with pytest.raises(ArchiveRefusedError):
         unpack(start + rest)
 
 
 @pytest.mark.requirement("WK1-8")
 @pytest.mark.parametrize("paths", [["../a"], ["a", "A"], ["a", "a"], ["a", "a/b"], ["aux"], ["a/"]])
 def test_paths_that_cannot_be_written_are_refused(paths: list[str]):
-    with pytest.raises(ArchiveRefused):
+    with pytest.raises(ArchiveRefusedError):
         check_paths(paths)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.codes import standing
+from mcp_skills_server.codes import standing
 from mcp_skills_server.format.frontmatter import parse
 from mcp_skills_server.model import Standing
 from steps import growth
@@ -32,7 +32,7 @@ def test_an_unquoted_colon_is_a_warning_with_the_line_to_write(value: str) -> No
     (found,) = read.problems
     assert (found.code, found.severity, found.line) == ("yaml-colon", "warning", 3)
     assert standing(read.problems) is Standing.LENIENT
-    fixed = text.replace("description: {}", found.mend.removeprefix("write "))
+    fixed = text.replace("description: {}", found.hint.removeprefix("write "))
     again = parse(fixed.encode())
     assert (again.frontmatter, again.problems) == (read.frontmatter, ())
     assert (again.body, again.body_line, again.lines) == (read.body, read.body_line, read.lines)

@@ -12,8 +12,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mcp_skills_server.codes import CODES, standing
 from mcp_skills_server.format import frontmatter
-from mcp_skills_server.format.codes import CODES, standing
 from mcp_skills_server.format.frontmatter import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML, Document, parse
 from mcp_skills_server.model import Json, Standing
 
@@ -531,7 +531,7 @@ def test_frontmatter_that_is_no_mapping_is_refused(lines: str):
 @pytest.mark.requirement("ASG-17")
 @each_parser
 @pytest.mark.parametrize(
-    ("lines", "line", "mend"),
+    ("lines", "line", "hint"),
     [
         ("name: a\nmetadata:\n  use: Use when: always", 4, "quotes"),
         ("name: a\ndescription: @here", 3, "quote"),
@@ -543,13 +543,13 @@ def test_frontmatter_that_is_no_mapping_is_refused(lines: str):
         ('name: a\ndescription: "\\q"', 3, None),
     ],
 )
-def test_yaml_that_cannot_be_read_names_a_line_and_a_mend(lines: str, line: int, mend: str | None):
+def test_yaml_that_cannot_be_read_names_a_line_and_a_hint(lines: str, line: int, hint: str | None):
     found = document(lines)
     assert found.frontmatter is None
     assert fatal(found) == ["yaml-syntax"]
     # Where something never ends, the end is a place as good as the beginning.
     assert found.problems[0].line in (line, line + 1)
-    assert mend is None or mend in found.problems[0].mend
+    assert hint is None or hint in found.problems[0].hint
 
 
 @each_parser

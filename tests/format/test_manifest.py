@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.codes import CODES
 from mcp_skills_server.format import manifest
-from mcp_skills_server.format.codes import CODES
 from mcp_skills_server.format.manifest import Findings, Manifest
 
 ACTION = b"""
@@ -115,7 +115,7 @@ def test_what_cannot_be_read_is_told_with_its_line(raw: bytes, said: str, line: 
     found = read(raw)
     (problem,) = found.problems
     assert found.manifest is None
-    assert (problem.code, problem.line) == ("manifest-syntax", line) and said in problem.message and problem.mend
+    assert (problem.code, problem.line) == ("manifest-syntax", line) and said in problem.message and problem.hint
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def written(value: Any) -> str:
 
 def check(found: Findings) -> None:
     """What must be true of anything that is read."""
-    assert all(each.code in CODES and each.message and each.mend for each in found.problems)
+    assert all(each.code in CODES and each.message and each.hint for each in found.problems)
     if found.manifest is None:
         assert any(each.severity == "error" for each in found.problems)
         return

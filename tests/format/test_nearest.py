@@ -35,6 +35,10 @@ def test_no_more_than_wanted_and_the_best_first() -> None:
     assert nearest("abcd", ["abce", "abcd", "abxx", "abcf"], 2) == ["abcd", "abce"]
 
 
+def test_the_very_name_is_first_whatever_characters_the_others_hold() -> None:
+    assert nearest("", ["\0", ""])[0] == ""
+
+
 @given(st.text(), st.lists(st.text()))
 def test_only_what_there_is_is_suggested(wanted: str, names: list[str]) -> None:
     found = nearest(wanted, names)

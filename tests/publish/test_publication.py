@@ -15,7 +15,7 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.publication import Edition, Keeping, Publication
+from mcp_skills_server.publish.publication import Edition, Publication, RetentionPolicy
 from wire import FIXTURES, write_skill
 
 SITE = "https://example.com"
@@ -174,7 +174,7 @@ def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_skill(tmp_path / name, notes_md=f"{name} one")
     clock = Clock()
-    publication = published(tmp_path, keeping=Keeping(seconds=100), clock=clock)
+    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
     old = publication.edition()
     before = {name: fetched(publication, entry) for name, entry in offered(old.index).items()}
     (tmp_path / "a" / "notes.md").write_bytes(b"a two")
@@ -199,7 +199,7 @@ def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
     write_skill(tmp_path / "a", notes_md="one", more_md="more")
     write_skill(tmp_path / "b")
     clock = Clock()
-    publication = published(tmp_path, keeping=Keeping(seconds=100), clock=clock)
+    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
     publication.edition()
     (tmp_path / "a" / "notes.md").unlink()
     (tmp_path / "b" / "SKILL.md").unlink()
@@ -224,8 +224,8 @@ def test_a_file_is_read_as_it_was_published_when_it_has_changed_since(tmp_path: 
     assert found is not None and publication.read(found, "notes.md") == b"one"
 
 
-@pytest.mark.parametrize("keeping", [Keeping(number=2), Keeping(bytes=6000)])
-def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: Keeping) -> None:
+@pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
+def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: RetentionPolicy) -> None:
     publication = published(tmp_path, keeping=keeping, clock=Clock(), segment=8000)
     paths: list[str] = []
     for number in range(6):
@@ -237,7 +237,7 @@ def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping
 
 def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
     clock = Clock()
-    publication = published(write_skill(tmp_path / "a").parent, keeping=Keeping(seconds=100), clock=clock)
+    publication = published(write_skill(tmp_path / "a").parent, keeping=RetentionPolicy(seconds=100), clock=clock)
     first = publication.edition()
     for body in ("# Other\n", "# Thing\n"):
         write_skill(tmp_path / "a", body=body)

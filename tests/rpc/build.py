@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mcp_skills_server.catalog.registry import Copy, Registry
+from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
@@ -32,7 +32,7 @@ class Desk:
 
     def __init__(
         self,
-        *roots: Path | Copy,
+        *roots: Path | MirroredRoot,
         scripts: ScriptSettings | None = None,
         settings: ExecutionSettings | None = None,
         blobs: Blobs | None = None,

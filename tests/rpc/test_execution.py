@@ -15,7 +15,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from mcp_skills_server.catalog.registry import Copy
+from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
@@ -57,7 +57,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def desk(box: Any, *roots: Path | Copy, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
+def desk(box: Any, *roots: Path | MirroredRoot, settings: ExecutionSettings | None = None, **chosen: Any) -> Desk:
     blobs = chosen.pop("blobs", None)
     given: dict[str, Any] = {"timeout_s": 20, "output_bytes": 4096, **chosen}
     return Desk(*roots, scripts=ScriptSettings(sandbox=box, **given), settings=settings, blobs=blobs)
@@ -576,7 +576,7 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     code = "import os\ndef main(args):\n    return os.environ['API_KEY']\n"
     for folder in ("site", "mine"):
         write(tmp_path / folder / "thing", text, code__main_py=code)
-    roots = (Copy(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
+    roots = (MirroredRoot(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
     own: dict[str, Any] = {"secrets": {"thing": {"API_KEY": "mine"}}}
     kind, _ = await failed(desk("off", *roots, settings=ExecutionSettings(**own)), name="thing")
     assert kind == "secret_missing"
@@ -595,7 +595,7 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
 
 async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:
     write(tmp_path / "site" / "thing", toml("thing", runtime=PYTHON), code__main_py="print('ran')\n")
-    site = Copy(str(tmp_path / "site"), "https://example.com")
+    site = MirroredRoot(str(tmp_path / "site"), "https://example.com")
     served = desk("off", site, settings=ExecutionSettings(code=True))
     kind, said = await failed(served, "run_code", language="python", code="print(1)", mount_skills=["thing"])
     assert kind == "not_run" and "--allow-scripts-of" in said

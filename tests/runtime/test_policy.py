@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.fetched import UNKNOWN
-from mcp_skills_server.catalog.registry import Copy, Registry
-from mcp_skills_server.errors import RequestError, StaleFile, UsageError
+from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import approvals, sandbox
 from mcp_skills_server.runtime.approvals import Approval, digest_over
@@ -29,7 +29,7 @@ class Place:
         self.folder = top / "site"
         self.file = top / "state" / "approvals.json"
         write_skill(self.folder / "thing", scripts__run_py="print(1)\n", references__a_md="a")
-        self.registry = Registry([Copy(str(self.folder), SITE)])
+        self.registry = Registry([MirroredRoot(str(self.folder), SITE)])
         self.registry.load()
 
     @property
@@ -107,7 +107,7 @@ def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
     told = script.stat()
     script.write_text("print(2)\n")
     os.utime(script, ns=(told.st_atime_ns, told.st_mtime_ns))
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         place.registry.read(skill.files["scripts/run.py"])
 
 

@@ -20,7 +20,7 @@ import anyio
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, StaleFile, UsageError
+from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import processes, scripts
 from mcp_skills_server.runtime import sandbox as boxes
@@ -379,7 +379,7 @@ async def test_a_file_that_changed_is_stale_and_nothing_is_started(
     top = zoo.build(tmp_path / "skills")
     run = made(zoo.opened(top), box)
     (top / "zoo" / "data" / "table.csv").write_text("changed")
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         await run("keep.sh", "ran")
     assert os.listdir(run.space.path) == []
     run.scripts.close()

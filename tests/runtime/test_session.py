@@ -23,7 +23,7 @@ from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as told
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime.scripts import Outcome
@@ -321,7 +321,7 @@ async def test_when_a_body_cannot_be_had_nothing_is_loaded(
 
     def failing(skill: Skill) -> Any:
         if skill.name == "pdf-processing":
-            raise StaleFile(str(Path(registry.place(skill)) / SKILL_MD))
+            raise StaleFileError(str(Path(registry.place(skill)) / SKILL_MD))
         return body(skill)
 
     monkeypatch.setattr(registry, "body", failing)
@@ -767,7 +767,7 @@ async def test_what_never_holds_still_is_to_be_tried_again(
     await ask(session, "skills_load", names=["pdf-processing"])
 
     def failing(file: Any) -> bytes:
-        raise StaleFile("/nowhere")
+        raise StaleFileError("/nowhere")
 
     monkeypatch.setattr(registry, "read", failing)
     words = await refused(session, "skills_read", {"path": "references/guide.md"})

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.runtime.workspace import Workspace, discard, empty, exceeds, lay_out
 from runtime import zoo
 
@@ -163,7 +163,7 @@ def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
     assert (top / "scripts").stat().st_mode & 0o777 == 0o555
     discard(str(top))
     (tmp_path / "skills/zoo/data/table.csv").write_text("changed")
-    with pytest.raises(StaleFile):
+    with pytest.raises(StaleFileError):
         lay_out(registry, skill, "scripts/plain", str(top))
     discard(str(top))
     assert not top.exists()

@@ -21,7 +21,7 @@ from pydantic import ConfigDict
 
 from mcp_skills_server import Registry, Settings, attach
 from mcp_skills_server.catalog import outline
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile
 from wire import DEADLINE, EXTENSION, META, ROOT, Era, Wire, WireError, write_skill
 
@@ -252,7 +252,7 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
     registry = Registry([tmp_path])
 
     def unreadable(file: SkillFile) -> bytes:
-        raise StaleFile(str(tmp_path / file.location), "Permission denied")
+        raise StaleFileError(str(tmp_path / file.location), "Permission denied")
 
     monkeypatch.setattr(registry, "read", unreadable)
     server = Server[Any]("mine")

@@ -12,8 +12,8 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import identity
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.session import Runtime
@@ -125,4 +125,4 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
 def test_a_name_among_dependencies_costs_one_look(registry: Registry):
     names = prompts.Names(registry, Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
-    assert sep2076.known(registry.snapshot, "no", Standing.LENIENT) is None
+    assert identity.known(registry.snapshot, "no", Standing.LENIENT) is None

@@ -14,7 +14,8 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import sep2076
-from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.server import cursors, prompts
 from mcp_skills_server.server.handlers import Caller, Settings
@@ -293,7 +294,7 @@ def test_a_file_that_stays_unreadable_is_an_error_of_the_request(
     registry = loaded(plant(tmp_path, skills("a")))
 
     def unreadable(_: Skill) -> NoReturn:
-        raise StaleFile(str(tmp_path / "a" / "SKILL.md"), "Permission denied")
+        raise StaleFileError(str(tmp_path / "a" / "SKILL.md"), "Permission denied")
 
     monkeypatch.setattr(registry, "body", unreadable)
     with pytest.raises(RequestError, match="Unknown prompt: 'a'; a file of its skill cannot be read"):
@@ -345,7 +346,7 @@ def test_dependencies_resolve_against_the_listed_names(tmp_path: Path) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a", wanted)})
     registry = loaded(tmp_path)
     snapshot, settings = registry.snapshot, Settings()
-    served = sep2076.Served(prompts=prompts.Names(registry, settings))
+    served = Served(prompts=prompts.Names(registry, settings))
     assert all(name in served.prompts for name in every_name(registry))
     found, missing = sep2076.dependencies(snapshot.skills["a"], snapshot, served, settings.least)
     assert [each["name"] for each in found["prompts"]] == ["refunds", "x/same"]  # type: ignore[index,union-attr]

@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from fetch.publishers import INDEX, Publisher, answer, index_of
+from sources.publishers import INDEX, Publisher, answer, index_of
 from web.http_wire import Server, client, http_serving
 from wire import DEADLINE, write_skill
 

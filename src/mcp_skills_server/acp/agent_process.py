@@ -29,7 +29,7 @@ _SWEEP_S: Final = 0.5
 """How long what an agent leaves behind has between the two."""
 
 
-class NotStarted(SkillsServerError):  # noqa: N818
+class NotStartedError(SkillsServerError):
     """The agent's program could not be started."""
 
 
@@ -45,7 +45,7 @@ class AgentProcess:
         ended: set as soon as it is known to have ended.
 
     Raises:
-        NotStarted: there is no such program, or it may not be run.
+        NotStartedError: there is no such program, or it may not be run.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -62,7 +62,7 @@ class AgentProcess:
             )
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise NotStarted(f"{printable(command[0])}: the agent cannot be started: {reason}") from None
+            raise NotStartedError(f"{printable(command[0])}: the agent cannot be started: {reason}") from None
         self.stdin = cast("IO[bytes]", self._process.stdin).fileno()
         self.stdout = cast("IO[bytes]", self._process.stdout).fileno()
         self.ended = Event()

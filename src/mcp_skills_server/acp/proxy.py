@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from mcp_skills_server.acp.agent_process import AgentProcess, NotStarted
+from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from mcp_skills_server.acp.conversation import Conversation
 from mcp_skills_server.acp.lines import Blocks
 from mcp_skills_server.dialects import acp
@@ -78,7 +78,7 @@ def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
         signal.signal(number, lambda number, _: handed_on[0](number))
     try:
         agent = AgentProcess(command)
-    except NotStarted as error:
+    except NotStartedError as error:
         logger.error("%s", error)
         return NOT_STARTED
     proxy = _Proxy(agent, supply, grace)

@@ -16,7 +16,7 @@ from anyio import Lock, Semaphore, sleep, to_thread
 from anyio.lowlevel import RunVar
 
 from mcp_skills_server.catalog.registry import Body, Registry
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
 
 _T = TypeVar("_T")
@@ -37,16 +37,16 @@ async def answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[_
     """What `ask(snapshot, last_try)` answers; asked anew, after a scan, when it finds a file changed.
 
     Raises:
-        StaleFile: a file did not hold still, or stays unreadable.
+        StaleFileError: a file did not hold still, or stays unreadable.
     """
     for attempt in range(_TRIES):
         last = attempt == _TRIES - 1
         try:
             return await ask(registry.snapshot, last)
-        except StaleFile as stale:
+        except StaleFileError as stale:
             if last:
                 raise
-            await to_thread.run_sync(registry.recover, stale)
+            await to_thread.run_sync(registry.rescan, stale)
             if attempt and stale.in_motion:
                 await sleep(_PAUSE_S * 2 ** (attempt - 1))
     raise AssertionError
@@ -93,11 +93,11 @@ async def read(registry: Registry, file: SkillFile, *, last: bool = False) -> by
     """`Registry.read` without holding up others; on the last try also the bytes that a scan has kept.
 
     Raises:
-        StaleFile: as there.
+        StaleFileError: as there.
     """
     try:
         return await off_loop(file.size <= _INLINE_BYTES, registry.read, file)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         kept = registry.last_read(file) if last and stale.in_motion else None
         if kept is None:
             raise
@@ -108,12 +108,12 @@ async def body(registry: Registry, skill: Skill, *, last: bool = False) -> Body:
     """`Registry.body` without holding up others; on the last try also that of the bytes that a scan has kept.
 
     Raises:
-        StaleFile: as there.
+        StaleFileError: as there.
     """
     quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
     try:
         return await off_loop(quick, registry.body, skill)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         kept = registry.last_body(skill) if last and stale.in_motion else None
         if kept is None:
             raise

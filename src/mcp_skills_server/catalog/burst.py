@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from mcp_skills_server.catalog.shelf import outermost
+from mcp_skills_server.catalog.path_index import outermost
 
 _STEP_S: Final = 0.04
 """How long it must be quiet after a lone edit; also what one waits at the least."""

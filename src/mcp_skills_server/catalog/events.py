@@ -23,11 +23,11 @@ _POLL_MS: Final = 200
 _DELETED: Final = 3
 
 
-class CannotWatch(SkillsServerError):  # noqa: N818
+class CannotWatchError(SkillsServerError):
     """The system gives no events for these directories. The message says why, and what to do, in one line."""
 
 
-class WatchLost(SkillsServerError):  # noqa: N818
+class WatchLostError(SkillsServerError):
     """Events were lost, or a root is another directory now: arm anew and look everywhere."""
 
 
@@ -38,8 +38,8 @@ class Events(Protocol):
         """The absolute paths that changed, as soon as there are any; none when the time is over or at the stop.
 
         Raises:
-            CannotWatch: a new directory cannot be watched.
-            WatchLost: what happened is not known.
+            CannotWatchError: a new directory cannot be watched.
+            WatchLostError: what happened is not known.
         """
         ...
 
@@ -54,7 +54,7 @@ def open_events(tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> 
     A directory that is absent is passed over.
 
     Raises:
-        CannotWatch: the system gives no events for all of them.
+        CannotWatchError: the system gives no events for all of them.
     """
     if sys.platform == "linux":
         from mcp_skills_server.catalog.inotify import DirectoryEvents
@@ -76,9 +76,9 @@ class TreeEvents:
             # The backend itself and not watchfiles.watch(), whose generator cannot tell when the watch is armed.
             self._notify = RustNotify(self._tops, False, False, _POLL_MS, True, True)
         except FileNotFoundError:
-            raise WatchLost("a root went while the watch was armed") from None
+            raise WatchLostError("a root went while the watch was armed") from None
         except (OSError, WatchfilesRustInternalError) as error:
-            raise CannotWatch(f"no file events from this system ({error})") from None
+            raise CannotWatchError(f"no file events from this system ({error})") from None
 
     def wait(self, seconds: float) -> set[str]:
         """What `Events` says."""
@@ -86,7 +86,7 @@ class TreeEvents:
         if isinstance(changes, str):
             return set()
         if any(kind == _DELETED and path in self._tops for kind, path in changes):
-            raise WatchLost("a root is gone")  # the next directory of this path may even have its inode
+            raise WatchLostError("a root is gone")  # the next directory of this path may even have its inode
         return {path for _, path in changes if not is_ignored_below(path, self._tops, hidden=self._hidden)}
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ import stat
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from mcp_skills_server.dialects.wellknown import DIRECTORY
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import SKILL_MD
@@ -20,7 +19,8 @@ UNKNOWN: Final = "an unknown site"
 """The origin of a skill whose record cannot be read."""
 RECORDS: Final = f"{OURS}/skills"
 """Where, in a folder of fetched skills, the record of each lies: `NAME.json`."""
-_INDEX: Final = f"{DIRECTORY}index.json"
+_WELL_KNOWN: Final = "/.well-known/"
+"""What stands before it in the address of an index is the site (RFC 8615)."""
 _MOST_BYTES: Final = 16 << 20
 _FLAGS: Final[int] = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -142,7 +142,7 @@ def _read(path: str) -> dict[str, Any] | None:
 
 def _origin(record: dict[str, Any] | None) -> str:
     source = (record or {}).get("source")
-    shown = bare(source).removesuffix(_INDEX).rstrip("/") if isinstance(source, str) else ""
+    shown = bare(source).partition(_WELL_KNOWN)[0].rstrip("/") if isinstance(source, str) else ""
     return shown if shown and shown.isprintable() else UNKNOWN
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sized
 from typing import Final, Generic, TypeVar
 
-from mcp_skills_server.catalog.shelf import within
+from mcp_skills_server.catalog.path_index import within
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
-from mcp_skills_server.catalog.events import CannotWatch, WatchLost
+from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 
 _CAME: Final = int(flags.CREATE | flags.MOVED_TO)
@@ -72,7 +72,7 @@ class DirectoryEvents:
         hidden: whether dot folders outside of skills are scanned. Those inside are then watched without need.
 
     Raises:
-        CannotWatch: the limits of the system do not allow it.
+        CannotWatchError: the limits of the system do not allow it.
     """
 
     def __init__(self, tops: Sequence[str], reach: int, stop: threading.Event, *, hidden: bool) -> None:
@@ -99,8 +99,8 @@ class DirectoryEvents:
         """The absolute paths that changed, as soon as there are any; none when the time is over or at the stop.
 
         Raises:
-            CannotWatch: a new directory cannot be watched.
-            WatchLost: events were dropped, or a root is gone.
+            CannotWatchError: a new directory cannot be watched.
+            WatchLostError: events were dropped, or a root is gone.
         """
         changed: set[str] = set()
         end = time.monotonic() + seconds
@@ -108,7 +108,7 @@ class DirectoryEvents:
             timeout = min(_LOOK_FOR_STOP_MS, int(left * 1000) + 1)
             for watch, mask, _cookie, name in cast("list[tuple[int, int, int, str]]", self._notify.read(timeout)):
                 if mask & _OVERFLOW:
-                    raise WatchLost("more happened than the system keeps events of")
+                    raise WatchLostError("more happened than the system keeps events of")
                 for place in self._places.get(watch, ()):
                     self._hear(place, mask, name, changed)
         return changed
@@ -131,7 +131,7 @@ class DirectoryEvents:
 
     def _hear_itself(self, place: _Place, mask: int, changed: set[str]) -> None:
         if mask & _REPLACED and place.above is None:
-            raise WatchLost("a root is gone")
+            raise WatchLostError("a root is gone")
         if mask & _IGNORED:
             self._forget(place)
         elif mask & (_ATTRIB | _UNMOUNT):
@@ -161,9 +161,9 @@ class DirectoryEvents:
                 if isinstance(error, PermissionError):
                     self._denied.add(path)
                 elif error.errno == errno.ENOSPC:
-                    raise CannotWatch(_no_watches()) from None
+                    raise CannotWatchError(_no_watches()) from None
                 elif error.errno in (*_OUT_OF_DESCRIPTORS, errno.ENOMEM):
-                    raise CannotWatch(f"no file events ({error.strerror})") from None
+                    raise CannotWatchError(f"no file events ({error.strerror})") from None
                 continue  # gone meanwhile; whoever took it away is heard of above
             todo += [(_Place(name, place), f"{path}{os.sep}{name}", levels - 1) for name in inner]
 
@@ -210,8 +210,8 @@ def _open() -> Any:
                 f"no inotify instance is left (fs.inotify.max_user_instances is {_limit('instances')}), "
                 "or no file descriptor; raise the limit with sysctl or ulimit -n"
             )
-            raise CannotWatch(message) from None
-        raise CannotWatch(f"inotify cannot be used here ({error.strerror})") from None
+            raise CannotWatchError(message) from None
+        raise CannotWatchError(f"inotify cannot be used here ({error.strerror})") from None
 
 
 def _no_watches() -> str:

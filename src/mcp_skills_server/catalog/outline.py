@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.path_index import join, merge
 from mcp_skills_server.catalog.scan import Limits, Root
-from mcp_skills_server.catalog.shelf import join, merge
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
 
@@ -180,7 +180,7 @@ def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
     if file.size <= limits.skill_md:
         try:
             fields = frontmatter.parse(tree.read(root.path, file)).frontmatter
-        except StaleFile:
+        except StaleFileError:
             return None
     standing = Standing.UNUSABLE if fields is None else Standing.LENIENT
     reading = Reading(fields or {}, None, standing, ())

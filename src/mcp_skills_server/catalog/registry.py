@@ -17,15 +17,16 @@ from typing import Final
 
 from mcp_skills_server.catalog import collector, tree
 from mcp_skills_server.catalog.held import QUIET_S, Held, Kept
+from mcp_skills_server.catalog.path_index import PathIndex, join, merge, outermost, touched, within
 from mcp_skills_server.catalog.scan import Limits, Root, Scan, digest_of, scan
-from mcp_skills_server.catalog.shelf import Shelf, join, merge, outermost, touched, within
-from mcp_skills_server.dialects import sep2076
-from mcp_skills_server.errors import StaleFile, UsageError
-from mcp_skills_server.format import advice, frontmatter, media, rules
-from mcp_skills_server.format.codes import problem
+from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.format import file_names, frontmatter, media
+from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.format.links import linked_files, references
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot, Standing
+from mcp_skills_server.validation import advice, rules
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class MirroredRoot:
     """A directory with copies of skills that live elsewhere.
 
     Attributes:
@@ -80,7 +81,7 @@ class Registry:
 
     def __init__(
         self,
-        roots: Sequence[str | os.PathLike[str] | Copy],
+        roots: Sequence[str | os.PathLike[str] | MirroredRoot],
         limits: Limits | None = None,
         *,
         quiet_s: float = QUIET_S,
@@ -90,8 +91,8 @@ class Registry:
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
         self._lock = threading.RLock()
-        self._skills = [Shelf() for _ in self.roots]
-        self._loose: list[list[tuple[str, Problem]]] = [[] for _ in self.roots]
+        self._skills = [PathIndex() for _ in self.roots]
+        self._unattached_problems: list[list[tuple[str, Problem]]] = [[] for _ in self.roots]
         self._missing: dict[int, Problem] = {}
         self._dotted: list[list[str]] = [[] for _ in self.roots]
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
@@ -100,8 +101,8 @@ class Registry:
         self._replacing: Kept[SkillFile, bytes] = Kept(_BODIES_KEPT, _BODIES_SIZE, lambda raw: raw)
         self._proved: dict[str, Skill] = {}
         self.followed = False
-        """Whether something calls `tell_deferred` now and then, so that `recover` need not tell."""
-        self._recovering = False
+        """Whether something calls `tell_deferred` now and then, so that `rescan` need not tell."""
+        self._rescanning = False
         self._deferred = Changes({}, {})
         self._digest_lock = threading.Lock()
 
@@ -134,7 +135,7 @@ class Registry:
             todo = [(root, [""]) for root in self.roots] if paths is None else self._touched(paths)
             before: list[Skill] = []
             after: list[Skill] = []
-            loose_before = [list(loose) for loose in self._loose], dict(self._missing)
+            loose_before = [list(loose) for loose in self._unattached_problems], dict(self._missing)
             same_keys = True
             for root, parts in todo:
                 for part in parts:
@@ -142,7 +143,7 @@ class Registry:
                     same_keys = same_keys and _paths(gone) == _paths(came)
                     before += gone.values()
                     after += came.values()
-            if before or after or loose_before != (self._loose, self._missing):
+            if before or after or loose_before != (self._unattached_problems, self._missing):
                 return self._swap(before, after, same_keys=same_keys)
             return Changes({}, {})
 
@@ -175,7 +176,7 @@ class Registry:
         while not tree.is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self._skills[root.index], os.path.isdir(os.path.join(root.path, location)))
-        if part is None and any(within(place, location) for place, _ in self._loose[root.index]):
+        if part is None and any(within(place, location) for place, _ in self._unattached_problems[root.index]):
             return location  # what was told of it may be over
         return part
 
@@ -220,8 +221,8 @@ class Registry:
         self._held.settle(root.index, part, held)
         for file, raw in found.read.items():
             self._replacing.put(file, raw)
-        keep = [entry for entry in self._loose[root.index] if part and not within(entry[0], part)]
-        self._loose[root.index] = keep + found.problems
+        keep = [entry for entry in self._unattached_problems[root.index] if part and not within(entry[0], part)]
+        self._unattached_problems[root.index] = keep + found.problems
         dotted = [place for place in self._dotted[root.index] if part and not within(place, part)]
         self._dotted[root.index] = dotted + found.passed
         skills = found.skills
@@ -267,7 +268,7 @@ class Registry:
     def _tell(self, changes: Changes, *, first: bool = False) -> None:
         if self._deferred:
             changes, self._deferred = self._deferred.then(changes), Changes({}, {})
-        if changes and self._recovering and self.followed:
+        if changes and self._rescanning and self.followed:
             self._deferred = changes
             return
         for listener, problems in list(self._listeners.values()):
@@ -283,7 +284,7 @@ class Registry:
         return shown is not None and shown.root == skill.root
 
     def _loose_problems(self) -> list[Problem]:
-        return [*self._missing.values(), *(found for loose in self._loose for _, found in loose)]
+        return [*self._missing.values(), *(found for loose in self._unattached_problems for _, found in loose)]
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """One namespace from all roots, and a Problem for each skill that has no place in it."""
@@ -303,7 +304,7 @@ class Registry:
         """The file's exact bytes, proved against its digest.
 
         Raises:
-            StaleFile: they are no longer the bytes that were scanned. `recover` looks again.
+            StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
         raw = tree.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
@@ -313,14 +314,14 @@ class Registry:
         if file.digest != digest:
             # Rewritten so quickly that no time stamp tells: only the bytes do.
             file.signature = ()
-            raise StaleFile(os.path.join(self.roots[file.root].path, file.location))
+            raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
         return raw
 
     def digest(self, file: SkillFile) -> str:
         """The file's digest, computed once.
 
         Raises:
-            StaleFile: as for `read`.
+            StaleFileError: as for `read`.
         """
         return file.digest or digest_of(self.read(file))
 
@@ -328,7 +329,7 @@ class Registry:
         """The skill's instructions and the files that they refer to.
 
         Raises:
-            StaleFile: as for `read`.
+            StaleFileError: as for `read`.
         """
         file = skill.files[SKILL_MD]
         kept = self._bodies.get(skill)
@@ -363,26 +364,26 @@ class Registry:
         """Whether `body` has the answer at hand."""
         return skill in self._bodies
 
-    def recover(self, stale: StaleFile) -> Changes:
+    def rescan(self, stale: StaleFileError) -> Changes:
         """Look again at what a stale file touches.
 
         While the disk is followed, listeners hear of it with what else is found there: a client that reads during a
         burst would otherwise hear of each skill by itself.
         """
         with self._lock:
-            self._recovering = True
+            self._rescanning = True
             try:
                 return self.refresh([stale.path])
             finally:
-                self._recovering = False
+                self._rescanning = False
 
     def tell_deferred(self) -> None:
-        """Tell the listeners what `recover` found and nobody told since."""
+        """Tell the listeners what `rescan` found and nobody told since."""
         with self._lock:
             if self._deferred:
                 self._tell(Changes({}, {}))
 
-    def prove(self, skill: Skill) -> None:
+    def hash_files(self, skill: Skill) -> None:
         """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit.
 
         Not of an unusable skill: it may be of any size.
@@ -390,7 +391,7 @@ class Registry:
         for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
             try:
                 self.digest(file)
-            except StaleFile:
+            except StaleFileError:
                 continue
         if all(file.digest is not None for file in skill.files.values()):
             self._proved.pop(skill.path, None)
@@ -404,7 +405,7 @@ class Registry:
     def of_root(self, root: Root) -> Snapshot:
         """The skills of one root as if it were the only one, those included that another hides."""
         mine = self._skills[root.index]
-        loose = [found for _, found in self._loose[root.index]]
+        loose = [found for _, found in self._unattached_problems[root.index]]
         missing = [self._missing[root.index]] if root.index in self._missing else []
         return Snapshot({mine[directory].path: mine[directory] for directory in mine.below("")}, (*missing, *loose))
 
@@ -431,7 +432,7 @@ class Registry:
                 found.append(problem("name-shared", said).at(self.roots[skill.root].show(skill.directory), path))
         for path in snapshot.paths(Standing.VALID):
             skill = snapshot.skills[path]
-            for missing in sep2076.dependencies(skill, snapshot, sep2076.Served(), Standing.VALID)[1]:
+            for missing in resolve(skill, snapshot, Served(), Standing.VALID).missing:
                 if missing.startswith("resource skill://"):
                     place = join(skill.directory, SKILL_MD)
                     told = problem(
@@ -440,7 +441,7 @@ class Registry:
                     found.append(told.at(self.roots[skill.root].show(place), path))
         return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
 
-    def inspect(self, skill: Skill) -> list[Problem]:
+    def lint(self, skill: Skill) -> list[Problem]:
         """What only a reading of every text file tells: dangling references and what should not be in a skill.
 
         A file that cannot be read becomes a Problem.
@@ -466,7 +467,7 @@ class Registry:
         if unseen:
             said = f"no part of the skill for their names, and not served: {some_of(unseen)}"
             place("", [problem("ignored-file", said)])
-        for file_path, said in advice.names(skill.files):
+        for file_path, said in file_names.unportable(skill.files):
             if not file_path.startswith(nested):
                 place(file_path, [said])
         for file_path, file in skill.files.items():
@@ -474,7 +475,7 @@ class Registry:
                 continue
             try:
                 raw = self.read(file)
-            except StaleFile as stale:
+            except StaleFileError as stale:
                 if root.show(join(skill.directory, file_path)) not in unreadable:  # the scan may have said so
                     place(
                         file_path, [problem("unreadable", f"the file cannot be read ({stale.reason or 'it changed'})")]
@@ -502,12 +503,12 @@ def _others(path: str, sharing: Sequence[str]) -> str:
     return ", ".join(named) + (f" and {left:,} more" if left else "")
 
 
-def _open_roots(roots: Sequence[str | os.PathLike[str] | Copy]) -> tuple[Root, ...]:
+def _open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
     out: list[Root] = []
     seen: set[str] = set()
     for given in roots:
-        origin = given.origin if isinstance(given, Copy) else None
-        shown = given.path if isinstance(given, Copy) else os.fspath(given)
+        origin = given.origin if isinstance(given, MirroredRoot) else None
+        shown = given.path if isinstance(given, MirroredRoot) else os.fspath(given)
         if not shown:
             raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
         if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):

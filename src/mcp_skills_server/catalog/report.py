@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
+from mcp_skills_server import codes
 from mcp_skills_server.catalog.passed import passed_over
+from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.shelf import join
-from mcp_skills_server.format import codes
 from mcp_skills_server.format.frontmatter import IS_FAST
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 

@@ -15,13 +15,14 @@ from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.fetched import Origins
-from mcp_skills_server.catalog.shelf import join, within
+from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.tree import Directory
-from mcp_skills_server.errors import StaleFile
-from mcp_skills_server.format import frontmatter, rules
-from mcp_skills_server.format.codes import problem, standing
+from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.links import heading, headings
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
+from mcp_skills_server.validation import rules
 
 Hold: TypeAlias = Callable[[str, object], bool]
 """Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
@@ -190,18 +191,18 @@ class _Scanner:
         old = self._old.setdefault(new.location, new)
         same_signature = old.signature == new.signature
         changed = not same_signature
-        if not (same_signature and old.settled) and old.digest is not None and old is not new:
+        if not (same_signature and old.mtime_reliable) and old.digest is not None and old is not new:
             changed = old.size != new.size or self._digest(new) != old.digest
         if changed:
             self._old[new.location] = new
             return new
-        old.signature, old.settled, old.executable = new.signature, new.settled, new.executable
+        old.signature, old.mtime_reliable, old.executable = new.signature, new.mtime_reliable, new.executable
         return old
 
     def _digest(self, file: SkillFile) -> str | None:
         try:
             file.digest = digest_of(tree.read(self._root.path, file))
-        except StaleFile:
+        except StaleFileError:
             return None
         return file.digest
 
@@ -217,7 +218,7 @@ class _Scanner:
                 return linked
             return problem("skill-md-irregular", "SKILL.md is a link that leaves the skill or leads nowhere")
         if SKILL_MD in here.denied:
-            return problem("unreadable", f"SKILL.md cannot be looked at: {_DENIED}", mend=_ADMIT)
+            return problem("unreadable", f"SKILL.md cannot be looked at: {_DENIED}", hint=_ADMIT)
         if SKILL_MD in here.foreign:
             return problem("skill-md-irregular", f"SKILL.md is {_HARD_LINK}")
         if SKILL_MD in here.irregular:
@@ -273,7 +274,7 @@ class _Scanner:
                 return Reading({}, None, Standing.UNUSABLE, (found,))
             try:
                 raw = tree.read(self._root.path, manifest)
-            except StaleFile as error:
+            except StaleFileError as error:
                 again, reason = tree.look_again(self._root.path, manifest), error.reason
                 if again is None or (error.reason and again.signature == manifest.signature):
                     break
@@ -325,8 +326,8 @@ class _Scanner:
         """Collect what lies in this directory and below it, by its path in the skill."""
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
 
-        def find(code: str, message: str, name: str, mend: str | None = None) -> None:
-            findings.append(problem(code, message, mend=mend).at(self._root.show(join(here.path, name)), skill.path))
+        def find(code: str, message: str, name: str, hint: str | None = None) -> None:
+            findings.append(problem(code, message, hint=hint).at(self._root.show(join(here.path, name)), skill.path))
 
         before = len(files)
         for name, file in here.files.items():
@@ -415,7 +416,7 @@ class _Scanner:
                 found = problem(
                     "link-outside",
                     f"{name} is a link to a directory, and links are not followed",
-                    mend="serve the folder it leads to as a root of its own",
+                    hint="serve the folder it leads to as a root of its own",
                 )
                 self.out.problems.append((location, found.at(self._root.show(location), "")))
         for name in here.unnamed:
@@ -423,16 +424,16 @@ class _Scanner:
             found = problem("file-name", f"the name {name} is not UTF-8, so nothing of it is served")
             self.out.problems.append((location, found.at(self._root.show(location), "")))
         if here.unreadable:
-            found = problem("unreadable", "the directory cannot be opened", mend=self._what_opens(here))
+            found = problem("unreadable", "the directory cannot be opened", hint=self._what_opens(here))
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         elif here.denied:
             found = problem(
-                "unreadable", f"{len(here.denied)} of its names cannot be looked at: {_DENIED}", mend=_ADMIT
+                "unreadable", f"{len(here.denied)} of its names cannot be looked at: {_DENIED}", hint=_ADMIT
             )
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         if here.cut:
             said = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
-            found = problem("too-deep", said, mend="serve a folder that lies nearer to them as a root of its own")
+            found = problem("too-deep", said, hint="serve a folder that lies nearer to them as a root of its own")
             self.out.problems.append((here.path, found.at(self._root.show(here.path), "")))
         self.out.passed += [join(here.path, name) for name in here.dotted]
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
@@ -279,24 +279,24 @@ def read(root_path: str, file: SkillFile) -> bytes:
     """The bytes of a file, exactly those that its signature stands for.
 
     Raises:
-        StaleFile: it is gone, unreadable, or not the file that was scanned.
+        StaleFileError: it is gone, unreadable, or not the file that was scanned.
     """
     path = os.path.join(root_path, file.location)
     try:
         descriptor = os.open(path, _FILE)
     except OSError as error:
-        raise StaleFile(path, error.strerror, gone=error.errno in GONE) from None
+        raise StaleFileError(path, error.strerror, gone=error.errno in GONE) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
-            raise StaleFile(path)
+            raise StaleFileError(path)
         raw = _read_all(descriptor, file.size)
         if len(raw) != file.size or signature(os.fstat(descriptor)) != file.signature:
-            raise StaleFile(path)
-    except StaleFile:
+            raise StaleFileError(path)
+    except StaleFileError:
         raise
     except OSError as error:
-        raise StaleFile(path, error.strerror) from None
+        raise StaleFileError(path, error.strerror) from None
     finally:
         os.close(descriptor)
     return raw

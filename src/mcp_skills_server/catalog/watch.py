@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from mcp_skills_server.catalog.burst import Burst
-from mcp_skills_server.catalog.events import CannotWatch, WatchLost, open_events
+from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError, open_events
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Root
 from mcp_skills_server.model import Changes, Skill
@@ -88,9 +88,9 @@ class Watcher:
                     self._look_every_so_often(float("inf"))
                 else:
                     self._hear()
-            except WatchLost:
+            except WatchLostError:
                 pass
-            except CannotWatch as error:
+            except CannotWatchError as error:
                 self._report(f"{error}; until then the folders are looked at every second or so")
                 self._look_every_so_often(time.monotonic() + self._again)
                 continue
@@ -146,7 +146,7 @@ class Watcher:
         """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
         while (skill := self._unproved.get()) is not None:
             if any(file.digest is None for file in skill.files.values()):
-                self._registry.prove(skill)
+                self._registry.hash_files(skill)
                 if self._stop.wait(0.0005):
                     return
 

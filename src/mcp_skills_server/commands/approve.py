@@ -10,7 +10,8 @@ import click
 
 from mcp_skills_server.commands.options import approvals_file, limits, make_registry, sites
 from mcp_skills_server.commands.printing import say
-from mcp_skills_server.errors import RequestError, StaleFile, UsageError
+from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
+from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 
@@ -35,7 +36,7 @@ def approve(
       mcp-skills-server approve https://example.com refunds
       mcp-skills-server approve https://example.com refunds --revoke
     """
-    from mcp_skills_server.dialects import runtime, sep2076
+    from mcp_skills_server.dialects import runtime
     from mcp_skills_server.runtime.approvals import Approval, default_file, digest_over, read, write
     from mcp_skills_server.runtime.policy import canonical
 
@@ -46,11 +47,11 @@ def approve(
     registry = make_registry(arguments[:-1], options)
     registry.load()
     try:
-        skill = sep2076.find(registry.snapshot, arguments[-1], Standing.LENIENT)
+        skill = identity.find(registry.snapshot, arguments[-1], Standing.LENIENT)
         found = digest_over(registry, skill)
     except RequestError as error:
         raise UsageError(f"{error}; 'list' shows what there is") from None
-    except StaleFile as error:
+    except StaleFileError as error:
         raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
     if skill.origin is None:
         raise UsageError(f"{skill.path} is in a folder of your own; its scripts need no approval")

@@ -15,7 +15,7 @@ from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.fetch.refresh import Report, Settings
+    from mcp_skills_server.sources.refresh import Report, Settings
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _NOT_OURS = frozenset(
@@ -119,15 +119,15 @@ def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **
 
 
 def _settings(update: bool, options: dict[str, Any]) -> Settings:
-    from mcp_skills_server.fetch.download import Bounds, Trust
-    from mcp_skills_server.fetch.refresh import Limits, Settings
+    from mcp_skills_server.sources.download import Bounds, OriginPolicy
+    from mcp_skills_server.sources.refresh import Limits, Settings
 
     return Settings(
         wanted=frozenset(options["skills"]) or None,
         revalidate=update,
         force=options["force"],
         prune=options["prune"],
-        trust=Trust(
+        trust=OriginPolicy(
             frozenset(_origin(each) for each in options["origins"]),
             options["allow_private"],
             options["allow_http"],
@@ -141,7 +141,7 @@ def _settings(update: bool, options: dict[str, Any]) -> Settings:
 
 def _origin(text: str) -> str:
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.fetch.urls import check
+    from mcp_skills_server.sources.urls import check
 
     check(text)
     return wellknown.origin(text)
@@ -169,7 +169,7 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
     """What a folder was fetched from, each with settings for what was asked of it."""
     from dataclasses import replace
 
-    from mcp_skills_server.fetch import keep
+    from mcp_skills_server.sources import keep
 
     known = keep.sources(folder)
     if not known:
@@ -186,16 +186,16 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
 
 def _told(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
-    from mcp_skills_server.dialects.wellknown import IndexRefused
-    from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
-    from mcp_skills_server.fetch.urls import shown
+    from mcp_skills_server.dialects.wellknown import IndexRefusedError
+    from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+    from mcp_skills_server.sources.urls import shown
 
     try:
         return command(*arguments)
-    except IndexRefused as error:
+    except IndexRefusedError as error:
         remark(f"{shown(str(arguments[0]))}: {error}")
         return 1
-    except (Unacceptable, Unreachable) as error:
+    except (UnacceptableError, UnreachableError) as error:
         remark(str(error))
         return 2
 
@@ -203,7 +203,7 @@ def _told(command: Callable[..., int], *arguments: Any) -> int:
 def _list(url: str, settings: Settings) -> int:
     import anyio
 
-    from mcp_skills_server.fetch.refresh import look
+    from mcp_skills_server.sources.refresh import look
 
     _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
@@ -224,7 +224,7 @@ def _list(url: str, settings: Settings) -> int:
 def _fetch(url: str, folder: str, settings: Settings) -> int:
     import anyio
 
-    from mcp_skills_server.fetch.refresh import refresh
+    from mcp_skills_server.sources.refresh import refresh
 
     with _bar() as progress:
         report = anyio.run(refresh, url, folder, settings, progress)
@@ -244,7 +244,7 @@ def _fetch(url: str, folder: str, settings: Settings) -> int:
 
 
 def _summary(report: Report) -> str:
-    from mcp_skills_server.fetch.urls import shown
+    from mcp_skills_server.sources.urls import shown
 
     counts = (
         (len(report.added), "added"),

@@ -10,6 +10,7 @@ from mcp_skills_server.commands.options import limits, make_registry, roots, sit
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
 from mcp_skills_server.commands.progress import progress
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
       mcp-skills-server show ~/skills refunds
       mcp-skills-server show ~/skills acme/billing/refunds --format json
     """
-    from mcp_skills_server.dialects import sep2076
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.format.nearest import nearest
     from mcp_skills_server.format.uris import uri
@@ -93,13 +93,13 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     registry = make_registry(arguments[:-1], options)
     registry.load()
     try:
-        skill = sep2076.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
+        skill = identity.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
     except RequestError as error:
         names = dict.fromkeys(each for path, found in registry.snapshot.skills.items() for each in (found.name, path))
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
-    problems = sorted({*skill.problems, *registry.inspect(skill)}, key=lambda each: (each.path, each.line or 0))
+    problems = sorted({*skill.problems, *registry.lint(skill)}, key=lambda each: (each.path, each.line or 0))
     readable = skill.standing > Standing.UNUSABLE
     told: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
@@ -164,7 +164,7 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
     skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
     for skill in progress(skills, length=len(skills), label="Checking skills"):
-        found.update(registry.inspect(skill))
+        found.update(registry.lint(skill))
     for root, snapshot in alone:
         if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
             remark(f"no skill at {root.shown}: no folder there has a SKILL.md")
@@ -198,7 +198,6 @@ def _counted(count: int, what: str) -> str:
 
 
 def _summary(skill: Skill) -> dict[str, Any]:
-    from mcp_skills_server.dialects import sep2076
     from mcp_skills_server.format.uris import uri
     from mcp_skills_server.model import SKILL_MD, Standing
 
@@ -206,9 +205,9 @@ def _summary(skill: Skill) -> dict[str, Any]:
         "name": skill.name,
         "path": skill.path,
         "uri": uri(skill.path, SKILL_MD),
-        "title": sep2076.title(skill),
+        "title": identity.title(skill),
         "description": skill.description,
-        "version": sep2076.version(skill.frontmatter),
+        "version": identity.version(skill.frontmatter),
         "files": len(skill.files),
         "bytes": skill.size,
         "origin": skill.origin,

@@ -18,8 +18,8 @@ import click
 
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.format.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
 from mcp_skills_server.model import SKILL_MD, printable
+from mcp_skills_server.validation.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
@@ -55,7 +55,8 @@ def bundle(name: str, description: str) -> dict[str, str]:
     Raises:
         UsageError: the name or the description breaks a rule of the format.
     """
-    from mcp_skills_server.format import frontmatter, rules
+    from mcp_skills_server.format import frontmatter
+    from mcp_skills_server.validation import rules
 
     title = name.replace("-", " ").capitalize()
     said = {"name": name, "description": description}

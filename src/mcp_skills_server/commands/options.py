@@ -14,9 +14,9 @@ from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.session import Runtime
+    from mcp_skills_server.sources.supply import Supply
 
 _ONLY_SCRIPTS: Final = {
     "--interpreter": "interpreters",
@@ -312,12 +312,12 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.fetch.download import Trust
-    from mcp_skills_server.fetch.refresh import Settings
-    from mcp_skills_server.fetch.supply import Supply, default_cache
+    from mcp_skills_server.sources.download import OriginPolicy
+    from mcp_skills_server.sources.refresh import Settings
+    from mcp_skills_server.sources.supply import Supply, default_cache
 
     origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
-    settings = Settings(trust=Trust(origins, private=options["allow_private"], http=options["allow_http"]))
+    settings = Settings(trust=OriginPolicy(origins, private=options["allow_private"], http=options["allow_http"]))
     supply = Supply(
         Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings, hidden=limits.hidden
     )

@@ -99,7 +99,7 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
 
 def _cache(given: str | None) -> Path:
     """Where it is kept which files need not be read again."""
-    from mcp_skills_server.fetch.supply import default_cache
+    from mcp_skills_server.sources.supply import default_cache
 
     return Path(given or default_cache(), "publish")
 

@@ -37,9 +37,9 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.fetch.supply import Supply
     from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
+    from mcp_skills_server.sources.supply import Supply
 
 
 logger = logging.getLogger(__name__)

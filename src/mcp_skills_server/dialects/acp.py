@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NotRequired, TypeAlias, TypedDict, cast
 
-from mcp_skills_server.format import hidden, rules
+from mcp_skills_server.format import hidden
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
+from mcp_skills_server.validation import rules
 
 OURS: Final = "mcp-skills-server"
 """Under which key of `_meta` in its capabilities a client, or an agent, tells that it knows our extensions (ACPX-4)."""

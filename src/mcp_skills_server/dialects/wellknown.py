@@ -16,10 +16,11 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote, urldefrag, urljoin, urlsplit, urlunsplit
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
-from mcp_skills_server.format import archive, frontmatter, media, rules
-from mcp_skills_server.format.archive import ArchiveRefused, Files
+from mcp_skills_server.format import archive, frontmatter, media
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing, printable
+from mcp_skills_server.validation import rules
 
 Kind: TypeAlias = Literal["skill-md", "archive"]
 Version: TypeAlias = Literal["0.2.0", "0.1.0"]
@@ -33,11 +34,11 @@ _SKILL_MD: Final[Kind] = "skill-md"
 _ARCHIVE: Final[Kind] = "archive"
 
 
-class IndexRefused(SkillsServerError, ValueError):  # noqa: N818
+class IndexRefusedError(SkillsServerError, ValueError):
     """An index of which nothing can be used. The message is one line for people."""
 
 
-class ProofFailed(SkillsServerError, ValueError):  # noqa: N818
+class ProofFailedError(SkillsServerError, ValueError):
     """Bytes that are not those of the index: corrupt, stale or tampered with, and never to be used (WK-60)."""
 
 
@@ -296,7 +297,7 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
     Fields that are not known are passed over. Of entries that share a name the first counts.
 
     Raises:
-        IndexRefused: it is no index at all, or over a limit.
+        IndexRefusedError: it is no index at all, or over a limit.
     """
     limits = limits or IndexLimits()
     document = _object(raw, limits)
@@ -306,10 +307,10 @@ def decode(raw: bytes, url: str, limits: IndexLimits | None = None) -> Index:
         said = f"the index is of a version that is not known ($schema is {shown}), so nothing of it is used"
         return Index(None, (), (), (said,))
     if not isinstance(document.get("skills"), list):
-        raise IndexRefused("the index has no list 'skills'")
+        raise IndexRefusedError("the index has no list 'skills'")
     listed: list[Any] = document["skills"]
     if len(listed) > limits.skills:
-        raise IndexRefused(f"the index has {len(listed)} entries, at most {limits.skills} are read")
+        raise IndexRefusedError(f"the index has {len(listed)} entries, at most {limits.skills} are read")
     if schema is _ABSENT:
         said = "the index has no $schema and is read as version 0.1.0, in which nothing proves the files"
         entries, unusable = _entries(listed, lambda entry: _entry_0_1(entry, url, limits))
@@ -322,11 +323,11 @@ def prove(raw: bytes, digest: str) -> None:
     """Prove that these are the bytes that an index names, before anything is done with them (WK-27, WK-48).
 
     Raises:
-        ProofFailed: they are not.
+        ProofFailedError: they are not.
     """
     found = "sha256:" + hashlib.sha256(raw).hexdigest()
     if found != digest:
-        raise ProofFailed(f"its digest is {found}, and the index says {digest}")
+        raise ProofFailedError(f"its digest is {found}, and the index says {digest}")
 
 
 def check_unpacked(entry: Entry, files: Files) -> str | None:
@@ -361,7 +362,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class _Refused(ValueError):  # noqa: N818
+class _RefusedError(ValueError):
     """An entry cannot be used, for this reason."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:
@@ -371,16 +372,16 @@ class _Refused(ValueError):  # noqa: N818
 
 def _object(raw: bytes, limits: IndexLimits) -> dict[str, Any]:
     if len(raw) > limits.bytes:
-        raise IndexRefused(f"the index has {len(raw)} bytes, at most {limits.bytes} are read")
+        raise IndexRefusedError(f"the index has {len(raw)} bytes, at most {limits.bytes} are read")
     try:
         text = raw.decode("utf-8-sig")
         document: object = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         if raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<":
-            raise IndexRefused("the index is a web page (HTML) and not JSON") from None
-        raise IndexRefused("the index is not JSON") from None
+            raise IndexRefusedError("the index is a web page (HTML) and not JSON") from None
+        raise IndexRefusedError("the index is not JSON") from None
     if not isinstance(document, dict):
-        raise IndexRefused("the index is JSON but no object")
+        raise IndexRefusedError("the index is JSON but no object")
     return cast("dict[str, Any]", document)
 
 
@@ -397,12 +398,12 @@ def _entries(
         fields = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
         try:
             if not isinstance(item, dict):
-                raise _Refused("it is no object")
+                raise _RefusedError("it is no object")
             entry = read(fields)
             if entry.name in entries:
-                raise _Refused("an entry before it has the same name")
+                raise _RefusedError("an entry before it has the same name")
             entries[entry.name] = entry
-        except _Refused as refused:
+        except _RefusedError as refused:
             name = fields.get("name")
             label = printable(name[:64]) if isinstance(name, str) else ""
             unusable.append(Unusable(position, label, str(refused), refused.broken))
@@ -412,39 +413,39 @@ def _entries(
 def _entry(fields: Mapping[str, Any], base: str) -> Entry:
     kind = fields.get("type")
     if not isinstance(kind, str):
-        raise _Refused("it has no type")
+        raise _RefusedError("it has no type")
     if kind not in {_SKILL_MD, _ARCHIVE}:
-        raise _Refused(f"its type {_short(kind)} is not known", broken=False)
+        raise _RefusedError(f"its type {_short(kind)} is not known", broken=False)
     name, description = _said(fields)
     digest = fields.get("digest")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise _Refused("its digest is not 'sha256:' and 64 hex digits in lower case")
+        raise _RefusedError("its digest is not 'sha256:' and 64 hex digits in lower case")
     url = fields.get("url")
     if not isinstance(url, str):
-        raise _Refused("it has no url")
+        raise _RefusedError("it has no url")
     try:
         return Entry(name, description, cast("Kind", kind), absolute(base, url), digest)
     except ValueError as error:
-        raise _Refused(f"its url {_short(url)}: {error}") from None
+        raise _RefusedError(f"its url {_short(url)}: {error}") from None
 
 
 def _entry_0_1(fields: Mapping[str, Any], base: str, limits: IndexLimits) -> Entry:
     name, description = _said(fields)
     listed = fields.get("files")
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in cast("list[Any]", listed)):
-        raise _Refused("it has no list 'files' of paths")
+        raise _RefusedError("it has no list 'files' of paths")
     paths = cast("list[str]", listed)
     if SKILL_MD not in paths:
-        raise _Refused(f"its files are without {SKILL_MD}")
+        raise _RefusedError(f"its files are without {SKILL_MD}")
     if len(paths) > limits.files:
-        raise _Refused(f"it has {len(paths)} files, at most {limits.files} are fetched")
+        raise _RefusedError(f"it has {len(paths)} files, at most {limits.files} are fetched")
     bad = next((path for path in paths if _is_bad_0_1(path)), None)
     if bad is not None:
-        raise _Refused(f"discovery 0.1.0 does not allow the file name {_short(bad)}")
+        raise _RefusedError(f"discovery 0.1.0 does not allow the file name {_short(bad)}")
     try:
         archive.check_paths(paths)
-    except ArchiveRefused as error:
-        raise _Refused(str(error)) from None
+    except ArchiveRefusedError as error:
+        raise _RefusedError(str(error)) from None
     return Entry(name, description, None, "", "", {path: urljoin(base, f"{name}/{quote(path)}") for path in paths})
 
 
@@ -453,12 +454,12 @@ def _said(fields: Mapping[str, Any]) -> tuple[str, str]:
     said: dict[str, Json] = {key: fields[key] for key in ("name", "description") if key in fields}
     broken = next(_broken(Document(said, {}, "", 1, ()), str(said.get("name"))), None)
     if broken:
-        raise _Refused(broken)
+        raise _RefusedError(broken)
     description = str(said["description"])
     try:
         description.encode()
     except UnicodeEncodeError:
-        raise _Refused("its description holds half a character") from None
+        raise _RefusedError("its description holds half a character") from None
     return str(said["name"]), description
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.format import advice
+from mcp_skills_server.format import file_names
 from mcp_skills_server.model import printable
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
@@ -39,7 +39,7 @@ _MAX_DEPTH: Final = 32
 """Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper for a good reason."""
 
 
-class ArchiveRefused(SkillsServerError, ValueError):  # noqa: N818
+class ArchiveRefusedError(SkillsServerError, ValueError):
     """An archive that is not unpacked, or a name that no archive may hold. The message is one line for people."""
 
 
@@ -74,7 +74,7 @@ def pack(files: Files) -> tuple[str, bytes]:
     ASCII or does not fit 100 bytes and a prefix of 155. The bytes are the same on every machine (see above).
 
     Raises:
-        ArchiveRefused: a name is not a plain relative path, or the files are too large for the format.
+        ArchiveRefusedError: a name is not a plain relative path, or the files are too large for the format.
     """
     members = sorted(files.items())
     for path, _ in members:
@@ -96,8 +96,8 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     where the caller puts it, on any platform. Whether it is a skill is for others to say.
 
     Raises:
-        ArchiveRefused: it is damaged, over a limit, or holds what no skill needs: links, devices, encrypted members,
-            names that a platform cannot hold or tell apart, bytes that belong to no member.
+        ArchiveRefusedError: it is damaged, over a limit, or holds what no skill needs: links, devices, encrypted
+            members, names that a platform cannot hold or tell apart, bytes that belong to no member.
     """
     limits = limits or UnpackLimits()
     tree = _Tree(limits)
@@ -106,7 +106,7 @@ def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[by
     elif raw[:4] in {_LOCAL, _END}:
         _read_zip(raw, _most(raw, limits), limits, tree)
     else:
-        raise ArchiveRefused("the archive is neither a .tar.gz nor a .zip")
+        raise ArchiveRefusedError("the archive is neither a .tar.gz nor a .zip")
     return tree.checked()
 
 
@@ -114,7 +114,7 @@ def check_paths(paths: Iterable[str]) -> None:
     """Prove that a tree of files with these paths can be written on any platform, below one directory.
 
     Raises:
-        ArchiveRefused: the first that cannot, as for `unpack`.
+        ArchiveRefusedError: the first that cannot, as for `unpack`.
     """
     tree = _Tree(None)
     for path in paths:
@@ -156,7 +156,7 @@ def _check_name(name: str) -> None:
             elif max(lengths) > _MAX_SEGMENT or sum(lengths) + len(segments) - 1 > _MAX_PATH:
                 said = "is too long"
     if said:
-        raise ArchiveRefused(f"the name {_shown(name)} {said}")
+        raise ArchiveRefusedError(f"the name {_shown(name)} {said}")
 
 
 def _shown(name: str) -> str:
@@ -168,7 +168,7 @@ def _decoded(name: bytes) -> str:
     try:
         return name.decode("utf-8")
     except UnicodeDecodeError:
-        raise ArchiveRefused(f"the name {_shown(name.decode('latin-1'))} is not UTF-8") from None
+        raise ArchiveRefusedError(f"the name {_shown(name.decode('latin-1'))} is not UTF-8") from None
 
 
 class _Tree:
@@ -190,15 +190,15 @@ class _Tree:
     def count_header(self, size: int) -> None:
         """One more header that only says something of another member, asked for before it is unpacked."""
         if size > _MAX_HEADER:
-            raise ArchiveRefused(f"the archive holds a header of {size} bytes")
+            raise ArchiveRefusedError(f"the archive holds a header of {size} bytes")
         self._header_bytes += size
         most = max(_FREE_HEADERS, _HEADER_BYTES * self._limits.files) if self._limits else None
         if most is not None and self._header_bytes > most:
-            raise ArchiveRefused(f"the archive holds headers of more than {most} bytes")
+            raise ArchiveRefusedError(f"the archive holds headers of more than {most} bytes")
 
     def _check_number(self, number: int, what: str) -> None:
         if self._limits and number > 4 * self._limits.files + 4:
-            raise ArchiveRefused(f"the archive holds more than {4 * self._limits.files + 4} {what}")
+            raise ArchiveRefusedError(f"the archive holds more than {4 * self._limits.files + 4} {what}")
 
     def place(self, name: str) -> tuple[str, bool]:
         """(path, whether a directory) that a member's name stands for; "" for the root of the archive."""
@@ -218,7 +218,7 @@ class _Tree:
         for length in range(1, len(parts) + 1):
             above = "/".join(parts[:length])
             if above in self._files:
-                raise ArchiveRefused(f"{_shown(above)} is both a file and a directory")
+                raise ArchiveRefusedError(f"{_shown(above)} is both a file and a directory")
             self._directories.add(above)
         # Also those that no member stands for: each member could bring as many as it has levels.
         self._check_number(len(self._directories), "directories")
@@ -226,17 +226,17 @@ class _Tree:
     def admit(self, path: str, size: int) -> None:
         """Room for a file of `size` bytes, asked for before they are unpacked."""
         if path in self._files:
-            raise ArchiveRefused(f"the name {_shown(path)} stands twice")
+            raise ArchiveRefusedError(f"the name {_shown(path)} stands twice")
         if path in self._directories:
-            raise ArchiveRefused(f"{_shown(path)} is both a file and a directory")
+            raise ArchiveRefusedError(f"{_shown(path)} is both a file and a directory")
         limits = self._limits
         self._bytes += size
         if limits and size > limits.file:
-            raise ArchiveRefused(f"{_shown(path)} has {size} bytes, at most {limits.file} are unpacked")
+            raise ArchiveRefusedError(f"{_shown(path)} has {size} bytes, at most {limits.file} are unpacked")
         if limits and self._bytes > limits.bytes:
-            raise ArchiveRefused(f"the archive unpacks to more than {limits.bytes} bytes")
+            raise ArchiveRefusedError(f"the archive unpacks to more than {limits.bytes} bytes")
         if limits and len(self._files) >= limits.files:
-            raise ArchiveRefused(f"the archive holds more than {limits.files} files")
+            raise ArchiveRefusedError(f"the archive holds more than {limits.files} files")
         directory = path.rpartition("/")[0]
         if directory:
             self.add_directory(directory)
@@ -248,8 +248,8 @@ class _Tree:
 
     def checked(self) -> dict[str, tuple[bytes, bool]]:
         """All files in path order, when any platform can hold and tell apart their names."""
-        for path, found in advice.names(sorted(self._directories | self._files.keys())):
-            raise ArchiveRefused(f"{_shown(path)}: {found.message}")
+        for path, found in file_names.unportable(sorted(self._directories | self._files.keys())):
+            raise ArchiveRefusedError(f"{_shown(path)}: {found.message}")
         return dict(sorted(self._files.items()))
 
 
@@ -259,7 +259,7 @@ def _most(raw: bytes, limits: UnpackLimits) -> int:
 
 def _check_ratio(size: int, most: int, limits: UnpackLimits) -> None:
     if size > most:
-        raise ArchiveRefused(f"the archive unpacks to more than {limits.ratio} times its size")
+        raise ArchiveRefusedError(f"the archive unpacks to more than {limits.ratio} times its size")
 
 
 # Tar: POSIX ustar is written; ustar, v7, GNU long names and PAX names are read
@@ -334,13 +334,13 @@ class _Inflated:
             try:
                 piece = self._inflate.decompress(feed, _PIECE)
             except zlib.error:
-                raise ArchiveRefused("the archive is damaged: its gzip stream cannot be read") from None
+                raise ArchiveRefusedError("the archive is damaged: its gzip stream cannot be read") from None
             if piece:
                 self._given += len(piece)
                 _check_ratio(self._given, self._most, self._limits)
                 return piece
             if not feed and not self._inflate.eof:
-                raise ArchiveRefused("the archive is truncated: its gzip stream never ends")
+                raise ArchiveRefusedError("the archive is truncated: its gzip stream never ends")
         return b""
 
     def read(self, size: int) -> bytes:
@@ -350,7 +350,7 @@ class _Inflated:
         while missing:
             piece = self._left or memoryview(self._piece())
             if not piece:
-                raise ArchiveRefused("the archive is truncated: its tar never ends")
+                raise ArchiveRefusedError("the archive is truncated: its tar never ends")
             parts.append(piece[:missing])
             self._left = piece[missing:]
             missing -= len(parts[-1])
@@ -363,9 +363,9 @@ class _Inflated:
             self._left = memoryview(b"")
             padding += len(piece)
             if piece.strip(b"\0") or padding > _MAX_PADDING:
-                raise ArchiveRefused("data follows the end of the tar")
+                raise ArchiveRefusedError("data follows the end of the tar")
         if self._inflate.unused_data or self._next < len(self._raw):
-            raise ArchiveRefused("data follows the end of the gzip stream")
+            raise ArchiveRefusedError("data follows the end of the gzip stream")
 
 
 def _read_tar(stream: _Inflated, tree: _Tree) -> None:
@@ -383,43 +383,45 @@ def _read_tar(stream: _Inflated, tree: _Tree) -> None:
                 continue
             fields = _pax_fields(raw)
             if kind == b"g" and fields:
-                raise ArchiveRefused("the archive gives all members one name or size")
+                raise ArchiveRefusedError("the archive gives all members one name or size")
             name, size = fields.get("path", name), _decimal(fields.get("size"), size)
             continue
         if kind in _LINKS:
-            raise ArchiveRefused(f"{shown} is a {_LINKS[kind]}")
+            raise ArchiveRefusedError(f"{shown} is a {_LINKS[kind]}")
         if kind in _DEVICES:
-            raise ArchiveRefused(f"{shown} is a {_DEVICES[kind]}")
+            raise ArchiveRefusedError(f"{shown} is a {_DEVICES[kind]}")
         if kind not in {b"0", b"\0", b"7", b"5"}:
-            raise ArchiveRefused(f"{shown} is of a kind that no skill needs (type {_shown(kind.decode('latin-1'))})")
+            raise ArchiveRefusedError(
+                f"{shown} is of a kind that no skill needs (type {_shown(kind.decode('latin-1'))})"
+            )
         if size is not None and own_size not in {0, size}:
-            raise ArchiveRefused(f"{shown} has two sizes")
+            raise ArchiveRefusedError(f"{shown} has two sizes")
         path, slash = tree.place(own_name if name is None else name)
         length = own_size if size is None else size
         name = size = None
         if kind == b"5" or (slash and kind == b"\0"):
             if length:
-                raise ArchiveRefused(f"the directory {shown} has content")
+                raise ArchiveRefusedError(f"the directory {shown} has content")
             if path:
                 tree.add_directory(path)
             continue
         if slash:
-            raise ArchiveRefused(f"the file {shown} has the name of a directory")
+            raise ArchiveRefusedError(f"the file {shown} has the name of a directory")
         tree.admit(path, length)
         raw = stream.read(length)
         stream.read(-length % _BLOCK)
         tree.fill(path, raw, bool(mode & stat.S_IXUSR))
     if name is not None or size is not None:
-        raise ArchiveRefused("the archive is damaged: a header stands before no member")
+        raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
     if stream.read(_BLOCK) != _ZEROS:
-        raise ArchiveRefused("data follows the end of the tar")
+        raise ArchiveRefusedError("data follows the end of the tar")
     stream.finish()
 
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     """(type, name, size, mode) of a header block whose checksum is right."""
     if _octal(head[148:156]) != sum(head[:148]) + sum(head[156:]) + 8 * 32:
-        raise ArchiveRefused("the archive is damaged: the checksum of a tar header is wrong")
+        raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
     if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
         prefix = head[345:500].split(b"\0", 1)[0]
@@ -432,7 +434,9 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
 def _octal(field: bytes) -> int:
     digits = field.split(b"\0", 1)[0].strip(b" ")
     if digits.strip(b"01234567"):
-        raise ArchiveRefused("the archive is damaged, or holds a file larger than tar allows: a number is not octal")
+        raise ArchiveRefusedError(
+            "the archive is damaged, or holds a file larger than tar allows: a number is not octal"
+        )
     return int(digits or b"0", 8)
 
 
@@ -440,7 +444,7 @@ def _decimal(text: str | None, otherwise: int | None) -> int | None:
     if text is None:
         return otherwise
     if not re.fullmatch("[0-9]{1,15}", text):
-        raise ArchiveRefused("the archive is damaged: a size in a PAX header is no number")
+        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is no number")
     return int(text)
 
 
@@ -453,9 +457,9 @@ def _pax_fields(raw: bytes) -> dict[str, str]:
         end = at + int(digits) if space and digits.isdigit() else at
         key, equals, value = raw[at + len(digits) + 1 : end - 1].partition(b"=")
         if not equals or end > len(raw) or raw[end - 1 : end] != b"\n":
-            raise ArchiveRefused("the archive is damaged: a PAX header cannot be read")
+            raise ArchiveRefusedError("the archive is damaged: a PAX header cannot be read")
         if key.startswith(b"GNU.sparse."):
-            raise ArchiveRefused("the archive holds a sparse file")
+            raise ArchiveRefusedError("the archive holds a sparse file")
         if key in {b"path", b"size"}:
             fields[key.decode()] = _decoded(value)
         at = end
@@ -492,7 +496,7 @@ def _zip(members: list[tuple[str, tuple[bytes, bool]]]) -> bytes:
         mode = stat.S_IFREG | (0o755 if executable else 0o644)
         shared = (20, _UTF8, _STORED, 0, _1980, zlib.crc32(raw), len(raw), len(raw), len(name), 0)
         if offset + len(raw) + len(name) + _LOCAL_HEAD.size >= _MOST_BYTES or len(central) + 1 >= _MOST_MEMBERS:
-            raise ArchiveRefused("the skill is too large for a .zip of 65,534 files and 4 GiB")
+            raise ArchiveRefusedError("the skill is too large for a .zip of 65,534 files and 4 GiB")
         central.append(_CENTRAL_HEAD.pack(_CENTRAL, _UNIX << 8 | 20, *shared, 0, 0, 0, mode << 16, offset) + name)
         parts += [_LOCAL_HEAD.pack(_LOCAL, *shared) + name, raw]
         offset += _LOCAL_HEAD.size + len(name) + len(raw)
@@ -527,16 +531,16 @@ def _read_zip(raw: bytes, most: int, limits: UnpackLimits, tree: _Tree) -> None:
         path, is_directory = tree.place(_decoded(member.name))
         kind = stat.S_IFMT(member.mode)
         if kind == stat.S_IFLNK:
-            raise ArchiveRefused(f"{member.shown} is a symbolic link")
+            raise ArchiveRefusedError(f"{member.shown} is a symbolic link")
         if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
-            raise ArchiveRefused(f"{member.shown} is a device or a named pipe")
+            raise ArchiveRefusedError(f"{member.shown} is a device or a named pipe")
         if (kind == stat.S_IFDIR) > is_directory or (kind == stat.S_IFREG and is_directory):
-            raise ArchiveRefused(f"{member.shown} is both a file and a directory")
+            raise ArchiveRefusedError(f"{member.shown} is both a file and a directory")
         if not is_directory:
             tree.admit(path, member.size)
             tree.fill(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
         elif member.size:
-            raise ArchiveRefused(f"the directory {member.shown} has content")
+            raise ArchiveRefusedError(f"the directory {member.shown} has content")
         elif path:
             tree.add_directory(path)
 
@@ -546,17 +550,17 @@ def _central_directory(raw: bytes, tree: _Tree) -> tuple[int, list[_Member]]:
     at = _end_record(raw)
     _, disk, first_disk, here, count, size, start, _ = _END_RECORD.unpack_from(raw, at)
     if disk or first_disk or here != count:
-        raise ArchiveRefused("the archive is one part of several")
+        raise ArchiveRefusedError("the archive is one part of several")
     if count == _MOST_MEMBERS or _MOST_BYTES in {size, start}:
-        raise ArchiveRefused("the archive is in the zip64 format, which no skill needs")
+        raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
     if start + size != at:
-        raise ArchiveRefused("the archive is damaged, or bytes stand before or between its members")
+        raise ArchiveRefusedError("the archive is damaged, or bytes stand before or between its members")
     members: list[_Member] = []
     place = start
     while place < at:
         tree.count()
         if at - place < _CENTRAL_HEAD.size or raw[place : place + 4] != _CENTRAL:
-            raise ArchiveRefused("the archive is damaged: its directory cannot be read")
+            raise ArchiveRefusedError("the archive is damaged: its directory cannot be read")
         head = _CENTRAL_HEAD.unpack_from(raw, place)
         made, flags, method, crc, packed, full, name_size = head[1], *head[3:5], *head[7:11]
         place += _CENTRAL_HEAD.size
@@ -569,7 +573,7 @@ def _central_directory(raw: bytes, tree: _Tree) -> tuple[int, list[_Member]]:
         members.append(member)
         place += name_size + head[11] + head[12]
     if place != at or len(members) != count:
-        raise ArchiveRefused("the archive is damaged: its directory has another size than it says")
+        raise ArchiveRefusedError("the archive is damaged: its directory has another size than it says")
     return start, members
 
 
@@ -583,19 +587,19 @@ def _end_record(raw: bytes) -> int:
         ):
             found.append(at)
     if not found:
-        raise ArchiveRefused("the archive is truncated, or data follows its end")
+        raise ArchiveRefusedError("the archive is truncated, or data follows its end")
     if len(found) > 1:
-        raise ArchiveRefused("the archive has two ends")
+        raise ArchiveRefusedError("the archive has two ends")
     return found[0]
 
 
 def _check_member(member: _Member) -> None:
     if member.flags & _ENCRYPTED:
-        raise ArchiveRefused(f"{member.shown} is encrypted")
+        raise ArchiveRefusedError(f"{member.shown} is encrypted")
     if member.method not in {_STORED, _DEFLATED}:
-        raise ArchiveRefused(f"{member.shown} is compressed by a method other than deflate ({member.method})")
+        raise ArchiveRefusedError(f"{member.shown} is compressed by a method other than deflate ({member.method})")
     if _MOST_BYTES in {member.packed, member.size, member.offset}:
-        raise ArchiveRefused("the archive is in the zip64 format, which no skill needs")
+        raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
 
 
 def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
@@ -604,23 +608,23 @@ def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int,
     reached = 0
     for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
         if member.offset < reached:
-            raise ArchiveRefused(f"{member.shown} overlaps another member")
+            raise ArchiveRefusedError(f"{member.shown} overlaps another member")
         if member.offset > reached:
-            raise ArchiveRefused(f"bytes that belong to no member stand before {member.shown}")
+            raise ArchiveRefusedError(f"bytes that belong to no member stand before {member.shown}")
         begin = _content_begin(raw, start, member)
         out[position] = begin, begin + member.packed
         reached = begin + member.packed + _descriptor_size(raw, start, member, begin + member.packed)
         if reached > start:
-            raise ArchiveRefused(f"the archive is damaged: {member.shown} reaches into its directory")
+            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} reaches into its directory")
     if reached != start:
-        raise ArchiveRefused("bytes that belong to no member stand behind the last one")
+        raise ArchiveRefusedError("bytes that belong to no member stand behind the last one")
     return [out[position] for position in range(len(members))]
 
 
 def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     """Where the content begins, when the member's own header says what the directory says."""
     if member.offset + _LOCAL_HEAD.size > start:
-        raise ArchiveRefused(f"the archive is damaged: {member.shown} has no header of its own")
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} has no header of its own")
     head = _LOCAL_HEAD.unpack_from(raw, member.offset)
     name_at = member.offset + _LOCAL_HEAD.size
     same = head[0] == _LOCAL and head[2:4] == (member.flags, member.method)
@@ -628,7 +632,7 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     told = (member.crc, member.packed, member.size)
     unsaid = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
     if not same or any(own != said and own not in unsaid for own, said in zip(head[6:9], told, strict=True)):
-        raise ArchiveRefused(f"the archive is damaged: {member.shown} is told in two ways")
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is told in two ways")
     return name_at + head[9] + head[10]
 
 
@@ -640,7 +644,7 @@ def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
     for form in (_DESCRIPTOR + told, told):
         if raw[at : min(at + len(form), start)] == form:
             return len(form)
-    raise ArchiveRefused(f"the archive is damaged: {member.shown} is told in two ways")
+    raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is told in two ways")
 
 
 def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
@@ -653,8 +657,8 @@ def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
         try:
             out = inflate.decompress(content, member.size + 1)
         except zlib.error:
-            raise ArchiveRefused(f"the archive is damaged: {member.shown} cannot be read") from None
+            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} cannot be read") from None
         whole = inflate.eof and not inflate.unused_data
     if not whole or len(out) != member.size or zlib.crc32(out) != member.crc:
-        raise ArchiveRefused(f"the archive is damaged: {member.shown} is not what its size or checksum says")
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is not what its size or checksum says")
     return out

@@ -18,8 +18,8 @@ from typing import Any, Final
 import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
+from mcp_skills_server.codes import CODES, problem, standing
 from mcp_skills_server.format import colons
-from mcp_skills_server.format.codes import CODES, problem, standing
 from mcp_skills_server.model import Json, Problem, Standing
 
 # The stubs leave the class out, and PyYAML may have been built without it.
@@ -136,9 +136,9 @@ def _loaded(text: str) -> tuple[_Builder, dict[str, Json] | None]:
         return builder, None
     for each in changed[1]:
         short = len(each.written) <= _LONGEST_FIX and each.written.isprintable()
-        mend = f"write {each.written}" if short else f"put the value of {each.key} in single quotes"
+        hint = f"write {each.written}" if short else f"put the value of {each.key} in single quotes"
         said = f"the value of {each.key} holds a colon and no quotes stand around it: other readers refuse the skill"
-        again.problems.append(problem("yaml-colon", said, each.line + 2, mend))
+        again.problems.append(problem("yaml-colon", said, each.line + 2, hint))
     return again, read
 
 
@@ -158,7 +158,7 @@ def _load(builder: _Builder) -> dict[str, Json] | None:
         value = builder.document()
         if "\\u" in text or "\\U" in text:
             json.dumps(value, ensure_ascii=False).encode()
-    except _Refused:
+    except _RefusedError:
         pass
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -230,7 +230,7 @@ _MAX_INTEGER_DIGITS: Final = 300
 _MAX_SAFE_INTEGER: Final = 2**53
 
 
-class _Refused(Exception):  # noqa: N818
+class _RefusedError(Exception):
     """A bound was passed: reading on would only cost time."""
 
 
@@ -263,20 +263,20 @@ class _Builder:
             self._note("yaml-syntax", after, "a second document begins", "keep one document between the fences")
         return value
 
-    def _note(self, code: str, event: Any, message: str, mend: str | None = None) -> None:
+    def _note(self, code: str, event: Any, message: str, hint: str | None = None) -> None:
         full = len(self.problems) >= MAX_PROBLEMS
         fatal = CODES[code].allows is Standing.UNUSABLE
         if fatal or not full:
-            self.problems.append(problem(code, message, event.start_mark.line + 2, mend))
+            self.problems.append(problem(code, message, event.start_mark.line + 2, hint))
         if fatal and full:
-            raise _Refused
+            raise _RefusedError
 
     def _value(self, event: Any, depth: int) -> Json:
         kind = event.__class__
         self._nodes += 1
         if self._nodes > MAX_NODES:
             self._note("yaml-size", event, f"the frontmatter holds more than {MAX_NODES} values")
-            raise _Refused
+            raise _RefusedError
         if kind is AliasEvent:
             return self._alias(event, depth)
         if event.tag is not None:
@@ -292,7 +292,7 @@ class _Builder:
             value = self._scalar(event) if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text else text
         elif depth >= MAX_DEPTH:
             self._note("yaml-depth", event, f"values are nested more than {MAX_DEPTH} levels deep")
-            raise _Refused
+            raise _RefusedError
         elif kind is MappingStartEvent:
             value = self._mapping(depth)
         else:
@@ -365,10 +365,10 @@ class _Builder:
         self._expansion += expansion
         if self._nodes > MAX_NODES or self._expansion > MAX_EXPANSION:
             self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
-            raise _Refused
+            raise _RefusedError
         if depth + _height(value) > MAX_DEPTH:
             self._note("yaml-depth", event, f"with aliases, values are nested more than {MAX_DEPTH} levels deep")
-            raise _Refused
+            raise _RefusedError
         return value
 
     def _scalar(self, event: Any) -> Json:

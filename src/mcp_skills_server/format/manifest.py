@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.format import versions
-from mcp_skills_server.format.codes import problem
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.versions import NO_VERSION, Version
 from mcp_skills_server.model import Json, Problem
@@ -132,9 +132,9 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
     said = _said(frontmatter, "version")
     version = versions.parse(said) if said is not None else None
     if said is not None and version is None:
-        mend = "write three numbers, as in 1.0.0"
+        hint = "write three numbers, as in 1.0.0"
         told = f"the version {said[:100]!r} is no semantic version"
-        problems.append(problem("manifest-form", told, mend=mend))
+        problems.append(problem("manifest-form", told, hint=hint))
     directory = versions.parse(last.removeprefix("v")) if above else None
     if directory is not None and (not directory.loose or (version and version.key[:3] == directory.key[:3])):
         # Versions lie side by side in directories of their names; the skill is what holds them.
@@ -143,7 +143,7 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
             version = directory
         elif version.key[:3] != directory.key[:3]:
             told = f"it says version {version.text}, and its directory is {directory.text}"
-            problems.append(problem("manifest-disagrees", told, mend="give both the same version"))
+            problems.append(problem("manifest-disagrees", told, hint="give both the same version"))
     namespace = _said(frontmatter, "namespace")
     parts = [*(namespace.split(".") if namespace else above), last]
     name = ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts))) or "skill"
@@ -186,7 +186,7 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     """The table of a `skill.toml` as JSON, None where it cannot be read."""
     if len(raw) > MAX_TOML:
         said = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
-        problems.append(problem("manifest-syntax", said, mend="shorten it"))
+        problems.append(problem("manifest-syntax", said, hint="shorten it"))
         return None
     try:
         text = raw.decode("utf-8-sig")
@@ -202,9 +202,9 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     try:
         return _json(tomllib.loads(text))
     except RecursionError:
-        problems.append(problem("manifest-syntax", "values are nested too deeply", mend=f"nest at most {MAX_DEPTH}"))
-    except _Refused as refused:
-        problems.append(problem("manifest-syntax", str(refused), mend="write it as text, or say less"))
+        problems.append(problem("manifest-syntax", "values are nested too deeply", hint=f"nest at most {MAX_DEPTH}"))
+    except _RefusedError as refused:
+        problems.append(problem("manifest-syntax", str(refused), hint="write it as text, or say less"))
     except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         said = str(error).split(" (at ")[0][:200]
@@ -217,7 +217,7 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     """The table with JSON's values alone.
 
     Raises:
-        _Refused: JSON has no such value, or there are too many.
+        _RefusedError: JSON has no such value, or there are too many.
     """
     count = 0
 
@@ -226,7 +226,7 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         count += 1
         if depth > MAX_DEPTH or count > MAX_NODES:
             said = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
-            raise _Refused(f"{place[:100]}: {said}")
+            raise _RefusedError(f"{place[:100]}: {said}")
         if isinstance(value, dict):
             return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, list):
@@ -234,15 +234,15 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         if hasattr(value, "isoformat"):  # a date or a time
             return value.isoformat()
         if isinstance(value, float) and not math.isfinite(value):
-            raise _Refused(f"{place[:100]}: JSON has no {value}")
+            raise _RefusedError(f"{place[:100]}: JSON has no {value}")
         if isinstance(value, int) and value not in _INTEGERS:
-            raise _Refused(f"{place[:100]}: an integer of more than 64 bits")
+            raise _RefusedError(f"{place[:100]}: an integer of more than 64 bits")
         return value
 
     return {key: convert(value, key[:200], 1) for key, value in table.items()}
 
 
-class _Refused(Exception):  # noqa: N818
+class _RefusedError(Exception):
     """What is wrong with a value."""
 
 
@@ -252,7 +252,7 @@ def _completed(told: dict[str, Json], made: Mapping[str, Json], problems: list[P
     name = fields.setdefault("name", made["name"])
     if "name" not in told:
         said = f"it has no name; {made['name']} is used, after the directory"
-        problems.append(problem("manifest-incomplete", said, mend="add name = ..."))
+        problems.append(problem("manifest-incomplete", said, hint="add name = ..."))
     runs = "entrypoint" in _table(fields.get("runtime"))
     defaults: dict[str, Json] = {
         "version": made["version"],
@@ -265,18 +265,18 @@ def _completed(told: dict[str, Json], made: Mapping[str, Json], problems: list[P
             fields[field] = value
             if field != "namespace":  # the protocol's smallest manifest has none
                 said = f"it has no {field}; {str(value)[:60]!r} is used"
-                problems.append(problem("manifest-incomplete", said, mend=f"add {field} = ..."))
+                problems.append(problem("manifest-incomplete", said, hint=f"add {field} = ..."))
     return fields
 
 
 def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Problem]) -> None:
-    def wrong(code: str, said: str, mend: str) -> None:
-        problems.append(problem(code, said, mend=mend))
+    def wrong(code: str, said: str, hint: str) -> None:
+        problems.append(problem(code, said, hint=hint))
 
     name = fields["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
-        mend = "use letters, digits, '_' and '-', with dots between the parts"
-        wrong("manifest-field", f"the name {str(name)[:100]!r} is not valid", mend)
+        hint = "use letters, digits, '_' and '-', with dots between the parts"
+        wrong("manifest-field", f"the name {str(name)[:100]!r} is not valid", hint)
     version, numbers = fields["version"], 'write three numbers, as in "1.0.0"'
     parsed = versions.parse(version) if isinstance(version, str) else None
     if parsed is None:
@@ -321,7 +321,7 @@ def _compare(told: Mapping[str, Json], frontmatter: Mapping[str, Json], path: st
     version = told.get("version")
     if last is not None and not last.loose and isinstance(version, str) and version != last.text:
         said = f"it says version {version[:100]}, and its directory is {last.text}"
-        problems.append(problem("manifest-disagrees", said, mend="give both the same version"))
+        problems.append(problem("manifest-disagrees", said, hint="give both the same version"))
     if differ:
         said = f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the Skills Protocol"
         problems.append(problem("manifest-disagrees", said))

@@ -22,8 +22,9 @@ def nearest(wanted: str, names: Iterable[str], most: int = 3) -> list[str]:
     """
     pairs = _pairs(wanted)
     scored = ((_likeness(pairs, _pairs(name)), name) for name in names)
-    alike = ((score, name) for score, name in scored if score >= _ALIKE)
-    return [name for _, name in nlargest(most, alike, key=lambda each: each[0])]
+    # A name may itself hold the character that pads the pairs, so that another has the same pairs.
+    alike = ((score, name == wanted, name) for score, name in scored if score >= _ALIKE)
+    return [name for *_, name in nlargest(most, alike, key=lambda each: each[:2])]
 
 
 def _pairs(name: str) -> frozenset[str]:

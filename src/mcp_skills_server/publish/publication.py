@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from mcp_skills_server import codes
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
-from mcp_skills_server.errors import StaleFile
-from mcp_skills_server.format import archive, codes
-from mcp_skills_server.format.archive import ArchiveRefused, UnpackLimits
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
 from mcp_skills_server.publish.spool import SEGMENT, Slot, Spool
 
@@ -36,7 +37,7 @@ _OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class RetentionPolicy:
     """How long artifacts stay that the newest index no longer names.
 
     Attributes:
@@ -120,7 +121,7 @@ class _Picked:
     snapshot: Snapshot
     skills: dict[str, Published]
     left_out: list[tuple[str, str]]
-    stale: list[StaleFile]
+    stale: list[StaleFileError]
 
 
 class Publication:
@@ -142,7 +143,7 @@ class Publication:
         registry: Registry,
         base: str = "",
         *,
-        keeping: Keeping | None = None,
+        keeping: RetentionPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
         segment: int = SEGMENT,
         known: Callable[[Skill], Artifact | None] = lambda _: None,
@@ -152,7 +153,7 @@ class Publication:
         self._known = known
         self._steps = steps
         self._base = base
-        self._keeping = keeping or Keeping()
+        self._keeping = keeping or RetentionPolicy()
         self._clock = clock
         self._lock = threading.Lock()
         self._spool = Spool(segment)
@@ -203,7 +204,7 @@ class Publication:
         picked = self._pick()
         for _ in range(_TRIES - 1):
             for error in picked.stale:
-                self.registry.recover(error)
+                self.registry.rescan(error)
             picked = self._pick() if picked.stale else picked
         self._settled = not picked.stale
         skills = picked.skills
@@ -228,13 +229,13 @@ class Publication:
         snapshot = self.registry.snapshot
         for path in snapshot.paths(Standing.VALID):
             if len(snapshot.named(snapshot.skills[path].name, Standing.VALID)) > 1:
-                self.registry.prove(snapshot.skills[path])  # so that copies can be told from rivals
+                self.registry.hash_files(snapshot.skills[path])  # so that copies can be told from rivals
         choice = wellknown.choose(snapshot)
         picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         for skill in self._steps(choice.skills):
             try:
                 made = self._pack(skill)
-            except StaleFile as error:
+            except StaleFileError as error:
                 picked.stale.append(error)
                 # What was published of it is better than nothing, and is still there, until it holds still.
                 made = self._before(skill) or f"a file cannot be read ({error.reason or 'it does not hold still'})"
@@ -252,14 +253,14 @@ class Publication:
         """The skill packed and set aside, or why it cannot be published.
 
         Raises:
-            StaleFile: a file is not the one that was scanned.
+            StaleFileError: a file is not the one that was scanned.
         """
         known = self._packed.get(skill)
         modes = _modes(skill)
         if known is None or known.modes != modes:
             try:
                 known = _Packed(modes, self._pack_anew(skill, modes))
-            except ArchiveRefused as refused:
+            except ArchiveRefusedError as refused:
                 known = _Packed(modes, str(refused))
             self._packed[skill] = known
         return known.made
@@ -338,7 +339,7 @@ class Publication:
         """
         try:
             return self.registry.read(published.skill.files[path])
-        except StaleFile:
+        except StaleFileError:
             return self.unpacked(published)[path][0]
 
     def unpacked(self, published: Published) -> archive.Files:
@@ -359,7 +360,7 @@ class Publication:
         """Every file that an edition consists of. The indexes come last.
 
         What is read is what was set aside, whatever happens on the disk meanwhile. Of a skill that was `known`, nothing
-        was: to read its artifact raises StaleFile, and so does another file of it that has changed.
+        was: to read its artifact raises StaleFileError, and so does another file of it that has changed.
         """
         for each in edition.skills.values():
             yield Item(each.artifact.path, each.artifact.digest, partial(self._raw, each.artifact.path))
@@ -373,7 +374,7 @@ class Publication:
 
     def _raw(self, path: str) -> bytes:
         if path not in self._slots:
-            raise StaleFile(path)
+            raise StaleFileError(path)
         return self._slots[path].read()
 
     def _file(self, published: Published, path: str) -> bytes:

@@ -178,12 +178,12 @@ def settled(path: str) -> Mark | None:
 
 def is_settled(found: os.stat_result) -> bool:
     """Whether a file was old enough at this stat result for a later write to leave another signature."""
-    return file_from(found, 0, "", time.time_ns()).settled
+    return file_from(found, 0, "", time.time_ns()).mtime_reliable
 
 
 def _mark_of(skill: Skill) -> str:
     """What changes when a file of the skill does, "" while one of them is too young to tell."""
-    if not all(file.settled and file.signature for file in skill.files.values()):
+    if not all(file.mtime_reliable and file.signature for file in skill.files.values()):
         return ""
     told = [(path, file.signature, file.executable) for path, file in skill.files.items()]
     return hashlib.sha256(repr((skill.name, told)).encode("utf-8", "surrogateescape")).hexdigest()

@@ -19,7 +19,7 @@ from typing import Final
 
 from mcp_skills_server.catalog.scan import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
-from mcp_skills_server.errors import StaleFile, UsageError
+from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.folder import STAGING, Folder, above
@@ -268,7 +268,7 @@ class Site:
     def _raw(self, path: str, item: Item) -> bytes:
         try:
             return item.read()
-        except StaleFile:
+        except StaleFileError:
             raise UsageError(f"{printable(path)} changed while it was published; run it again") from None
 
     def _remember(self, edition: Edition, kept: Record) -> None:

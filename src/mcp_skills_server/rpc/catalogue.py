@@ -14,13 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.shelf import join
+from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects.skills_protocol import GUIDE_SKILL
-from mcp_skills_server.errors import StaleFile
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import manifest as manifests
 from mcp_skills_server.format import versions
-from mcp_skills_server.format.codes import problem
 from mcp_skills_server.format.manifest import SKILL_TOML, Findings, Manifest
 from mcp_skills_server.model import SKILL_MD, Json, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.rpc import guide
@@ -124,7 +124,7 @@ class Catalogues:
             last: leave out a skill whose `skill.toml` cannot be read.
 
         Raises:
-            StaleFile: a `skill.toml` changed, unless it is the last try.
+            StaleFileError: a `skill.toml` changed, unless it is the last try.
         """
         with self._lock:
             known = self.known(snapshot)
@@ -159,7 +159,7 @@ class Catalogues:
         file = skill.files.get(SKILL_TOML)
         try:
             raw = None if file is None else self._registry.read(file)
-        except StaleFile as stale:
+        except StaleFileError as stale:
             if not last:
                 raise
             said = f"the file cannot be read ({stale.reason or 'it changed'})"
@@ -168,8 +168,8 @@ class Catalogues:
         return found
 
     def _hidden(self, skill: Skill, said: str) -> Problem:
-        mend = "give it another name or version; until then the Skills Protocol does not serve it"
-        return self._placed(problem("shadowed", said, mend=mend), skill)
+        hint = "give it another name or version; until then the Skills Protocol does not serve it"
+        return self._placed(problem("shadowed", said, hint=hint), skill)
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD

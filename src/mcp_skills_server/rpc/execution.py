@@ -106,7 +106,7 @@ class Executor:
 
         Raises:
             RequestError: an input blob is unknown.
-            StaleFile: a file of the skill changed; scan it again and call again. Nothing was started.
+            StaleFileError: a file of the skill changed; scan it again and call again. Nothing was started.
         """
         entry, language, export = (manifest.runtime.get(name) for name in ("entrypoint", "language", "export"))
         if manifest.fields["kind"] != ACTION or not isinstance(entry, str):
@@ -151,7 +151,7 @@ class Executor:
 
         Raises:
             RequestError: an input blob is unknown, or too many skills are to be mounted.
-            StaleFile: as `run`.
+            StaleFileError: as `run`.
         """
         extension = _EXTENSIONS.get(wish.language, f".{wish.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:

@@ -1,7 +1,7 @@
 """The eight methods of the Skills Protocol, each a function of its params (SP-21).
 
 Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path
-(SP-13, SP-14). Absent and forbidden are told in the same words. One call sees one snapshot.
+(SP-13, SP-14). AbsentError and forbidden are told in the same words. One call sees one snapshot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from anyio import to_thread
 from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
-from mcp_skills_server.errors import RequestError, StaleFile, clipped
+from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import media, versions
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
@@ -105,7 +105,7 @@ class Methods:
             raise
         except RequestError as error:
             raise CallError(str(error)) from None
-        except StaleFile:
+        except StaleFileError:
             about = {
                 name: clipped(params[name]) for name in ("name", "version", "path") if isinstance(params.get(name), str)
             }

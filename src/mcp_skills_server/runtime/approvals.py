@@ -48,7 +48,7 @@ def digest_over(registry: Registry, skill: Skill) -> str:
     """One digest over all files of a skill: their paths and bytes.
 
     Raises:
-        StaleFile: a file changed or cannot be read.
+        StaleFileError: a file changed or cannot be read.
     """
     whole = hashlib.sha256()
     for path, file in sorted(skill.files.items()):

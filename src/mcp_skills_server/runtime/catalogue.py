@@ -15,9 +15,9 @@ from typing import Final
 from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import runtime, sep2076
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer
-from mcp_skills_server.format import hidden
+from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
 
@@ -182,7 +182,7 @@ class Catalogue:
 
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
     """What a skill is called where a model loads it."""
-    return sep2076.name_of(skill, snapshot, Standing.LENIENT)
+    return identity.name_of(skill, snapshot, Standing.LENIENT)
 
 
 def _offered(skills: Mapping[str, Skill]) -> set[str]:

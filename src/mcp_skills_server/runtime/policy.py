@@ -73,7 +73,7 @@ class Policy:
 
         Raises:
             RequestError: they may not. The message says what the operator can do.
-            StaleFile: a file changed.
+            StaleFileError: a file changed.
         """
         for skill in skills:
             if skill.origin is not None:

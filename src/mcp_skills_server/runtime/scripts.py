@@ -24,7 +24,7 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.errors import RequestError, StaleFile
+from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill, SkillFile, printable
 from mcp_skills_server.runtime import sandbox
 from mcp_skills_server.runtime.advice import advice
@@ -135,7 +135,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _RunRequest:
     """What a client asked for, checked.
 
     Attributes:
@@ -243,11 +243,11 @@ class Scripts:
 
         Raises:
             RequestError: the call must be mended, or be tried again later; the message says how.
-            StaleFile: a file of the skill changed; scan it again and call again. The script was not started.
+            StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
         """
         name = directory or skill.name
         within = name if _DIRECTORY_NAME.fullmatch(name) else "skill"
-        wish = _Wish(
+        wish = _RunRequest(
             {within: skill},
             within,
             path,
@@ -288,17 +288,17 @@ class Scripts:
 
         Raises:
             RequestError: as for `run`; or a name is none for a directory.
-            StaleFile: as for `run`.
+            StaleFileError: as for `run`.
         """
         for name in skills:
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
         timeout_s = self._checked_timeout(timeout_s)
-        wish = _Wish(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
+        wish = _RunRequest(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
         return await self._run(wish, workspace, None)
 
     async def _run(
-        self, wish: _Wish, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
+        self, wish: _RunRequest, workspace: Workspace, progress: Callable[[float], Awaitable[None]] | None
     ) -> Outcome:
         # SP-30: this process was not root when it chose to have no sandbox.
         if self._sandbox is None and sandbox.is_off_forbidden():
@@ -313,7 +313,7 @@ class Scripts:
                 await to_thread.run_sync(workspace.enter)
             try:
                 ended, why = await self._execute(wish, workspace, place, progress)
-            except StaleFile:
+            except StaleFileError:
                 raise
             except OSError as error:
                 said = f"{printable(wish.path)} could not be started: {error.strerror or error}"
@@ -328,7 +328,7 @@ class Scripts:
 
     async def _execute(
         self,
-        wish: _Wish,
+        wish: _RunRequest,
         workspace: Workspace,
         place: str,
         progress: Callable[[float], Awaitable[None]] | None,
@@ -357,7 +357,7 @@ class Scripts:
             )
         return ended, why
 
-    def _prepare(self, wish: _Wish, workspace: Workspace, place: str) -> Command:
+    def _prepare(self, wish: _RunRequest, workspace: Workspace, place: str) -> Command:
         """Everything that touches the disk before the start."""
         interpreter = self._interpreter(wish)
         workdir = workspace.prepare(wish.workdir)
@@ -395,7 +395,7 @@ class Scripts:
         words, calls = (None, None) if box is None else (box.words, box.calls)
         return Command(argv, {**own, **wish.env}, workdir, self._limits(wish.timeout_s), words, calls)
 
-    def _interpreter(self, wish: _Wish) -> Interpreter:
+    def _interpreter(self, wish: _RunRequest) -> Interpreter:
         if self._interpreters.maps(wish.path):
             return self._interpreters.by_extension(wish.path)
         file = wish.file
@@ -427,7 +427,7 @@ class Scripts:
         discard(place)
         return left, workspace.leave(self._settings.workspace_bytes)
 
-    def _outcome(self, wish: _Wish, ended: Ended, why: str | None, *, emptied: bool) -> Outcome:
+    def _outcome(self, wish: _RunRequest, ended: Ended, why: str | None, *, emptied: bool) -> Outcome:
         remarks, most = "", f"more than {self._settings.workspace_bytes:,} bytes"
         if ended.timed_out:
             remarks += _line(f"the script was ended after its time limit of {wish.timeout_s:g} s")

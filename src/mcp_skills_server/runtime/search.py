@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from weakref import finalize
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import sep2076
+from mcp_skills_server.format import identity
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.model import Skill, Snapshot, Standing
 
@@ -211,7 +211,7 @@ def _words(text: str) -> list[str]:
 
 def _texts(skill: Skill) -> Texts:
     """What is indexed of a skill, in the order of the weights. Always the same of the same skill."""
-    title = sep2076.title(skill) or ""
+    title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
     told = (skill.name, title, tags, skill.description, headings, skill.path)

@@ -18,10 +18,10 @@ import anyio
 
 from mcp_skills_server.catalog.answer import answer, body, in_turn, read
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import runtime, sep2076
+from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Result
-from mcp_skills_server.errors import RequestError, StaleFile
-from mcp_skills_server.format import media, uris
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format import identity, media, uris
 from mcp_skills_server.format.portions import MOST_BYTES, portion, weight
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import SCHEME, uri
@@ -104,8 +104,8 @@ class Runtime:
                 name_of(skill, snapshot),
                 skill,
                 self.catalogue.location(skill),
-                title=sep2076.title(skill),
-                version=sep2076.version(skill.frontmatter),
+                title=identity.title(skill),
+                version=identity.version(skill.frontmatter),
                 tags=tags_of(skill.frontmatter),
             )
             for skill in skills
@@ -121,7 +121,7 @@ class Runtime:
         if located is not None:
             return located
         try:
-            return sep2076.find(snapshot, wanted, Standing.LENIENT)
+            return identity.find(snapshot, wanted, Standing.LENIENT)
         except RequestError as error:
             if snapshot.named(wanted, Standing.LENIENT):
                 raise  # it names them all
@@ -232,7 +232,7 @@ class Session:
             return await _CALLS[tool](self, given, _Manner(progress, once))
         except RequestError as error:
             return runtime.failure(str(error))
-        except StaleFile:
+        except StaleFileError:
             return runtime.failure("A file of the skill is being changed or cannot be read; try again in a moment")
         finally:
             self.calls -= 1
@@ -450,7 +450,7 @@ class Session:
 
         if not current():
             async with self._changing:
-                with suppress(StaleFile):
+                with suppress(StaleFileError):
                     self._active = await answer(self._registry, ask)
 
     def _receipt(self, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None) -> Result:

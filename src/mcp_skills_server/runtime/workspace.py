@@ -183,7 +183,7 @@ def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> N
     """Write the files of a skill into a new directory, read-only; the script and what was executable can be executed.
 
     Raises:
-        StaleFile: a file is not the one that was scanned any more.
+        StaleFileError: a file is not the one that was scanned any more.
         OSError: the disk does not do its part.
     """
     os.makedirs(top, 0o700)

@@ -29,7 +29,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime, sep2076, sep2640
 from mcp_skills_server.dialects.prompts import LIST_CHANGED as PROMPTS_CHANGED
-from mcp_skills_server.errors import REPEATS, NotServed, RequestError
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.session import Runtime
@@ -207,7 +208,7 @@ def attach(
     lowlevel = cast("Server[Any]", getattr(server, "_lowlevel_server", server))
     watcher = Watcher(registry) if watch is True else watch or None
     attachment = Attachment(registry, settings or Settings(), watcher, runtime)
-    joint = _Joint(lowlevel, attachment)
+    joint = _MergedHandlers(lowlevel, attachment)
     joint.add_handlers()
     lowlevel.middleware.append(joint.middleware)
     inner = lowlevel.lifespan
@@ -221,7 +222,7 @@ def attach(
     return attachment
 
 
-class _Joint:
+class _MergedHandlers:
     """Where our handlers meet those that a server has already."""
 
     def __init__(self, server: Server[Any], attachment: Attachment) -> None:
@@ -277,7 +278,7 @@ class _Joint:
             return _declaring(result, self._attachment.settings, said)
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
-            self._attachment.notifier.welcome(ctx.session)
+            self._attachment.notifier.add_legacy_client(ctx.session)
         return result
 
     def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
@@ -365,7 +366,7 @@ class _Joint:
         await self._attachment.ready()
         canonical = handlers.canonical(self._attachment.registry, self._attachment.settings, params.uri)
         if canonical is None:
-            raise NotServed(params.uri)
+            raise NotServedError(params.uri)
         self._attachment.notifier.watch(ctx.session, canonical, counted(_scope(ctx)))
         return types.EmptyResult()
 
@@ -387,13 +388,13 @@ class _Joint:
         uri = event.uri if isinstance(event, ResourceUpdated) else None
         self._attachment.notifier.relay((notification.method, uri))
 
-    async def _served(self, ctx: Context) -> sep2076.Served:
+    async def _served(self, ctx: Context) -> Served:
         """What the server has beside skills, by name (S76-9...11)."""
         attachment = self._attachment
         tools, names = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
         if attachment.settings.tools:
             tools |= {str(each["name"]) for each in attachment.tools.definitions()}
-        return sep2076.Served(
+        return Served(
             tools=tools,
             prompts=prompts.Names(attachment.registry, attachment.settings, names)
             if attachment.settings.prompts
@@ -466,7 +467,7 @@ def _guarded(call: Call) -> Call:
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
             return await call(ctx, params)
-        except NotServed as error:
+        except NotServedError as error:
             modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
             code = types.INVALID_PARAMS if modern else _LEGACY_NOT_FOUND
             raise MCPError(code=code, message=str(error), data={"uri": error.uri}) from None

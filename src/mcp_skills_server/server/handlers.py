@@ -18,8 +18,9 @@ from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
-from mcp_skills_server.errors import REPEATS, NotServed, RequestError, StaleFile, clipped
-from mcp_skills_server.format import uris
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, StaleFileError, clipped
+from mcp_skills_server.format import arguments, identity, uris
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
@@ -36,8 +37,8 @@ _UNION: Final = "union"
 _DIRECTORY: Final = "directory"
 
 
-async def _nothing_else() -> sep2076.Served:
-    return sep2076.Served()
+async def _nothing_else() -> Served:
+    return Served()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Caller:
 
     modern: bool
     declares_skills: bool
-    served: Callable[[], Awaitable[sep2076.Served]] = _nothing_else
+    served: Callable[[], Awaitable[Served]] = _nothing_else
     owner: str | None = None
     counted: Owner = None
     connection: object | None = None
@@ -110,7 +111,7 @@ async def list_skills(registry: Registry, settings: Settings, caller: Caller, pa
         for skill in page:
             try:
                 entries.append(await _whole(registry, entry, snapshot, skill, last=last_try))
-            except StaleFile as stale:
+            except StaleFileError as stale:
                 if not last_try:
                     raise
                 logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
@@ -144,12 +145,12 @@ async def get_skill(registry: Registry, settings: Settings, caller: Caller, para
             return _framed(settings, sep2640.one(await _whole(registry, entry, snapshot, skill, last=last_try)))
 
         return await _answer_or_refuse(registry, by_its_uri, target)
-    given = arguments(params)
+    given = given_arguments(params)
 
     async def by_name(snapshot: Snapshot, last_try: bool) -> Result:
-        skill = sep2076.find(snapshot, target, settings.least)
+        skill = identity.find(snapshot, target, settings.least)
         body = await read_body(registry, skill, last=last_try)
-        text = sep2076.fill_in(body.text, sep2076.arguments(skill.frontmatter), given, target)
+        text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
         served = await _served(caller, skill)
         return sep2076.definition(skill, snapshot, served, settings.least, instructions=text, linked=body.linked)
 
@@ -174,14 +175,14 @@ async def read_resource(registry: Registry, settings: Settings, caller: Caller, 
     """`resources/read`: the exact bytes of a file of a served skill (S76-12, S40-30, MCP-17, MCP-55).
 
     Raises:
-        NotServed: there is no such file, or it is not for everybody.
+        NotServedError: there is no such file, or it is not for everybody.
     """
     target = str(params["uri"])
 
     async def ask(snapshot: Snapshot, last_try: bool) -> Result:
         found = uris.find(snapshot, target, settings.least)
         if found is None:
-            raise NotServed(target)
+            raise NotServedError(target)
         skill, path = found
         file = skill.files[path]
         async with in_turn(file.size, caller.counted):
@@ -190,9 +191,9 @@ async def read_resource(registry: Registry, settings: Settings, caller: Caller, 
 
     try:
         return await answer(registry, ask)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         logger.warning("cannot be read: %s", stale, extra=REPEATS)
-        raise NotServed(target) from None
+        raise NotServedError(target) from None
 
 
 async def read_directory(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
@@ -213,7 +214,7 @@ async def read_directory(registry: Registry, settings: Settings, _: Caller, para
     out: list[Json] = []
     for name in page:
         found = children[name]
-        title = sep2076.title(found[0]) if found else None
+        title = identity.title(found[0]) if found else None
         out.append(resources.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
     return resources.listing(out, cursors.encode(kind, more), settings.ttl_ms)
 
@@ -282,7 +283,7 @@ def notices(changes: Changes, settings: Settings) -> list[tuple[str, str | None]
 
 
 def _descriptor(skill: Skill) -> dict[str, Json]:
-    return resources.descriptor(skill, sep2076.title(skill))
+    return resources.descriptor(skill, identity.title(skill))
 
 
 async def _whole(
@@ -296,11 +297,11 @@ async def _whole(
     """The entry of a skill; on the last try that of its last whole state, where a file of it is being rewritten.
 
     Raises:
-        StaleFile: a file changed since its scan, or cannot be read.
+        StaleFileError: a file changed since its scan, or cannot be read.
     """
     try:
         return await entry(snapshot, skill)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         before = registry.last_proved(skill) if last and stale.in_motion else None
         if before is None:
             raise
@@ -314,7 +315,7 @@ def _entry_maker(
     pure = settings.dialect == sep2640.NAME or caller.declares_skills
 
     async def classic(snapshot: Snapshot, skill: Skill) -> dict[str, Json]:
-        name = sep2076.name_of(skill, snapshot, settings.least)
+        name = identity.name_of(skill, snapshot, settings.least)
         entry: dict[str, Json] | None = skill.memo.get(sep2076.NAME)
         if entry is None or entry["name"] != name or _DEPENDENCIES in skill.frontmatter:
             served = await _served(caller, skill)
@@ -343,14 +344,14 @@ def _entry_maker(
     return entry
 
 
-async def _served(caller: Caller, skill: Skill) -> sep2076.Served:
+async def _served(caller: Caller, skill: Skill) -> Served:
     """What else is served, which only a skill with dependencies needs to know."""
-    return await caller.served() if _DEPENDENCIES in skill.frontmatter else sep2076.Served()
+    return await caller.served() if _DEPENDENCIES in skill.frontmatter else Served()
 
 
 def _prove(registry: Registry, skills: list[Skill]) -> None:
     for skill in skills:
-        registry.prove(skill)
+        registry.hash_files(skill)
 
 
 def _is_proved(skill: Skill) -> bool:
@@ -370,12 +371,12 @@ async def _answer_or_refuse(
 ) -> Result:
     try:
         return await answer(registry, ask)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read") from None
 
 
-def arguments(params: Params) -> Mapping[str, Any]:
+def given_arguments(params: Params) -> Mapping[str, Any]:
     """What a request gives for the arguments of a skill.
 
     Raises:

@@ -50,14 +50,14 @@ class Mailbox:
 
     def __init__(self, wants: Callable[[Notice], bool]) -> None:
         self._wants = wants
-        self._owed: dict[Notice, None] = {}
+        self._pending: dict[Notice, None] = {}
         self._changed = anyio.Event()
         self._closed = False
 
     def put(self, notices: Iterable[Notice]) -> None:
         """Owe the client those of the notices that it wants."""
         if not self._closed:
-            self._owed |= dict.fromkeys(notice for notice in notices if self._wants(notice))
+            self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
             self._changed.set()
 
     def close(self) -> None:
@@ -67,14 +67,14 @@ class Mailbox:
 
     async def take(self) -> Notice | None:
         """The next notice, or None when there will be no more."""
-        while not self._owed:
+        while not self._pending:
             if self._closed:
                 return None
             self._changed = anyio.Event()
             await self._changed.wait()
         # Out of the box before it is sent: what changes during a slow send is news again.
-        notice = next(iter(self._owed))
-        del self._owed[notice]
+        notice = next(iter(self._pending))
+        del self._pending[notice]
         return notice
 
 
@@ -130,7 +130,7 @@ class Notifier:
         for mailbox in list(self._streams):
             mailbox.close()
 
-    def welcome(self, session: ServerSession) -> None:
+    def add_legacy_client(self, session: ServerSession) -> None:
         """A legacy client is ready to be told (S76-13)."""
         if self._tasks is not None:
             client = self._client(session)

@@ -16,11 +16,13 @@ from typing import Any, Final
 from mcp_skills_server.catalog.answer import answer, body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.errors import REPEATS, RequestError, StaleFile, clipped, listed
+from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped, listed
+from mcp_skills_server.format import arguments, identity
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
 from mcp_skills_server.server import cursors
-from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, arguments
+from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, given_arguments
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +51,20 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
     target = params.get("name")
     if not isinstance(target, str):
         raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
-    given = arguments(params)
+    given = given_arguments(params)
 
     async def ask(snapshot: Snapshot, last: bool) -> Result:
         skill = _find(snapshot, settings, target)
-        name = sep2076.name_of(skill, snapshot, prompts.LEAST)
+        name = identity.name_of(skill, snapshot, prompts.LEAST)
         declared = _declared(skill)
         read = await body(registry, skill, last=last)
         words = ""
         if _is_free(skill):
-            words = sep2076.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
+            words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
             text = prompts.put_in(read.text, words, name)
             words = "" if text != read.text else words  # said where the author wants it said
         else:
-            text = sep2076.fill_in(read.text, declared, given, name)
+            text = arguments.fill_in(read.text, declared, given, name)
         said = prompts.instructions(skill, name, text, words)
         files = sep2076.files(skill, read.linked)[: len(read.linked)]
         linked = [each for each in files if isinstance(each, dict)]
@@ -70,7 +72,7 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
 
     try:
         return await answer(registry, ask)
-    except StaleFile as stale:
+    except StaleFileError as stale:
         logger.warning("cannot be read: %s", stale, extra=REPEATS)
         raise RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read") from None
 
@@ -114,7 +116,7 @@ class Names:
             return isinstance(name, str)
         snapshot = self.registry.snapshot
         skill = _known(snapshot, self.settings, name)
-        return skill is not None and sep2076.name_of(skill, snapshot, prompts.LEAST) == name
+        return skill is not None and identity.name_of(skill, snapshot, prompts.LEAST) == name
 
 
 def is_prompt(reference: Any) -> bool:
@@ -130,17 +132,17 @@ def changed(changes: Changes, settings: Settings) -> bool:
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:
-    return prompts.descriptor(skill, sep2076.entry(skill, snapshot, sep2076.Served(), prompts.LEAST))
+    return prompts.descriptor(skill, sep2076.entry(skill, snapshot, Served(), prompts.LEAST))
 
 
 def _is_free(skill: Skill) -> bool:
-    return not sep2076.arguments(skill.frontmatter) and prompts.free_argument(skill) is not None
+    return not arguments.declared(skill.frontmatter) and prompts.free_argument(skill) is not None
 
 
 def _declared(skill: Skill) -> list[dict[str, Json]]:
     """The arguments of the prompt: the author's, else the one that the hint stands for."""
     free = prompts.free_argument(skill)
-    return sep2076.arguments(skill.frontmatter) or ([] if free is None else [free])
+    return arguments.declared(skill.frontmatter) or ([] if free is None else [free])
 
 
 def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Iterator[Skill]:
@@ -154,7 +156,7 @@ def _offered(snapshot: Snapshot, settings: Settings, after: str | None) -> Itera
 
 def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
     """The skill of this name or skill path, if it is a prompt. One look-up: hosts and `dependencies` ask for many."""
-    skill = sep2076.known(snapshot, name, prompts.LEAST)
+    skill = identity.known(snapshot, name, prompts.LEAST)
     return skill if skill is not None and prompts.is_offered(skill, settings.prompt_choice) else None
 
 
@@ -170,6 +172,6 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
     alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
     offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
     told = list(islice(offered or _offered(snapshot, settings, None), _MOST_TOLD + 1))
-    known = [sep2076.name_of(each, snapshot, prompts.LEAST) for each in told[:_MOST_TOLD]]
+    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in told[:_MOST_TOLD]]
     more = " and more" if len(told) > _MOST_TOLD else ""
     raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

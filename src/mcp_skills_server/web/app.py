@@ -31,7 +31,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from mcp_skills_server.publish.publication import GRACE_S, Keeping, Publication
+from mcp_skills_server.publish.publication import GRACE_S, Publication, RetentionPolicy
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.session import Runtime
@@ -45,12 +45,12 @@ from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
 from mcp_skills_server.web.messages import Judged
-from mcp_skills_server.web.patience import patient
+from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
-    from mcp_skills_server.fetch.supply import SiteState
+    from mcp_skills_server.sources.supply import SiteState
 
 logger = logging.getLogger(__name__)
 
@@ -186,7 +186,7 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
 def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
-        Publication(runtime.registry, keeping=Keeping(seconds=http.publish_grace)),
+        Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
         shared=not policy.tokens or bool(policy.open_below),
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
@@ -220,7 +220,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
     config = uvicorn.Config(
         quiet,
-        http=patient(http.request_timeout, places),
+        http=protocol_with_timeouts(http.request_timeout, places),
         ws="none",
         log_config=None,
         access_log=False,

@@ -51,7 +51,7 @@ _Headers = list[tuple[bytes, bytes]]
 _Read = Callable[[int, int], Awaitable[bytes]]
 
 
-class _NotReady(Exception):  # noqa: N818
+class _NotReadyError(Exception):
     """There is no edition yet, and it would take too long to wait for one."""
 
 
@@ -101,7 +101,7 @@ class Discovery:
             return
         try:
             found = await self._find(scope["path"])
-        except _NotReady:
+        except _NotReadyError:
             await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
             return
         if found is None:
@@ -155,7 +155,7 @@ class Discovery:
         """The edition of this moment.
 
         Raises:
-            _NotReady: there is none yet.
+            _NotReadyError: there is none yet.
         """
         edition = self.publication.current
         if edition is not None:
@@ -167,17 +167,17 @@ class Discovery:
                     edition = await to_thread.run_sync(self._make, abandon_on_cancel=True)
                     self._tell(edition)
                 return edition
-        raise _NotReady
+        raise _NotReadyError
 
     def _make(self) -> Edition:
         if not self.publication.registry.loaded.wait(_PATIENCE_S):
-            raise _NotReady
+            raise _NotReadyError
         try:
             return self.publication.edition()
         except OSError as error:
             logger.error("artifacts cannot be set aside (%s); TMPDIR names another folder for them", error)
             if self.publication.latest is None:
-                raise _NotReady from None
+                raise _NotReadyError from None
             return self.publication.latest
 
     def _tell(self, edition: Edition) -> None:

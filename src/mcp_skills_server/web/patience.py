@@ -50,7 +50,7 @@ def _unread(transport: asyncio.Transport) -> int:
     return waiting
 
 
-def patient(seconds: float, places: Places) -> type[asyncio.Protocol]:
+def protocol_with_timeouts(seconds: float, places: Places) -> type[asyncio.Protocol]:
     """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long."""
     told = Counted(logger.info)
     unread = Unread(Counted(logger.warning))

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from mcp_skills_server.catalog.registry import Registry
 
 if TYPE_CHECKING:
-    from mcp_skills_server.fetch.supply import SiteState
+    from mcp_skills_server.sources.supply import SiteState
 
 
 def routes(registry: Registry, sites: Callable[[], Sequence[SiteState]]) -> list[Route]:

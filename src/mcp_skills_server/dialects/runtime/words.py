@@ -121,7 +121,7 @@ def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
     """Whether what a model is told of the skills may differ once these took the place of those."""
 
     def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
-        # A hidden skill counts with its name: another skill of that name goes by its path (`sep2076.name_of`).
+        # A hidden skill counts with its name: another skill of that name goes by its path (`identity.name_of`).
         usable = ((path, each) for path, each in skills.items() if is_usable(each))
         return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
 

@@ -14,9 +14,9 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch import keep
-from mcp_skills_server.fetch.keep import Record, Source, State, Store, Withheld
 from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources import keep
+from mcp_skills_server.sources.keep import ConflictError, Record, Source, State, Store
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -103,7 +103,7 @@ def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
         skill.rename(tmp_path / "elsewhere" / "a")
         skill.write_bytes(b"mine")
     assert state(tmp_path) is State.EDITED
-    with pytest.raises(Withheld, match="it was edited there"):
+    with pytest.raises(ConflictError, match="it was edited there"):
         put(tmp_path, MORE)
     assert state(tmp_path) is State.EDITED
     assert put(tmp_path, MORE, force=True)
@@ -136,9 +136,9 @@ def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> Non
         here.symlink_to(other if kind == "link" else "nowhere")
     before = here.lstat()
     for force in (False, True):
-        with pytest.raises(Withheld, match="not fetched"):
+        with pytest.raises(ConflictError, match="not fetched"):
             put(place, force=force)
-    with keep.opened(place) as store, pytest.raises(Withheld):
+    with keep.opened(place) as store, pytest.raises(ConflictError):
         store.remove("a", force=True)
     assert here.lstat().st_ino == before.st_ino
     if kind in {"directory", "link"}:
@@ -148,7 +148,7 @@ def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> Non
 def test_a_skill_of_another_source_stays(tmp_path: Path) -> None:
     put(tmp_path)
     for force in (False, True):
-        with pytest.raises(Withheld, match=r"fetched from https://example\.com/"):
+        with pytest.raises(ConflictError, match=r"fetched from https://example\.com/"):
             put(tmp_path, MORE, source="https://other.example/i.json", force=force)
     assert state(tmp_path) is State.KEPT
 
@@ -170,7 +170,7 @@ def test_removing_takes_the_record_too(tmp_path: Path) -> None:
     put(tmp_path)
     (tmp_path / "a" / "SKILL.md").write_bytes(b"mine")
     with keep.opened(tmp_path) as store:
-        with pytest.raises(Withheld):
+        with pytest.raises(ConflictError):
             store.remove("a")
         store.remove("a", force=True)
     assert os.listdir(tmp_path) == [".mcp-skills"]
@@ -240,7 +240,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> Non
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    code = f"from mcp_skills_server.fetch import keep\nwith keep.opened({str(tmp_path)!r}): pass"
+    code = f"from mcp_skills_server.sources import keep\nwith keep.opened({str(tmp_path)!r}): pass"
     with keep.opened(tmp_path):
         with pytest.raises(UsageError, match="another process fetches into"), keep.opened(tmp_path):
             pass

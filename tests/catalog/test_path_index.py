@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.catalog.shelf import Shelf, outermost, touched
+from mcp_skills_server.catalog.path_index import PathIndex, outermost, touched
 
 
-def shelf(*directories: str) -> Shelf:
-    out = Shelf()
+def shelf(*directories: str) -> PathIndex:
+    out = PathIndex()
     blank: Any = None
     out.replace((), dict.fromkeys(directories, blank))
     return out

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fetch.publishers import Asked, Publisher, Route, answer, skill_md
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
+from sources.publishers import Asked, Publisher, Route, answer, skill_md
 from wire import COMMAND, DEADLINE
 
 SKILLS = 12

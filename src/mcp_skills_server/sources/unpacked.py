@@ -17,7 +17,7 @@ from typing import Final
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Unpacked:
         atexit.register(self.close)
         try:
             self._unpack()
-        except (OSError, ArchiveRefused) as error:
+        except (OSError, ArchiveRefusedError) as error:
             self.close()
             raise UsageError(f"{path}: cannot be unpacked ({_why(error)}); give another archive or a folder") from None
 
@@ -59,7 +59,7 @@ class Unpacked:
         """Unpack it anew if it changed. What is wrong with it is told in the log, once."""
         try:
             self._unpack()
-        except (OSError, ArchiveRefused) as error:
+        except (OSError, ArchiveRefusedError) as error:
             logger.warning("%s: cannot be unpacked (%s); serving what it held before", self._path, _why(error))
 
     def close(self) -> None:
@@ -112,5 +112,5 @@ def _write(tree: Path, files: Files) -> None:
         file.chmod(0o755 if executable else 0o644)
 
 
-def _why(error: OSError | ArchiveRefused) -> str:
+def _why(error: OSError | ArchiveRefusedError) -> str:
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

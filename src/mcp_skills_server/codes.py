@@ -1,4 +1,4 @@
-"""Every Problem code there is: one row says how bad it is, what it does to the skill, and how to mend it.
+"""Every Problem code there is: one row says how bad it is, what it does to the skill, and what to do about it.
 
 The rows are data for `validate`, for the documentation and for the fixtures under `fixtures/broken/`, which hold one
 bundle for each code. The words that name the particular mistake are added where it is found.
@@ -20,29 +20,29 @@ class Code:
         severity: "error" or "warning".
         allows: the best standing that a skill with this problem can have.
         cites: the requirement behind it, or "" for our own advice.
-        mend: what to do.
+        hint: what to do.
     """
 
     severity: Severity
     allows: Standing
     cites: str
-    mend: str
+    hint: str
 
 
-def _fatal(cites: str, mend: str) -> Code:
-    return Code("error", Standing.UNUSABLE, cites, mend)
+def _fatal(cites: str, hint: str) -> Code:
+    return Code("error", Standing.UNUSABLE, cites, hint)
 
 
-def _unlisted(cites: str, mend: str) -> Code:
-    return Code("error", Standing.LENIENT, cites, mend)
+def _unlisted(cites: str, hint: str) -> Code:
+    return Code("error", Standing.LENIENT, cites, hint)
 
 
-def _error(cites: str, mend: str) -> Code:
-    return Code("error", Standing.VALID, cites, mend)
+def _error(cites: str, hint: str) -> Code:
+    return Code("error", Standing.VALID, cites, hint)
 
 
-def _warning(cites: str, mend: str) -> Code:
-    return Code("warning", Standing.VALID, cites, mend)
+def _warning(cites: str, hint: str) -> Code:
+    return Code("warning", Standing.VALID, cites, hint)
 
 
 CODES: dict[str, Code] = {
@@ -58,7 +58,7 @@ CODES: dict[str, Code] = {
     ),
     "frontmatter-unclosed": _fatal("AS-2", "end the frontmatter with a line that is exactly '---'"),
     "frontmatter-not-mapping": _fatal("AS-2", "write the frontmatter as 'key: value' lines"),
-    "yaml-syntax": _fatal("AS-2", "mend the YAML of this line"),
+    "yaml-syntax": _fatal("AS-2", "correct the YAML of this line"),
     "yaml-duplicate-key": _fatal("S40-13", "keep one of the two"),
     "yaml-tag": _fatal("S40-13", "remove the tag and write a plain or quoted value"),
     "yaml-alias": _fatal("S40-13", "write the values out instead of repeating aliases"),
@@ -84,7 +84,7 @@ CODES: dict[str, Code] = {
     "allowed-tools-type": _unlisted("AS-14", "write one string with the tools separated by spaces"),
     "file-name-backslash": _unlisted("S40-17", "rename the file; clients take a backslash for a separator"),
     # Nothing that MCP looks at: without a sound skill.toml the Skills Protocol does not serve the skill.
-    "manifest-syntax": _error("SP-24", "mend the TOML of this line"),
+    "manifest-syntax": _error("SP-24", "correct the TOML of this line"),
     "manifest-field": _error("SP-24", "write the field as docs/skills-protocol.md shows it"),
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
     # It can be read, but not by every reader of YAML, and clients compare what they read.
@@ -111,7 +111,7 @@ CODES: dict[str, Code] = {
     "placeholder": _warning("AS-9", "write what the skill does in place of it"),
     "body-empty": _warning("AS-2", "write the instructions below the frontmatter"),
     "body-long": _warning("AS-16", "move detail into files under references/"),
-    "reference-missing": _warning("AS-17", "add the file or mend the link"),
+    "reference-missing": _warning("AS-17", "add the file or correct the link"),
     "reference-deep": _warning("AS-17", "keep files that the body refers to one level below the skill"),
     "dependency-unresolved": _warning("S76-9", "name only what the same server serves"),
     "manifest-incomplete": _warning("SP-24", "add the field to skill.toml"),
@@ -129,10 +129,10 @@ CODES: dict[str, Code] = {
 }
 
 
-def problem(code: str, message: str, line: int | None = None, mend: str | None = None) -> Problem:
-    """A Problem of this code. `mend` replaces the row's advice where the case allows a better one."""
+def problem(code: str, message: str, line: int | None = None, hint: str | None = None) -> Problem:
+    """A Problem of this code. hint replaces the row's advice where the case allows a better one."""
     row = CODES[code]
-    return Problem(code, row.severity, message, row.mend if mend is None else mend, line)
+    return Problem(code, row.severity, message, row.hint if hint is None else hint, line)
 
 
 def standing(problems: Iterable[Problem]) -> Standing:

@@ -17,7 +17,18 @@ from typing import Any
 import anyio
 import pytest
 
-from fetch.publishers import (
+from format.archives import HOSTILE
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources import keep
+from mcp_skills_server.sources.download import Bounds, OriginPolicy
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.keep import ConflictError
+from mcp_skills_server.sources.refresh import Limits, Report, Settings, look, refresh
+from sources.publishers import (
     INDEX,
     Asked,
     Publisher,
@@ -30,19 +41,8 @@ from fetch.publishers import (
     skill_md,
     then_close,
 )
-from format.archives import HOSTILE
-from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefused
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch import keep
-from mcp_skills_server.fetch.download import Bounds, Trust
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
-from mcp_skills_server.fetch.keep import Withheld
-from mcp_skills_server.fetch.refresh import Limits, Report, Settings, look, refresh
-from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import Files
 
-LOCAL = Settings(trust=Trust(private=True), bounds=Bounds(read_s=5, download_s=10))
+LOCAL = Settings(trust=OriginPolicy(private=True), bounds=Bounds(read_s=5, download_s=10))
 QUICK = replace(LOCAL, bounds=Bounds(read_s=0.3, download_s=0.5))
 FILES: Files = {
     "SKILL.md": (skill_md("packed"), False),
@@ -354,21 +354,21 @@ def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, pl
 @pytest.mark.parametrize(
     ("route", "kind", "said"),
     [
-        (answer(b"{"), IndexRefused, "is not JSON"),
-        (answer(b"[]"), IndexRefused, "no object"),
-        (answer(b'{"skills": 7}'), IndexRefused, "no list 'skills'"),
-        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefused, "has 100000 entries, at most 20000"),
-        (answer(b"", length=(16 << 20) + 1), Unacceptable, "at most 16777216 are taken"),
-        (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefused, "came compressed"),
-        (answer(b"", 401), Unacceptable, "--token-env"),
-        (answer(b"", 403), Unacceptable, "asks for permission"),
-        (answer(b"", 429), Unreachable, "does not answer now"),
-        (answer(b"", 500), Unreachable, "does not answer now"),
-        (answer(b"", 503), Unreachable, "does not answer now"),
-        (redirect(INDEX), Unacceptable, "redirects"),
-        (redirect("file:///etc/passwd"), Unacceptable, "no http or https URL"),
-        (redirect("http://10.0.0.1/"), Unacceptable, "another origin"),
-        (then_close(answer(b"{", length=10)), Unreachable, "broke off"),
+        (answer(b"{"), IndexRefusedError, "is not JSON"),
+        (answer(b"[]"), IndexRefusedError, "no object"),
+        (answer(b'{"skills": 7}'), IndexRefusedError, "no list 'skills'"),
+        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefusedError, "has 100000 entries, at most 20000"),
+        (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
+        (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
+        (answer(b"", 401), UnacceptableError, "--token-env"),
+        (answer(b"", 403), UnacceptableError, "asks for permission"),
+        (answer(b"", 429), UnreachableError, "does not answer now"),
+        (answer(b"", 500), UnreachableError, "does not answer now"),
+        (answer(b"", 503), UnreachableError, "does not answer now"),
+        (redirect(INDEX), UnacceptableError, "redirects"),
+        (redirect("file:///etc/passwd"), UnacceptableError, "no http or https URL"),
+        (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
+        (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
     ],
 )
 def test_a_bad_index_ends_it_and_nothing_else_is_asked(
@@ -388,7 +388,9 @@ def test_a_bad_index_ends_it_and_nothing_else_is_asked(
 
 def test_no_index_anywhere(site: Publisher, place: Path) -> None:
     site.routes[INDEX] = answer(b"", 404)
-    with pytest.raises(Absent, match=r"no index of skills: .*agent-skills/index\.json is not there \(status 404\)"):
+    with pytest.raises(
+        AbsentError, match=r"no index of skills: .*agent-skills/index\.json is not there \(status 404\)"
+    ):
         fetch(f"{site.url}/docs", place)
     assert len(site.paths) == 4
 
@@ -529,7 +531,7 @@ def test_an_artifact_of_another_origin_needs_leave(site: Publisher, place: Path)
         other.routes["/a.md"] = answer(raw)
         site.entries = [entry("a", raw, f"{other.url}/a.md")]
         assert "--fetch-origin" in fetch(site, place).refused[0].reason and not other.asked
-        trust = Trust(frozenset({other.url}), private=True)
+        trust = OriginPolicy(frozenset({other.url}), private=True)
         assert fetch(site, place, trust=trust).added == ("a",)
 
 
@@ -538,7 +540,7 @@ def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None
     site.add("small")
     report = fetch(site, place, limits=Limits(skill_bytes=10_000))
     assert report.added == ("small",) and "at most 10000 are unpacked" in report.refused[0].reason
-    with pytest.raises(IndexRefused, match="has 2 entries, at most 1"):
+    with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
         fetch(site, place, limits=Limits(skills=1), revalidate=True)
 
 
@@ -635,7 +637,7 @@ def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: 
     assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in files))
     with keep.opened(place) as store:
         state, record = store.look("a")
-    with pytest.raises(Withheld) as withheld:
+    with pytest.raises(ConflictError) as withheld:
         keep.check(state, record, "another", force=False)
     with pytest.raises(UsageError, match="a user name or a password") as wrong:
         fetch("https://user:very-secret@example.com/", place)
@@ -662,7 +664,7 @@ def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
     assert report.added == ("a",) and len(report.refused) == 20
     assert {each.reason for each in report.refused} == {"not fetched within 1 s"}
     site.routes[INDEX] = site.stall()
-    with pytest.raises(Unreachable, match="took longer than 1 s"):
+    with pytest.raises(UnreachableError, match="took longer than 1 s"):
         fetch(site, place, limits=Limits(total_s=1))
 
 
@@ -775,7 +777,7 @@ def test_what_an_earlier_version_wrote_is_removed_and_the_rest_stays(
 ) -> None:
     site.pack("packed", {**FILES, ".git/config": (b"old", False), ".envrc": (b"old", False)})
     with monkeypatch.context() as before:
-        before.setattr("mcp_skills_server.fetch.refresh._check_names", lambda _: None)
+        before.setattr("mcp_skills_server.sources.refresh._check_names", lambda _: None)
         assert fetch(site, place).added == ("packed",)
     assert (place / "packed" / ".git" / "config").exists()
     (place / "packed" / ".envrc").write_bytes(b"the user's own")

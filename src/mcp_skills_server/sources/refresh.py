@@ -18,17 +18,17 @@ import anyio
 import anyio.to_thread
 
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import Entry, Index, IndexLimits, IndexRefused, ProofFailed
+from mcp_skills_server.dialects.wellknown import Entry, Index, IndexLimits, IndexRefusedError, ProofFailedError
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch import caching, keep
-from mcp_skills_server.fetch.download import Answer, Bounds, Downloader, Trust
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
-from mcp_skills_server.fetch.keep import Record, Source, State, Store, Withheld
-from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefused, Files, UnpackLimits
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.ignored import ignored, some_of
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources import caching, keep
+from mcp_skills_server.sources.download import Answer, Bounds, Downloader, OriginPolicy
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.keep import ConflictError, Record, Source, State, Store
+from mcp_skills_server.sources.urls import check, shown
 
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 
@@ -81,7 +81,7 @@ class Settings:
     revalidate: bool = False
     force: bool = False
     prune: bool = False
-    trust: Trust = field(default_factory=Trust)
+    trust: OriginPolicy = field(default_factory=OriginPolicy)
     bounds: Bounds = field(default_factory=Bounds)
     limits: Limits = field(default_factory=Limits)
     connections: int = 6
@@ -151,7 +151,7 @@ async def look(url: str, settings: Settings | None = None) -> tuple[str, Index]:
 
     Raises:
         UsageError: it is no URL.
-        IndexRefused, Unacceptable, Unreachable: there is no index that can be used.
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
     """
     check(url)
     settings = settings or Settings()
@@ -172,7 +172,8 @@ async def refresh(
 
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
-        IndexRefused, Unacceptable, Unreachable: there is no index that can be used; the folder stays as it is.
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used; the folder stays as
+            it is.
     """
     check(url)
     settings = settings or Settings()
@@ -185,7 +186,7 @@ async def refresh(
                 with anyio.fail_after(settings.limits.total_s):
                     found = await _find(url, settings, downloader, known)
             except TimeoutError:
-                raise Unreachable(f"{shown(url)} took longer than {settings.limits.total_s:g} s") from None
+                raise UnreachableError(f"{shown(url)} took longer than {settings.limits.total_s:g} s") from None
             work = _Refresh(store, downloader, found, settings, progress)
             await work.run(deadline)
             # An index that promised what is not there may be older than its artifacts: ask anew next time.
@@ -216,22 +217,22 @@ async def _find(url: str, settings: Settings, downloader: Downloader, known: Sou
     limits = IndexLimits(skills=settings.limits.skills)
     if known is not None and known.body and not settings.revalidate and known.left_s(keep.now()):
         return _Found(known, await _decoded(known, limits))
-    missing: list[Absent] = []
+    missing: list[AbsentError] = []
     for place in places:
         held = known if known is not None and known.asked == place and known.body else None
         validators = held.validators if held else None
         try:
             answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
             if answer.modified and answer.is_html:
-                raise Absent(f"{shown(place)} is a web page (HTML) and no index")
-        except Absent as error:
+                raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+        except AbsentError as error:
             missing.append(error)
             continue
         source = _source(places[0], url, place, answer, held)
         return _Found(source, await _decoded(source, limits))
     if len(missing) == 1:
         raise missing[0]
-    raise Absent(f"no index of skills: {'; '.join(map(str, missing))}")
+    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}")
 
 
 async def _decoded(source: Source, limits: IndexLimits) -> Index:
@@ -246,7 +247,7 @@ def _source(key: str, given: str, place: str, answer: Answer, held: Source | Non
         renewed = _validators(answer) or held.validators
         return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
     if answer.encoding:
-        raise IndexRefused(f"the index came compressed ({answer.encoding}), which was not asked for")
+        raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
     body = answer.raw.decode("utf-8", "surrogateescape")
     return Source(key, given, place, answer.url, body, _validators(answer), now, fresh)
 
@@ -345,12 +346,12 @@ class _Refresh:
         try:
             yield
             return
-        except (Unacceptable, ProofFailed, ArchiveRefused) as error:
+        except (UnacceptableError, ProofFailedError, ArchiveRefusedError) as error:
             fault, said = "publisher", str(error)
             self.in_doubt = True
-        except Unreachable as error:
+        except UnreachableError as error:
             fault, said = "network", str(error)
-        except (Withheld, UsageError) as error:
+        except (ConflictError, UsageError) as error:
             said = str(error)
         except OSError as error:
             said = f"it cannot be kept: {error.strerror or error}"
@@ -385,11 +386,11 @@ class _Refresh:
     def _prove_and_keep(self, entry: Entry, answer: Answer) -> bool:
         try:
             wellknown.prove(answer.raw, entry.digest)
-        except ProofFailed as error:
+        except ProofFailedError as error:
             if answer.is_html:
-                raise Unacceptable(f"{shown(answer.url)} is a web page (HTML) and not the skill") from None
+                raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the skill") from None
             if answer.encoding:
-                raise ProofFailed(f"{error}; it came with Content-Encoding {answer.encoding}") from None
+                raise ProofFailedError(f"{error}; it came with Content-Encoding {answer.encoding}") from None
             raise
         whole = entry.kind == "archive"
         return self._keep(entry, archive.unpack(answer.raw, self._unpack) if whole else {SKILL_MD: (answer.raw, False)})
@@ -404,19 +405,21 @@ class _Refresh:
                 url, _SKILL_MD_BYTES if path == SKILL_MD else min(left, self._unpack.file)
             )
             if answer.is_html and not path.lower().endswith(_LIKE_HTML):
-                raise Unacceptable(f"{shown(answer.url)} is a web page (HTML) and not the file")
+                raise UnacceptableError(f"{shown(answer.url)} is a web page (HTML) and not the file")
             if answer.encoding:
-                raise Unacceptable(f"{shown(answer.url)} came compressed ({answer.encoding}), which was not asked for")
+                raise UnacceptableError(
+                    f"{shown(answer.url)} came compressed ({answer.encoding}), which was not asked for"
+                )
             left -= len(answer.raw)
             if left < 0:
-                raise Unacceptable(f"it has more than {self._unpack.bytes} bytes")
+                raise UnacceptableError(f"it has more than {self._unpack.bytes} bytes")
             files[path] = (answer.raw, False)
         return files
 
     def _keep(self, entry: Entry, files: Files) -> bool:
         reason = wellknown.check_unpacked(entry, files)
         if reason:
-            raise ProofFailed(reason)
+            raise ProofFailedError(reason)
         _check_names(files)
         said = wellknown.differs(entry, files)
         if said:
@@ -473,7 +476,7 @@ class _Refresh:
                 try:
                     self._store.remove(record.name, force=self._settings.force)
                     pruned.append(record.name)
-                except (Withheld, OSError) as error:
+                except (ConflictError, OSError) as error:
                     refused.append(Refusal(record.name, f"it is gone from the index; {error}", "here"))
         return tuple(gone), tuple(pruned)
 
@@ -508,18 +511,18 @@ class _Space:
         """Prove that a skill may have so many bytes in the place of those that it has.
 
         Raises:
-            Unacceptable: together with the others they are too many.
+            UnacceptableError: together with the others they are too many.
         """
         if self._bytes - self._sizes.get(name, 0) + size > self._most:
             said = f"all skills of the site together have more than {self._most} bytes, unpacked"
-            raise Unacceptable(f"{said}; 'fetch --max-unpacked-bytes' allows more")
+            raise UnacceptableError(f"{said}; 'fetch --max-unpacked-bytes' allows more")
 
     @contextmanager
     def taken(self, name: str, size: int) -> Generator[None]:
         """The same, and then it has them; what it had before if the `with` fails.
 
         Raises:
-            Unacceptable: as for `check`.
+            UnacceptableError: as for `check`.
         """
         with self._lock:
             before = self._sizes.get(name, 0)
@@ -540,11 +543,11 @@ def _check_names(paths: Iterable[str]) -> None:
     """Refuse a skill that brings what would never be served, whole: its digest is the publisher's word for all of it.
 
     Raises:
-        Unacceptable: it does. The message names the files.
+        UnacceptableError: it does. The message names the files.
     """
     found = ignored(paths)
     if found:
-        raise Unacceptable(
+        raise UnacceptableError(
             f"it brings files that are never served, and so nothing of it is written: {some_of(found)}; its publisher "
             "must leave them out"
         )

@@ -22,16 +22,16 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.registry import Copy
+from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.dialects.wellknown import IndexRefused
+from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch.faults import Unacceptable, Unreachable
-from mcp_skills_server.fetch.refresh import Report, Settings, refresh
-from mcp_skills_server.fetch.unpacked import Unpacked
-from mcp_skills_server.fetch.urls import check, shown
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.uris import bare
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.refresh import Report, Settings, refresh
+from mcp_skills_server.sources.unpacked import Unpacked
+from mcp_skills_server.sources.urls import check, shown
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class SiteState:
     trouble: str | None
 
 
-class _NotFetched(Exception):  # noqa: N818
+class _NotFetchedError(Exception):
     """A site cannot be had now; the message says why."""
 
 
@@ -95,7 +95,7 @@ class Supply:
         self._arrived: Callable[[str], object] = str
         self._trouble: dict[str, str] = {}
 
-    def root(self, given: str) -> str | Copy:
+    def root(self, given: str) -> str | MirroredRoot:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
 
         Raises:
@@ -106,11 +106,11 @@ class Supply:
             self._sites[given] = self._folder(given)
             if _has_skills(self._sites[given]):
                 self._ready.add(given)
-            return Copy(str(self._sites[given]), bare(given))
+            return MirroredRoot(str(self._sites[given]), bare(given))
         if archive.is_archive(given) and os.path.isfile(given):
             unpacked = Unpacked(given, hidden=self._hidden)
             self._archives.append(unpacked)
-            return Copy(unpacked.folder, given)
+            return MirroredRoot(unpacked.folder, given)
         return given
 
     def sites(self) -> list[SiteState]:
@@ -135,7 +135,7 @@ class Supply:
                 except UsageError:
                     if not _has_skills(folder):
                         raise
-                except _NotFetched as trouble:
+                except _NotFetchedError as trouble:
                     if not _has_skills(folder):
                         raise UsageError(f"{shown(site)}: {trouble}; there is no copy of it") from None
                     self._tell(site, (f"{trouble}; serving the last copy",))
@@ -193,7 +193,7 @@ class Supply:
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
                 logger.debug("%s: %s", shown(site), error)
                 self._failed(site, folder, str(error))
-            except _NotFetched as trouble:
+            except _NotFetchedError as trouble:
                 self._failed(site, folder, str(trouble))
                 last = "serving the last copy" if _has_skills(folder) else "there is no copy of it yet"
                 self._tell(site, (f"{trouble}; {last}",))
@@ -209,18 +209,18 @@ class Supply:
         """Bring the copy of a site up to date.
 
         Raises:
-            _NotFetched: it cannot be had now.
+            _NotFetchedError: it cannot be had now.
             UsageError: the folder cannot be written, or somebody else writes there.
         """
         try:
             report = await refresh(site, folder, replace(self._settings, revalidate=revalidate))
-        except (IndexRefused, Unacceptable, Unreachable) as error:
-            raise _NotFetched(str(error)) from None
+        except (IndexRefusedError, UnacceptableError, UnreachableError) as error:
+            raise _NotFetchedError(str(error)) from None
         except UsageError:
             raise
         except Exception as error:  # a bug must not end the others' service
             logger.exception("%s: could not be fetched", shown(site))
-            raise _NotFetched("it could not be fetched") from error
+            raise _NotFetchedError("it could not be fetched") from error
         self._trouble.pop(site, None)
         if site not in self._ready:
             await to_thread.run_sync(self._arrived, str(folder))

@@ -7,12 +7,11 @@ Run by `validate` only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
-from unicodedata import normalize
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.format import comments, hidden
-from mcp_skills_server.format.codes import problem
 from mcp_skills_server.model import Json, Problem
 
 _Place: TypeAlias = tuple[int, int]
@@ -36,8 +35,6 @@ _PERSISTENCE: Final = re.compile(
     r"|>>?\s*+~?/?[\w/$]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
     re.IGNORECASE,
 )
-_NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
-_RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
 _BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
 
 
@@ -95,22 +92,6 @@ def look_for_comments(markdown: str, first_line: int = 1) -> Iterator[Problem]:
         line, content = found[0]
         more = f" ({len(found)} in this file)" if len(found) > 1 else ""
         yield problem("hidden-comment", f"an HTML comment: {_short(content)!r}{more}", first_line + line)
-
-
-def names(paths: Iterable[str]) -> Iterator[tuple[str, Problem]]:
-    """Warn of file names that a platform cannot hold, each with the file's path."""
-    seen: dict[str, str] = {}
-    for path in paths:
-        for segment in path.split("/"):
-            unseen = next(hidden.find(segment), None)
-            if unseen is not None:
-                said = f"the name {_short(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
-                yield path, problem("hidden-characters", said, mend="rename the file without it")
-            elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
-                yield path, problem("file-name-portable", f"Windows cannot hold the name {_short(segment)}")
-        other = seen.setdefault(normalize("NFC", path).casefold(), path)
-        if other != path:
-            yield path, problem("file-name-portable", f"many platforms cannot tell it from {_short(other)}")
 
 
 def permissions(frontmatter: Mapping[str, Json], line: int | None) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """The rules of the Agent Skills specification and our advice, as one table of checks.
 
 `CHECKS` run at every scan: they look at the frontmatter and at plain counts. `DEEP_CHECKS` read the Markdown and
-belong to `validate`. Severity, effect and mend of each code stand in `codes.py`.
+belong to `validate`. Severity, effect and hint of each code stand in `codes.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_skills_server.format import beginning, hidden, icons
-from mcp_skills_server.format.codes import problem
+from mcp_skills_server.codes import problem
+from mcp_skills_server.format import hidden, icons
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import references
 from mcp_skills_server.model import Json, Problem
+from mcp_skills_server.validation import beginning
 
 SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
 HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from mcp_skills_server.model import SKILL_MD, Skill
 
 
-class Shelf(dict[str, Skill]):
+class PathIndex(dict[str, Skill]):
     """The skills of one root by directory, with a quick way to those below a directory."""
 
     _order: list[str] | None = None
@@ -33,7 +33,7 @@ class Shelf(dict[str, Skill]):
         self |= came
 
 
-def touched(location: str, skills: Shelf, is_directory: bool) -> str | None:
+def touched(location: str, skills: PathIndex, is_directory: bool) -> str | None:
     """The directory to scan again when something at `location` changed, or None when it touches no skill.
 
     Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md

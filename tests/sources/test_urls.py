@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch.urls import bare, check, shown
+from mcp_skills_server.sources.urls import bare, check, shown
 
 
 @pytest.mark.parametrize(

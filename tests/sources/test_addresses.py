@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.fetch.addresses import is_loopback, is_public, literal, refused
+from mcp_skills_server.sources.addresses import is_loopback, is_public, literal, refused
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.errors import SkillsServerError, UsageError
-from mcp_skills_server.fetch.caching import LONGEST_S
-from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.format.archive import Files, check_paths
 from mcp_skills_server.format.ignored import OURS as OWN
 from mcp_skills_server.format.ignored import ignored
 from mcp_skills_server.model import printable
+from mcp_skills_server.sources.caching import LONGEST_S
+from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
@@ -56,7 +56,7 @@ class State(Enum):
     """Something that was not fetched."""
 
 
-class Withheld(SkillsServerError, ValueError):  # noqa: N818
+class ConflictError(SkillsServerError, ValueError):
     """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
 
 
@@ -166,7 +166,7 @@ class Store:
         fetched never is.
 
         Raises:
-            Withheld: the place is somebody else's, or was edited.
+            ConflictError: the place is somebody else's, or was edited.
             OSError: the disk is full, or the like; what was there is there still.
         """
         state, known = self.look(record.name)
@@ -193,7 +193,7 @@ class Store:
         """Take a skill that was fetched out of the folder, with its record.
 
         Raises:
-            Withheld: it was edited, or not fetched.
+            ConflictError: it was edited, or not fetched.
             OSError: it cannot be moved.
         """
         state, record = self.look(name)
@@ -279,7 +279,7 @@ class Store:
             os.rename(place, old)
         try:
             if os.path.lexists(place):  # rename would replace an empty directory
-                raise Withheld(f"{printable(str(place))} appeared meanwhile")
+                raise ConflictError(f"{printable(str(place))} appeared meanwhile")
             os.rename(staged, place)
         except BaseException:
             if occupied and not os.path.lexists(place):
@@ -346,16 +346,16 @@ def check(state: State, record: Record | None, source: str, *, force: bool) -> N
     """Whether a skill of this source may be put where `state` and `record` were found.
 
     Raises:
-        Withheld: it may not.
+        ConflictError: it may not.
     """
     if state is State.ABSENT:
         return
     if record is None:
-        raise Withheld("something that was not fetched has its name there, and stays; move it away")
+        raise ConflictError("something that was not fetched has its name there, and stays; move it away")
     if record.source != source:
-        raise Withheld(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
+        raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
     if state is State.EDITED and not force:
-        raise Withheld("it was edited there, and stays; --force replaces it")
+        raise ConflictError("it was edited there, and stays; --force replaces it")
 
 
 def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
@@ -386,7 +386,7 @@ def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
     try:
         told = json.loads(path.read_bytes())
         return make(told)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefused is a ValueError
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefusedError is a ValueError
         return None
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from fetch.publishers import INDEX, Publisher, answer
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.fetch import supply
-from mcp_skills_server.fetch.unpacked import Unpacked
+from mcp_skills_server.sources import supply
+from mcp_skills_server.sources.unpacked import Unpacked
+from sources.publishers import INDEX, Publisher, answer
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.fetch.caching import LONGEST_S, fresh_s, may_store, retry_after_s
+from mcp_skills_server.sources.caching import LONGEST_S, fresh_s, may_store, retry_after_s
 
 NOW = 1_784_109_600.0
 DATE = "Wed, 15 Jul 2026 10:00:00 GMT"

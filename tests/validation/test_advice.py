@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.advice import look_for_comments, look_over, names, permissions
+from mcp_skills_server.format.file_names import unportable
+from mcp_skills_server.validation.advice import look_for_comments, look_over, permissions
 from steps import growth
 
 
@@ -216,6 +217,6 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
 
 
 def test_a_file_name_that_nobody_can_read_is_found():
-    ((path, found),) = names(["a.md", "references/b\u200bc.md"])
+    ((path, found),) = unportable(["a.md", "references/b\u200bc.md"])
     assert (path, found.code) == ("references/b\u200bc.md", "hidden-characters")
     assert "U+200B" in found.message and found.message.isprintable()

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialects.build import skill, snapshot
+from mcp_skills_server.codes import CODES, standing
 from mcp_skills_server.dialects import prompts, sep2076
-from mcp_skills_server.format.codes import CODES, standing
+from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.frontmatter import Document, parse
-from mcp_skills_server.format.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
 from mcp_skills_server.model import Problem, Standing
+from mcp_skills_server.validation.rules import EXTENSION_FIELDS, SPECIFIED_FIELDS, check, check_deeply
 
 SOUND: dict[str, Any] = {
     "name": "sound-skill",
@@ -252,7 +253,7 @@ def test_a_value_of_metadata_that_is_no_text_is_told_with_its_line_and_the_line_
 ):
     raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
     (found,) = (each for each in check(parse(raw), "a") if each.code != "hidden-characters")
-    assert (found.code, found.line, found.mend) == ("metadata-type", 6, hint)
+    assert (found.code, found.line, found.hint) == ("metadata-type", 6, hint)
     assert f"metadata has {said} where text belongs" in found.message
     if not hint.endswith("as one text in quotes"):
         fixed = raw.decode().replace(written, hint.removeprefix("write "))
@@ -578,7 +579,7 @@ def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
         [] if fine else [("icon-source", 4)]
     )
     each = skill("sound-skill", icons=[{"src": source}])
-    entry = sep2076.entry(each, snapshot(each), sep2076.Served(), Standing.VALID)
+    entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
     assert ("icons" in entry) is fine
     assert "icons" in prompts.descriptor(each, {**entry, "icons": [{"src": source}]}) or not (
         fine and source.lower().startswith(("http", "data"))
@@ -590,4 +591,4 @@ def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
 def test_a_field_that_hosts_read_at_the_top_is_not_sent_away(key: str) -> None:
     """Below `metadata:` it would be switched off, here and in the hosts."""
     (found,) = (each for each in problems(SOUND | {key: "x"}) if each.code == "field-unknown")
-    assert found.mend.startswith("leave it there")
+    assert found.hint.startswith("leave it there")

@@ -16,12 +16,12 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from fetch.publishers import Publisher, Route, answer, endless, redirect, then_close
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch.download import Answer, Bounds, Downloader, Trust
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
+from mcp_skills_server.sources.download import Answer, Bounds, Downloader, OriginPolicy
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from sources.publishers import Publisher, Route, answer, endless, redirect, then_close
 
-LOCAL = Trust(private=True)
+LOCAL = OriginPolicy(private=True)
 QUICK = Bounds(read_s=0.3, download_s=0.6)
 
 
@@ -39,7 +39,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def get(
-    url: str, trust: Trust = LOCAL, bounds: Bounds = QUICK, most: int = 100_000, home: str = "", **more: Any
+    url: str, trust: OriginPolicy = LOCAL, bounds: Bounds = QUICK, most: int = 100_000, home: str = "", **more: Any
 ) -> Answer:
     validators = more.pop("validators", None)
 
@@ -78,24 +78,24 @@ def test_not_modified_only_when_that_was_asked(site: Publisher) -> None:
     got = get(f"{site.url}/a", validators={"If-None-Match": '"1"'})
     assert not got.modified and got.raw == b""
     assert site.asked[0].headers["if-none-match"] == '"1"'
-    with pytest.raises(Unacceptable, match="status 304"):
+    with pytest.raises(UnacceptableError, match="status 304"):
         get(f"{site.url}/a")
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [
-        (404, Absent, "is not there"),
-        (410, Absent, "is not there"),
-        (401, Unacceptable, "asks for permission"),
-        (403, Unacceptable, "asks for permission"),
-        (204, Unacceptable, "status 204"),
-        (206, Unacceptable, "status 206"),
-        (300, Unacceptable, "status 300"),
-        (418, Unacceptable, "status 418"),
-        (429, Unreachable, "does not answer now"),
-        (500, Unreachable, "does not answer now"),
-        (503, Unreachable, "does not answer now"),
+        (404, AbsentError, "is not there"),
+        (410, AbsentError, "is not there"),
+        (401, UnacceptableError, "asks for permission"),
+        (403, UnacceptableError, "asks for permission"),
+        (204, UnacceptableError, "status 204"),
+        (206, UnacceptableError, "status 206"),
+        (300, UnacceptableError, "status 300"),
+        (418, UnacceptableError, "status 418"),
+        (429, UnreachableError, "does not answer now"),
+        (500, UnreachableError, "does not answer now"),
+        (503, UnreachableError, "does not answer now"),
     ],
 )
 def test_every_status_but_200_is_an_error(site: Publisher, status: int, kind: type[Exception], said: str) -> None:
@@ -106,7 +106,7 @@ def test_every_status_but_200_is_an_error(site: Publisher, status: int, kind: ty
 
 def test_when_to_come_again_is_kept(site: Publisher) -> None:
     site.routes["/a"] = answer(b"", 503, retry_after="120")
-    with pytest.raises(Unreachable, match="come again in 120 s") as caught:
+    with pytest.raises(UnreachableError, match="come again in 120 s") as caught:
         get(f"{site.url}/a")
     assert caught.value.retry_after_s == 120
 
@@ -135,7 +135,7 @@ def test_redirects_are_followed(site: Publisher, status: int) -> None:
 )
 def test_redirects_lead_nowhere_else(site: Publisher, to: str, said: str) -> None:
     site.routes["/a"] = redirect(to)
-    with pytest.raises(Unacceptable, match=said) as caught:
+    with pytest.raises(UnacceptableError, match=said) as caught:
         get(f"{site.url}/a")
     assert str(caught.value).isprintable()
     assert set(site.paths) == {"/a"}
@@ -143,7 +143,7 @@ def test_redirects_lead_nowhere_else(site: Publisher, to: str, said: str) -> Non
 
 def test_a_redirect_without_a_place(site: Publisher) -> None:
     site.routes["/a"] = answer(b"", 302)
-    with pytest.raises(Unacceptable, match="redirects to nowhere"):
+    with pytest.raises(UnacceptableError, match="redirects to nowhere"):
         get(f"{site.url}/a")
 
 
@@ -153,10 +153,10 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
         other.routes["/b"] = answer(b"b")
         site.routes["/a"] = redirect(f"{other.url}/b")
         secret = (("Authorization", "Bearer very-secret"),)
-        with pytest.raises(Unacceptable, match=f"--fetch-origin {other.url} allows it") as caught:
-            get(f"{site.url}/a", Trust(private=True, headers=secret))
+        with pytest.raises(UnacceptableError, match=f"--fetch-origin {other.url} allows it") as caught:
+            get(f"{site.url}/a", OriginPolicy(private=True, headers=secret))
         assert not other.asked and "very-secret" not in str(caught.value)
-        trust = Trust(frozenset({other.url}), private=True, headers=secret)
+        trust = OriginPolicy(frozenset({other.url}), private=True, headers=secret)
         assert get(f"{site.url}/a", trust).raw == b"b"
         assert site.asked[-1].headers["authorization"] == "Bearer very-secret"
         assert "authorization" not in other.asked[0].headers
@@ -169,7 +169,7 @@ def test_another_origin_needs_leave_and_gets_no_token(site: Publisher) -> None:
 def test_a_server_that_stalls(site: Publisher) -> None:
     site.routes |= {"/a": site.stall(), "/b": site.stall(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab")}
     for path in ("/a", "/b"):
-        with pytest.raises(Unreachable, match=r"did not answer within 0\.3 s"):
+        with pytest.raises(UnreachableError, match=r"did not answer within 0\.3 s"):
             get(site.url + path)
 
 
@@ -185,14 +185,14 @@ def test_a_server_that_stalls(site: Publisher) -> None:
 def test_a_server_that_drips_does_not_hold_us(site: Publisher, said: bytes) -> None:
     site.routes["/a"] = site.drip(said)
     start = monotonic()
-    with pytest.raises(Unreachable, match=r"took longer than 0\.6 s"):
+    with pytest.raises(UnreachableError, match=r"took longer than 0\.6 s"):
         get(f"{site.url}/a")
     assert monotonic() - start < 20  # the whole of it would take longer, were it waited for
 
 
 def test_redirects_share_the_time_of_one_download(site: Publisher) -> None:
     site.routes["/a"] = site.drip(redirect("/a"), 0.004)
-    with pytest.raises((Unreachable, Unacceptable)):
+    with pytest.raises((UnreachableError, UnacceptableError)):
         get(f"{site.url}/a", bounds=Bounds(download_s=0.5, redirects=10_000))
 
 
@@ -211,13 +211,15 @@ def test_redirects_share_the_time_of_one_download(site: Publisher) -> None:
 )
 def test_more_bytes_than_allowed_are_not_taken(site: Publisher, route: Route) -> None:
     site.routes["/a"] = route
-    with pytest.raises((Unacceptable, Unreachable), match=r"1000 (bytes|are taken)|does not speak HTTP|bytes, at most"):
+    with pytest.raises(
+        (UnacceptableError, UnreachableError), match=r"1000 (bytes|are taken)|does not speak HTTP|bytes, at most"
+    ):
         get(f"{site.url}/a", most=1000, bounds=Bounds())
 
 
 def test_endless_headers_are_not_read(site: Publisher) -> None:
     site.routes["/a"] = endless(b"HTTP/1.1 200 OK\r\n", b"x-a: " + b"b" * 1000 + b"\r\n")
-    with pytest.raises(Unreachable, match="does not speak HTTP"):
+    with pytest.raises(UnreachableError, match="does not speak HTTP"):
         get(f"{site.url}/a", bounds=Bounds())
 
 
@@ -230,7 +232,7 @@ def test_all_downloads_together_are_bounded(site: Publisher) -> None:
                 await downloader.get(f"{site.url}/a", 500)
             await downloader.get(f"{site.url}/a", 500)
 
-    with pytest.raises(Unacceptable, match="all downloads together have more than 1000 bytes"):
+    with pytest.raises(UnacceptableError, match="all downloads together have more than 1000 bytes"):
         anyio.run(run)
 
 
@@ -263,7 +265,7 @@ def test_a_compressed_body_stays_compressed(site: Publisher) -> None:
 )
 def test_what_is_not_http_is_the_networks_fault(site: Publisher, said: bytes) -> None:
     site.routes["/a"] = then_close(said)
-    with pytest.raises((Unreachable, Unacceptable)) as caught:
+    with pytest.raises((UnreachableError, UnacceptableError)) as caught:
         get(f"{site.url}/a")
     assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
 
@@ -274,7 +276,7 @@ def test_bytes_beyond_the_length_are_not_the_next_answer(site: Publisher) -> Non
     async def run() -> None:
         async with Downloader(site.url, LOCAL, QUICK) as downloader:
             assert (await downloader.get(f"{site.url}/a", 100)).raw == b"aa"
-            with suppress(Unreachable):
+            with suppress(UnreachableError):
                 assert (await downloader.get(f"{site.url}/b", 100)).raw in {b"b", b"evil"}  # a digest tells which
             assert (await downloader.get(f"{site.url}/b", 100)).raw == b"b"
 
@@ -284,7 +286,7 @@ def test_bytes_beyond_the_length_are_not_the_next_answer(site: Publisher) -> Non
 def test_nobody_listens() -> None:
     with Publisher() as publisher:
         url = publisher.url
-    with pytest.raises(Unreachable, match="cannot be reached"):
+    with pytest.raises(UnreachableError, match="cannot be reached"):
         get(f"{url}/a")
 
 
@@ -307,16 +309,16 @@ def test_a_web_page_is_known(site: Publisher, route: Route, expected: bool) -> N
 
 def test_this_machine_needs_leave(site: Publisher) -> None:
     for home in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
-        with pytest.raises(Unacceptable, match="--allow-private"):
-            get(home, Trust())
-        with pytest.raises(Unacceptable, match="--allow-private"):
-            get(home, Trust(http=True))
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(home, OriginPolicy())
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(home, OriginPolicy(http=True))
     assert not site.asked
 
 
 def test_plain_http_needs_leave() -> None:
-    for trust in (Trust(), Trust(private=True)):
-        with pytest.raises(Unacceptable, match="plain http"):
+    for trust in (OriginPolicy(), OriginPolicy(private=True)):
+        with pytest.raises(UnacceptableError, match="plain http"):
             get("http://skills.example/a", trust)
 
 
@@ -326,8 +328,8 @@ def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> 
         return found
 
     for url in ("https://skills.example/a", "http://skills.example/a"):
-        with pytest.raises(Unacceptable, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
-            get(url, Trust(http=True), resolver=resolver)
+        with pytest.raises(UnacceptableError, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
+            get(url, OriginPolicy(http=True), resolver=resolver)
 
 
 def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,9 +341,9 @@ def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.M
         return ["127.0.0.1"] if host == "outer.example" else ["10.0.0.1"]
 
     # For this test alone the test server's address counts as one of the internet.
-    monkeypatch.setattr("mcp_skills_server.fetch.addresses._NOT_PUBLIC_4", (IPv4Network("10.0.0.0/8"),))
-    trust = Trust(frozenset({f"http://inner.example:{site.port}"}), http=True)
-    with pytest.raises(Unacceptable, match=r"inner\.example leads to 10\.0\.0\.1"):
+    monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", (IPv4Network("10.0.0.0/8"),))
+    trust = OriginPolicy(frozenset({f"http://inner.example:{site.port}"}), http=True)
+    with pytest.raises(UnacceptableError, match=r"inner\.example leads to 10\.0\.0\.1"):
         get(f"http://outer.example:{site.port}/a", trust, resolver=resolver)
     assert asked == ["outer.example", "inner.example"] and site.paths == ["/a"]
 
@@ -353,7 +355,7 @@ def test_the_connection_goes_to_the_address_that_was_checked(site: Publisher) ->
     async def resolver(host: str, port: int) -> list[str]:
         return next(answers)
 
-    trust = Trust(private=True, http=True)
+    trust = OriginPolicy(private=True, http=True)
     assert get(f"http://rebinding.example:{site.port}/a", trust, resolver=resolver).raw == b"a"
     assert next(answers) == ["10.255.255.1"]  # it was asked once
     assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
@@ -365,7 +367,9 @@ def test_the_next_address_is_tried_when_one_does_not_answer(site: Publisher) -> 
     async def resolver(host: str, port: int) -> list[str]:
         return ["127.77.77.77", "127.0.0.1"]
 
-    assert get(f"http://two.example:{site.port}/a", Trust(private=True, http=True), resolver=resolver).raw == b"a"
+    assert (
+        get(f"http://two.example:{site.port}/a", OriginPolicy(private=True, http=True), resolver=resolver).raw == b"a"
+    )
 
 
 @pytest.mark.parametrize("error", [OSError("no such name"), UnicodeError("label too long")])
@@ -373,7 +377,7 @@ def test_a_name_that_nobody_knows(error: Exception) -> None:
     async def resolver(host: str, port: int) -> list[str]:
         raise error
 
-    with pytest.raises(Unreachable, match=r"the name skills\.example cannot be resolved"):
+    with pytest.raises(UnreachableError, match=r"the name skills\.example cannot be resolved"):
         get("https://skills.example/a", resolver=resolver)
 
 
@@ -382,7 +386,7 @@ def test_a_name_server_that_stalls() -> None:
         await anyio.sleep_forever()
         return []
 
-    with pytest.raises(Unreachable, match="did not answer"):
+    with pytest.raises(UnreachableError, match="did not answer"):
         get("https://skills.example/a", resolver=resolver)
 
 
@@ -431,9 +435,9 @@ def test_certificates_are_proved_by_name(certificate: Path) -> None:
         url = f"https://skills.example:{site.port}/a"
         assert get(url, tls=trusting, resolver=resolver, bounds=Bounds()).raw == b"a"
         assert site.names == ["skills.example"]
-        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(f"https://other.example:{site.port}/a", tls=trusting, resolver=resolver, bounds=Bounds())
-        with pytest.raises(Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(url, resolver=resolver, bounds=Bounds())
         assert site.paths == ["/a"]
 
@@ -444,7 +448,7 @@ def test_certificates_are_proved_by_name(certificate: Path) -> None:
 def test_a_proxy_of_the_environment_is_used(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     site.routes["http://skills.example/a"] = answer(b"by proxy")
     monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
-    got = get("http://skills.example/a", Trust(http=True))
+    got = get("http://skills.example/a", OriginPolicy(http=True))
     assert got.raw == b"by proxy"
     assert site.asked[0].headers["host"] == "skills.example"
     assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
@@ -452,16 +456,16 @@ def test_a_proxy_of_the_environment_is_used(site: Publisher, monkeypatch: pytest
 
 def test_a_tunnel_that_is_refused(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
-    with pytest.raises(Unreachable, match="cannot be reached: 404"):
-        get("https://skills.example/a", Trust())
+    with pytest.raises(UnreachableError, match="cannot be reached: 404"):
+        get("https://skills.example/a", OriginPolicy())
     assert site.paths == ["skills.example:443"]
 
 
 def test_behind_a_proxy_what_an_address_gives_away_is_refused(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", site.url)
     for host in ("169.254.169.254", "10.0.0.1", "0x7f.1", "[::1]", "localhost", "a.localhost", "2852039166"):
-        with pytest.raises(Unacceptable, match="--allow-private"):
-            get(f"https://{host}/a", Trust(http=True))
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(f"https://{host}/a", OriginPolicy(http=True))
     assert not site.asked
 
 
@@ -475,9 +479,9 @@ def test_no_proxy_is_honoured(site: Publisher, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
 def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("https_proxy", proxy)
-    monkeypatch.setattr("mcp_skills_server.fetch.download.find_spec", lambda _: None)
+    monkeypatch.setattr("mcp_skills_server.sources.download.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="the proxy of the environment"):
-        get("https://skills.example/a", Trust())
+        get("https://skills.example/a", OriginPolicy())
 
 
 def test_cancelling_leaves_nothing_open(site: Publisher) -> None:

@@ -1,8 +1,9 @@
 """Why a download fails, named by whose fault it is: the publisher's or the network's.
 
 The first stays until the publisher or the caller's settings change; the second may be gone a minute later. What is
-wrong with bytes that did arrive is told by the rooms that read them (IndexRefused, ProofFailed, ArchiveRefused), and
-all of those are the publisher's. Messages are one line for people and never hold a token, a query or a password.
+wrong with bytes that did arrive is said by the packages that read them (IndexRefusedError, ProofFailedError,
+ArchiveRefusedError), and all of those are the publisher's. Messages are one line for people and never hold a token, a
+query or a password.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from __future__ import annotations
 from mcp_skills_server.errors import SkillsServerError
 
 
-class Unacceptable(SkillsServerError, ValueError):  # noqa: N818
+class UnacceptableError(SkillsServerError, ValueError):
     """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
 
 
-class Absent(Unacceptable):
+class AbsentError(UnacceptableError):
     """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
 
 
-class Unreachable(SkillsServerError, OSError):  # noqa: N818
+class UnreachableError(SkillsServerError, OSError):
     """No answer, half of one, or "not now".
 
     Attributes:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from format.broken import BROKEN, RECIPES, befall, roots_of, skill_md
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.format.codes import CODES, obstacle, problem, standing
+from mcp_skills_server.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
-
-from .broken import BROKEN, RECIPES, befall, roots_of, skill_md
 
 # A word of the line that the problem names. The codes that are not here are about no line of a file.
 EVIDENCE = {
@@ -70,7 +69,7 @@ def _validated(registry: Registry) -> list[Problem]:
     registry.load()
     found = registry.problems()
     for skill in registry.snapshot.skills.values():
-        found += registry.inspect(skill)
+        found += registry.lint(skill)
     return found
 
 
@@ -110,7 +109,7 @@ def test_each_problem_says_where_how_bad_it_is_and_what_to_do(code: str, registr
         assert found.severity == CODES[code].severity
         assert any(found.path.startswith(root.shown) for root in registry.roots)
         assert found.message
-        assert found.mend
+        assert found.hint
         assert "\n" not in str(found)
         assert str(found).endswith(f"[{code}]")
 
@@ -176,19 +175,19 @@ def test_each_row_tells_a_mend_and_cites_a_rule_that_exists():
     page = (BROKEN.parents[1] / "docs" / "requirements.md").read_text()
     known = set(re.findall(r"^([A-Z0-9]+-\d+) \|", page, re.MULTILINE))
     for row in CODES.values():
-        assert row.mend and "\n" not in row.mend
+        assert row.hint and "\n" not in row.hint
         assert not row.cites or row.cites in known
 
 
 def test_a_problem_takes_severity_and_mend_from_its_row():
     row = CODES["name-missing"]
     assert problem("name-missing", "there is no name", 1) == Problem(
-        "name-missing", row.severity, "there is no name", row.mend, 1
+        "name-missing", row.severity, "there is no name", row.hint, 1
     )
 
 
 def test_a_problem_can_bring_a_better_mend():
-    assert problem("name-missing", "there is no name", mend="ask around").mend == "ask around"
+    assert problem("name-missing", "there is no name", hint="ask around").hint == "ask around"
 
 
 @pytest.mark.parametrize(

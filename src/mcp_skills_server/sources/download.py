@@ -23,10 +23,10 @@ import httpcore2
 from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.fetch import addresses, caching
-from mcp_skills_server.fetch.faults import Absent, Unacceptable, Unreachable
-from mcp_skills_server.fetch.urls import shown
 from mcp_skills_server.model import printable
+from mcp_skills_server.sources import addresses, caching
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.urls import shown
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +44,7 @@ _KEEP_ALIVE_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class OriginPolicy:
     """Where a download may go.
 
     Attributes:
@@ -134,7 +134,7 @@ class Downloader:
     def __init__(
         self,
         home: str,
-        trust: Trust | None = None,
+        trust: OriginPolicy | None = None,
         bounds: Bounds | None = None,
         *,
         connections: int = 6,
@@ -144,7 +144,7 @@ class Downloader:
         self.bytes = 0
         """Bytes of all bodies so far."""
         self._home = wellknown.origin(home)
-        self._trust = trust or Trust()
+        self._trust = trust or OriginPolicy()
         self._bounds = bounds or Bounds()
         self._connections = connections
         self._tls = tls
@@ -171,30 +171,30 @@ class Downloader:
         `validators` are headers such as If-None-Match; only with them may the answer be "not modified".
 
         Raises:
-            Absent: 404 or 410.
-            Unacceptable: where it leads is not allowed, it is too large, or the status is none of success.
-            Unreachable: no whole answer in time, or a status that asks to come again.
+            AbsentError: 404 or 410.
+            UnacceptableError: where it leads is not allowed, it is too large, or the status is none of success.
+            UnreachableError: no whole answer in time, or a status that asks to come again.
         """
         headers = {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
         headers |= validators or {}
         try:
             with anyio.fail_after(self._bounds.download_s):
                 for _ in range(self._bounds.redirects + 1):
-                    answer = await self._hop(url, most, headers)
+                    answer = await self._send_once(url, most, headers)
                     if isinstance(answer, Answer):
                         return answer
                     url = answer
         except TimeoutError:
-            raise Unreachable(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
-        raise Unacceptable(f"{shown(url)}: more than {self._bounds.redirects} redirects")
+            raise UnreachableError(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
+        raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
 
-    async def _hop(self, url: str, most: int, headers: Mapping[str, str]) -> Answer | str:
+    async def _send_once(self, url: str, most: int, headers: Mapping[str, str]) -> Answer | str:
         """The answer of this address, or the one that it redirects to."""
         self._check(url)
         sent = dict(headers)
         if wellknown.origin(url) == self._home:
             sent |= dict(self._trust.headers)
-        async with self._asked(url, sent) as (status, told, stream):
+        async with self._stream(url, sent) as (status, told, stream):
             if status in _REDIRECTS:
                 return _target(url, told)
             if status == 304 and ("If-None-Match" in headers or "If-Modified-Since" in headers):
@@ -207,12 +207,16 @@ class Downloader:
         there = wellknown.origin(url)
         host = urlsplit(url).hostname or ""
         if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
-            raise Unacceptable(f"{shown(url)} is of another origin than {self._home}; --fetch-origin {there} allows it")
+            raise UnacceptableError(
+                f"{shown(url)} is of another origin than {self._home}; --fetch-origin {there} allows it"
+            )
         if urlsplit(url).scheme == "http" and not self._trust.http:
             if not addresses.is_loopback(host):
-                raise Unacceptable(f"{shown(url)} is plain http, which anybody on the way can change; --allow-http")
+                raise UnacceptableError(
+                    f"{shown(url)} is plain http, which anybody on the way can change; --allow-http"
+                )
             if not self._trust.private:
-                raise Unacceptable(f"{shown(url)} leads to this machine; --allow-private allows it")
+                raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
         if not self._trust.private and self._proxy(url):
             # The proxy resolves the name. What its spelling alone gives away is refused here.
             address = addresses.literal(host)
@@ -243,7 +247,7 @@ class Downloader:
         return pool
 
     @asynccontextmanager
-    async def _asked(
+    async def _stream(
         self, url: str, headers: Mapping[str, str]
     ) -> AsyncGenerator[tuple[int, dict[str, str], httpcore2.Response]]:
         parts = urlsplit(url)
@@ -263,30 +267,30 @@ class Downloader:
                     name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
                     told[name] = f"{told[name]}, {value}" if name in told else value
                 yield response.status, told, response
-        except Unreachable:
+        except UnreachableError:
             raise
         except httpcore2.TimeoutException:
-            raise Unreachable(f"{shown(url)} did not answer within {wait:g} s") from None
+            raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
         except httpcore2.ProtocolError as error:
-            raise Unreachable(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
+            raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
-            raise Unreachable(f"{shown(url)} cannot be reached: {_first_line(error)}") from None
+            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}") from None
         except httpcore2.UnsupportedProtocol as error:
             raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
 
     async def _body(self, url: str, most: int, told: Mapping[str, str], response: httpcore2.Response) -> bytes:
         length = told.get("content-length", "")
         if length.isdigit() and int(length[:18]) > most:
-            raise Unacceptable(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
+            raise UnacceptableError(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
         parts: list[bytes] = []
         size = 0
         async for part in response.aiter_stream():
             size += len(part)
             self.bytes += len(part)
             if size > most:
-                raise Unacceptable(f"{shown(url)} has more than {most} bytes")
+                raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
             if self.bytes > self._bounds.total_bytes:
-                raise Unacceptable(f"all downloads together have more than {self._bounds.total_bytes} bytes")
+                raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
             parts.append(part)
         return b"".join(parts)
 
@@ -341,34 +345,34 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         await anyio.sleep(seconds)
 
 
-def _not_public(host: str, address: str) -> Unacceptable:
+def _not_public(host: str, address: str) -> UnacceptableError:
     what = f"{host} leads" if host == address else f"{host} leads to {address},"
     said = "to an address that is not of the public internet" if host == address else "which is not public"
-    return Unacceptable(f"{what} {said}; --allow-private allows it")
+    return UnacceptableError(f"{what} {said}; --allow-private allows it")
 
 
 def _target(url: str, told: Mapping[str, str]) -> str:
     location = told.get("location")
     if location is None:
-        raise Unacceptable(f"{shown(url)} redirects to nowhere")
+        raise UnacceptableError(f"{shown(url)} redirects to nowhere")
     try:
         return wellknown.absolute(url, location)
     except ValueError as error:
-        raise Unacceptable(f"{shown(url)} redirects to '{shown(location)}': {error}") from None
+        raise UnacceptableError(f"{shown(url)} redirects to '{shown(location)}': {error}") from None
 
 
 def _check_status(url: str, status: int, told: Mapping[str, str]) -> None:
     if status == 200:
         return
     if status in _ABSENT:
-        raise Absent(f"{shown(url)} is not there (status {status})")
+        raise AbsentError(f"{shown(url)} is not there (status {status})")
     if status in _NEEDS_LEAVE:
-        raise Unacceptable(f"{shown(url)} asks for permission (status {status}); --token-env sends a token")
+        raise UnacceptableError(f"{shown(url)} asks for permission (status {status}); --token-env sends a token")
     if status in _NOT_NOW or status >= 500:
         wait = caching.retry_after_s(told, time.time())
         later = "" if wait is None else f", come again in {wait:.0f} s"
-        raise Unreachable(f"{shown(url)} does not answer now (status {status}{later})", wait)
-    raise Unacceptable(f"{shown(url)} answers with status {status}")
+        raise UnreachableError(f"{shown(url)} does not answer now (status {status}{later})", wait)
+    raise UnacceptableError(f"{shown(url)} answers with status {status}")
 
 
 def _proxy_of(given: str) -> httpcore2.Proxy:
@@ -378,7 +382,9 @@ def _proxy_of(given: str) -> httpcore2.Proxy:
     except ValueError:
         port = 0
     if parts.scheme not in {"http", "https", "socks5", "socks5h"} or not parts.hostname or port == 0:
-        raise UsageError("the proxy of the environment is no http, https or socks5 URL; mend HTTPS_PROXY or unset it")
+        raise UsageError(
+            "the proxy of the environment is no http, https or socks5 URL; correct HTTPS_PROXY or unset it"
+        )
     if parts.scheme.startswith("socks") and find_spec("socksio") is None:
         raise UsageError("the proxy of the environment is SOCKS, which needs the package socksio")
     auth = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None

@@ -1,0 +1,68 @@
+"""What a skill says that it depends on, and how much of it the same server serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+
+from mcp_skills_server.format import fields, uris
+from mcp_skills_server.model import Skill, Snapshot, Standing
+
+FIELD = "dependencies"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What else the same server serves, for `dependencies` to resolve against (S76-9...11).
+
+    Attributes:
+        tools: names of its tools.
+        prompts: names of its prompts.
+        resources: URIs and URI templates of its resources other than skills.
+    """
+
+    tools: Container[str] = ()
+    prompts: Container[str] = ()
+    resources: Container[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """What a skill declares, in its order.
+
+    Attributes:
+        tools: names of tools that are served.
+        prompts: names of prompts that are served.
+        resources: URIs of resources that are served.
+        missing: words for what is not served, as in "tool compile".
+    """
+
+    tools: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+_NONE = Dependencies()
+
+
+def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> Dependencies:
+    """What the skill depends on, apart by whether this server really serves it (S76-9...11)."""
+    given = skill.frontmatter.get(FIELD)
+    if not isinstance(given, dict):
+        return _NONE
+    missing: list[str] = []
+
+    def kept(kind: str, names: list[str], is_served: Callable[[str], bool]) -> tuple[str, ...]:
+        missing.extend(f"{kind} {name}" for name in names if not is_served(name))
+        return tuple(name for name in names if is_served(name))
+
+    def is_resource(uri: str) -> bool:
+        return uri in served.resources or uris.find(snapshot, uri, least) is not None
+
+    return Dependencies(
+        kept("tool", fields.texts(given.get("tools")), served.tools.__contains__),
+        kept("prompt", fields.references(given.get("prompts"), "name"), served.prompts.__contains__),
+        kept("resource", fields.references(given.get("resources"), "uri"), is_resource),
+        tuple(missing),
+    )

@@ -1,0 +1,46 @@
+"""Values of a frontmatter in the shapes that authors write them in; what is not of the shape is passed over.
+
+What is passed over is a Problem elsewhere (`validation/rules.py`, `field-type`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_skills_server.model import Json
+
+
+def text(value: Json) -> str | None:
+    """The value where it is a text that says something."""
+    return value if isinstance(value, str) and value else None
+
+
+def metadata(fields: Mapping[str, Json], key: str) -> Json:
+    """The value of `metadata.KEY`, None where there is none."""
+    found = fields.get("metadata")
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def entries(value: Json, key: str) -> list[dict[str, Json]]:
+    """The mappings of a list that have text under `key`, the first of each text."""
+    out: dict[str, dict[str, Json]] = {}
+    for each in value if isinstance(value, list) else []:
+        name = each.get(key) if isinstance(each, dict) else None
+        if isinstance(each, dict) and isinstance(name, str) and name:
+            out.setdefault(name, each)
+    return list(out.values())
+
+
+def references(value: Json, key: str) -> list[str]:
+    """Names out of a list of references or of plain texts."""
+    out: list[str] = []
+    for each in value if isinstance(value, list) else []:
+        name = each.get(key) if isinstance(each, dict) else each
+        if isinstance(name, str) and name:
+            out.append(name)
+    return out
+
+
+def texts(value: Json) -> list[str]:
+    """The texts of a list."""
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,0 +1,70 @@
+"""What a skill is called among others, how it is found by that name, and its title and version.
+
+Every protocol shows the same; the dialects only write it in their shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_skills_server.errors import RequestError, listed, quoted
+from mcp_skills_server.format import fields, hidden
+from mcp_skills_server.model import LONGEST_PATH, Json, Skill, Snapshot, Standing
+
+
+def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
+    """What the skill is called here: its name while no other has it, as name or as path, else its skill path.
+
+    A name that is longer than any that can be asked for, or that holds what nobody sees, is none.
+    """
+    if len(skill.name) > LONGEST_PATH or hidden.count(skill.name):
+        return skill.path
+    holder = snapshot.skills.get(skill.name)
+    taken = holder is not None and holder is not skill and holder.standing >= least
+    return skill.path if taken or len(snapshot.named(skill.name, least)) > 1 else skill.name
+
+
+def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
+    """The skill of this name or skill path, None where there is none or several share the name."""
+    if len(name) > LONGEST_PATH:
+        return None
+    skill = snapshot.skills.get(name)
+    if skill is not None and skill.standing >= least:
+        return skill
+    named = snapshot.named(name, least)
+    return snapshot.skills[named[0]] if len(named) == 1 else None
+
+
+def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
+    """The skill of this name or skill path (S76-8).
+
+    Raises:
+        RequestError: there is none, or several share the name.
+    """
+    skill = known(snapshot, name, least)
+    if skill is not None:
+        return skill
+    named = snapshot.named(name, least) if len(name) <= LONGEST_PATH else ()
+    if named:
+        raise RequestError(f"Several skills are named {quoted(name)}; ask for one of: {listed(named)}")
+    raise RequestError(f"Unknown skill: {quoted(name)}")
+
+
+def title(skill: Skill) -> str | None:
+    """`title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
+    given = skill.frontmatter
+    said = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
+    return None if said is None else hidden.without(said) or None
+
+
+def version(frontmatter: Mapping[str, Json]) -> str | None:
+    """`version` from the top level, else from `metadata` (S76-19, X-14). A number is written out.
+
+    Hidden characters are left out.
+    """
+    for value in (frontmatter.get("version"), fields.metadata(frontmatter, "version")):
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, str) and value:
+            return hidden.without(value) or None
+    return None

@@ -220,8 +220,9 @@ async def test_a_run_has_its_share_of_memory(box: Any, tmp_path: Path) -> None:
     assert (await failed(desk(box, tmp_path, memory_bytes=256 << 20), name="thing"))[0] == "MemoryError"
 
 
-async def test_a_time_over_the_operators_is_refused(box: Any) -> None:
-    kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=10**9)
+@pytest.mark.parametrize("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
+async def test_a_time_over_the_operators_is_refused(box: Any, timeout_ms: int) -> None:
+    kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=timeout_ms)
     assert kind == "not_run" and "at most 600 seconds" in said
 
 
@@ -362,6 +363,16 @@ async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path
     assert len((await run(desk(box, tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
 
 
+async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> None:
+    blobs = Blobs(most_bytes=100)
+    for number in range(4):  # as much as each of four owners may have
+        blobs.add(b"x" * 25, "text/plain", f"owner {number}")
+    shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
+    told = await run(desk("off", tmp_path, blobs=blobs), name="thing")
+    assert (told["status"], told["output_blobs"]) == ("completed", [])
+    assert "more files in output_blobs than are kept" in told["logs_preview"]
+
+
 async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
     served = desk("off", ACTIONS)
     for params in ({"input_blobs": ["blob:1"]}, {"input_blobs": ["../../etc/passwd"]}):
@@ -375,10 +386,12 @@ async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
 
 async def test_too_many_blobs_are_refused() -> None:
     served = desk("off", ACTIONS)
-    names = [(await served.call("create_blob", content="a"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
+    names = [(await served.call("create_blob", content="a\n"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
     with pytest.raises(CallFailedError, match="at most 64 blobs"):
         await served.call("execute_skill", name="text.line-count", input_blobs=names)
     assert (await run(served, name="text.line-count", input_blobs=names[:1] * 100))["status"] == "completed"
+    told = await run(served, name="text.line-count", input_blobs=names[:-1])
+    assert (told["status"], told["output"]) == ("completed", {"lines": 64})
 
 
 async def test_a_blob_is_text_of_whole_characters() -> None:

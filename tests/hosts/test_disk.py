@@ -1,4 +1,4 @@
-"""A host's file as it is read and replaced, by itself: what an editing command makes of it is tested with the command."""
+"""A host's file as it is read and replaced, by itself; the commands have tests of what comes of it."""
 
 from __future__ import annotations
 

@@ -354,6 +354,18 @@ async def test_a_result_that_is_no_json_is_told(box: Any, tmp_path: Path) -> Non
         assert (await failed(desk(box, tmp_path), name="thing"))[1].endswith("cannot be read")
 
 
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
+)
+async def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(
+    tmp_path: Path, message: str, summary: str
+) -> None:
+    python(tmp_path, f"def main(args):\n    raise ValueError({message})\n")
+    told = await run(desk("off", tmp_path), name="thing")
+    assert (told["summary"], told["error"]["type"]) == (summary, "ValueError")
+
+
 async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path: Path) -> None:
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
     told = await run(desk(box, tmp_path), name="thing")

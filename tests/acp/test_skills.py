@@ -140,10 +140,11 @@ async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
     with AcpSkills(registry) as skills:
         skills.announce(connection, "a")
         assert await connection.next() == ("a", [])
-    write_skill(tmp_path / "one")
-    registry.refresh()
-    with AcpSkills(registry) as others:  # what is told to these comes behind what would have been told to those
+    with AcpSkills(registry) as others:  # what these tell comes behind what those would tell, which came first
         others.announce(connection, "b")
+        assert await connection.next() == ("b", [])
+        write_skill(tmp_path / "one")
+        registry.refresh()
         assert await connection.next() == ("b", ["one"])
 
 

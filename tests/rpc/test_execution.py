@@ -354,6 +354,14 @@ async def test_a_result_that_is_no_json_is_told(box: Any, tmp_path: Path) -> Non
         assert (await failed(desk(box, tmp_path), name="thing"))[1].endswith("cannot be read")
 
 
+@pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
+async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
+    length = (1 << 20) - len('{"output": ""}') + more
+    python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
+    told = await run(desk("off", tmp_path), name="thing")
+    assert told["status"] == status and (told["output"] is None or len(told["output"]) == length)
+
+
 @pytest.mark.parametrize(
     ("message", "summary"),
     [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
@@ -616,6 +624,17 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     skill = served.registry.snapshot.skills["thing"]
     approvals.write(file, [Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)])
     assert (await run(served, name="thing"))["output"] == "theirs"
+
+
+async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> None:
+    names = [f"thing-{number:02}" for number in range(17)]
+    for name in names:
+        write(tmp_path / name, toml(name))
+    served = desk("off", tmp_path, settings=ExecutionSettings(code=True))
+    with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
+        await served.call("run_code", language="sh", code="true", mount_skills=names)
+    told = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
+    assert told["status"] == "completed"
 
 
 async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:

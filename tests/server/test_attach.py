@@ -119,7 +119,9 @@ async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) ->
     async def declare(_: Any, call_next: Any) -> Any:
         result = await call_next(_)
         return (
-            {**result, "capabilities": {**result["capabilities"], **declared}} if "capabilities" in result else result
+            {**result, "capabilities": {**result["capabilities"], **declared}}
+            if isinstance(result, dict) and "capabilities" in result
+            else result
         )
 
     attach(server, Registry([tmp_path]))

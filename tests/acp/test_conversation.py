@@ -207,6 +207,20 @@ def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest
     assert [name for name, _ in told(talk.tell(TWO))] == ["6", "7", "8"]
 
 
+def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
+    talk = make()
+    talk.tell(ONE)
+    for number in range(1001):
+        talk.ask(request(number, "session/load", sessionId=str(number)))
+    heard = b"".join(talk.hear(line(id=number, result={})) for number in range(1001))
+    wanted = [str(number) for number in range(1, 1001)]
+    assert [name for name, _ in told(heard)] == wanted
+    assert [name for name, _ in told(talk.tell(TWO))] == wanted
+    talk.ask(request(0, "session/load", sessionId="one more"))
+    talk.hear(line(id=0, result={}))
+    assert [name for name, _ in told(talk.tell(ONE))] == [*wanted[1:], "one more"]
+
+
 def kept(talk: Conversation) -> int:
     """Bytes of the agent's own updates that are kept in mind."""
     return sum(len(text or "") for text in talk._theirs._texts.values())
@@ -251,6 +265,36 @@ def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(m
     assert [name for name, _ in told(talk.tell(TWO))] == ["s", "c", "d"]
     assert told(talk.hear(commands("a"))) == [("a", ["one", "two"])]
     assert talk.hear(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
+
+
+def test_updates_that_follow_one_another_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "_MOST_BYTES", 5000)
+    talk = opened()
+    for _ in range(9):
+        assert told(talk.hear(commands(availableCommands=LONG))) == [("s", ["one"])]
+
+
+def of_size(size: int) -> bytes:
+    """An update of `s` that takes so many bytes when it is kept."""
+    empty = {"sessionUpdate": acp.COMMANDS_UPDATE, "availableCommands": [], "x": ""}
+    return commands(x="x" * (size - len(json.dumps(empty, separators=(",", ":")))))
+
+
+def test_sixteen_mib_of_updates_are_kept_and_not_a_byte_more() -> None:
+    talk = opened()
+    assert told(talk.hear(of_size(16 << 20))) == [("s", ["one"])] and kept(talk) == 16 << 20
+    assert talk.hear(of_size((16 << 20) + 1)) == b"" and kept(talk) == 0
+    assert told(talk.hear(of_size(16 << 20))) == [("s", ["one"])]
+
+
+def test_the_longest_name_of_a_session_has_1024_characters() -> None:
+    talk = opened()
+    for number, length in enumerate((1024, 1025), 2):
+        name = "t" * length
+        talk.ask(request(number, "session/new", mcpServers=[]))
+        talk.hear(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
+        assert 2000 < kept(talk) < 3000
+    assert [name for name, _ in told(talk.tell(TWO))] == ["s", "t" * 1024]
 
 
 def test_a_session_with_a_huge_name_is_passed_over() -> None:

@@ -120,6 +120,26 @@ def test_a_description_that_validate_would_complain_of_is_refused(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "description", "head"),
+    [
+        (
+            "refunds",
+            "Pays money back. Use it for refunds.",
+            "refunds\ndescription: Pays money back. Use it for refunds.",
+        ),
+        ("refunds", "Pays: money back. Use it.", 'refunds\ndescription: "Pays: money back. Use it."'),
+        ("refunds", 'Says "no". Use it for refunds.', 'refunds\ndescription: "Says \\"no\\". Use it for refunds."'),
+        ("true", "Tells what is true. Use it.", '"true"\ndescription: "Tells what is true. Use it."'),
+    ],
+)
+def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(
+    tmp_path: Path, name: str, description: str, head: str
+) -> None:
+    assert make(name, "--directory", tmp_path, "--description", description).exit_code == 0
+    assert (tmp_path / name / "SKILL.md").read_text(encoding="utf-8").startswith(f"---\nname: {head}\nmetadata:\n")
+
+
 def test_what_is_there_stays(tmp_path: Path) -> None:
     for place, make_it in (("folder", Path.mkdir), ("file", Path.touch)):
         make_it(tmp_path / place)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -685,3 +686,18 @@ async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pyt
     with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
         await run("three.sh", "s3cret", env={"KEY": "s3cret"})
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize(("most", "kept", "truncated"), [(5, "hello", False), (4, "hell", True)])
+async def test_output_is_read_in_a_thread_where_pipes_cannot_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch, most: int, kept: str, truncated: bool
+) -> None:
+    """As on Windows."""
+    monkeypatch.setattr(processes, "_WINDOWS", True)
+    with ExitStack() as held:
+        stream = processes._Stream(most, held)
+        os.write(stream.writer, b"hello")
+        stream.close_writer()
+        with anyio.fail_after(DEADLINE):
+            await stream.drain()
+        assert stream.ended.is_set() and (stream.text, stream.truncated) == (kept, truncated)

@@ -18,8 +18,8 @@ import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
-from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog import events as events_module
+from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog import watch
 from mcp_skills_server.catalog.events import TreeEvents, is_ignored_below, open_events
 from mcp_skills_server.catalog.registry import Registry

@@ -691,9 +691,7 @@ def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("changed", "connections"), [({"connections": 3}, 3), ({}, 6)])
-def test_downloads_run_a_few_at_a_time(
-    site: Publisher, place: Path, changed: dict[str, int], connections: int
-) -> None:
+def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path, changed: dict[str, int], connections: int) -> None:
     together = threading.Barrier(connections, timeout=20)
     most = 0
     lock = threading.Lock()

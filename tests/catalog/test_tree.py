@@ -286,7 +286,12 @@ def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
     assert not tree.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).settled
     os.utime(tmp_path / "file", (1, 1))  # who rewrites a file may set this time back, but not that of the change
     changed = os.lstat(tmp_path / "file")
-    assert not tree.file_from(changed, 0, "file", changed.st_ctime_ns + 1_000_000).settled
+    assert not tree.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_000).settled
+    assert tree.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_001).settled
+    os.utime(tmp_path / "file", ns=(0, ahead := changed.st_ctime_ns + 60_000_000_000))
+    changed = os.lstat(tmp_path / "file")
+    assert not tree.file_from(changed, 0, "file", ahead + 2_000_000_000).settled
+    assert tree.file_from(changed, 0, "file", ahead + 2_000_000_001).settled
 
 
 def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_path: Path) -> None:

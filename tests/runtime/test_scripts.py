@@ -688,15 +688,24 @@ async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pyt
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
 
 
-@pytest.mark.parametrize(("most", "kept", "truncated"), [(5, "hello", False), (4, "hell", True)])
-async def test_output_is_read_in_a_thread_where_pipes_cannot_be_waited_for(
-    monkeypatch: pytest.MonkeyPatch, most: int, kept: str, truncated: bool
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("written", "kept", "truncated"),
+    [
+        (b"hell", "hell", False),
+        (b"hello", "hell", True),
+        (b"hel\xc3\xb6", "hel", True),
+        (b"hel\xc3", "hel\ufffd", False),
+    ],
+)
+async def test_output_is_kept_up_to_its_cap_and_never_ends_in_half_a_character(
+    monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
 ) -> None:
-    """As on Windows."""
-    monkeypatch.setattr(processes, "_WINDOWS", True)
+    """Pipes are read in a thread where they cannot be waited for."""
+    monkeypatch.setattr(processes, "_WINDOWS", windows)
     with ExitStack() as held:
-        stream = processes._Stream(most, held)
-        os.write(stream.writer, b"hello")
+        stream = processes._Stream(4, held)
+        os.write(stream.writer, written)
         stream.close_writer()
         with anyio.fail_after(DEADLINE):
             await stream.drain()

@@ -549,6 +549,16 @@ def test_what_is_not_there_any_more_is_put_again(
     assert check(root, output) == [] and whole(output)
 
 
+def test_a_lost_file_of_the_old_index_is_put_again_without_packing_its_skill(
+    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(monkeypatch)
+    remembering(root, output)
+    lost = ".well-known/skills/third/notes.md"
+    (output / lost).unlink()
+    assert remembering(root, output) == [lost] and check(root, output) == [] and whole(output)
+
+
 @pytest.mark.parametrize("said", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "skills": {"third": 1}, "files": {}}'])
 def test_a_memory_that_cannot_be_read_is_none(
     root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, said: bytes

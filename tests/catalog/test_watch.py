@@ -202,6 +202,19 @@ def test_systems_without_inotify_have_the_events_of_whole_trees(
         assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in events.wait(DEADLINE)}
 
 
+def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("not what anybody expects")
+
+    monkeypatch.setattr(watch, "open_events", broken)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
 def test_polling_tells_what_a_reader_found(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
     with watching(tmp_path, poll=True) as (registry, told):

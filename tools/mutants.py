@@ -40,6 +40,8 @@ _TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     TOP: ("tests/test_model.py", "tests/test_errors.py", "tests/test_cli.py"),
     "commands": ("tests/commands", "tests/test_cli.py"),
     "hosts": ("tests/hosts", "tests/commands/test_install.py"),
+    "publish": ("tests/publish", "tests/faults"),
+    "sources": ("tests/sources", "tests/faults"),
 }
 """Where a package's tests are, if not in the folder of its name."""
 

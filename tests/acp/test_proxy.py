@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_skills_server.acp.agent_process import AgentProcess, NotStarted
+from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")
@@ -298,7 +298,7 @@ def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path) -> 
 
 
 def test_a_command_that_no_system_takes_is_not_started_either() -> None:
-    with pytest.raises(NotStarted, match="the agent cannot be started: embedded null byte"):
+    with pytest.raises(NotStartedError, match="the agent cannot be started: embedded null byte"):
         AgentProcess(["an\0agent"])
 
 

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
-from mcp_skills_server.format import media, versions
+from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
@@ -27,7 +27,6 @@ from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import Runtime
-from mcp_skills_server.server import cursors
 
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor

@@ -24,7 +24,9 @@ write(stdout, read(stdin))
 
 
 def test_prints_and_children_do_not_reach_the_protocol() -> None:
-    done = subprocess.run([sys.executable, "-c", CLAIM], input=b"a message\n", capture_output=True, check=True)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", CLAIM]
+    done = subprocess.run(command, input=b"a message\n", capture_output=True, check=True, env=buffered)
     assert done.stdout == b"a message\n"
     assert done.stderr.split(b"\n")[:3] == [b"printed before", b"printed ''", b"a child"]
 

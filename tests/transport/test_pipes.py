@@ -15,7 +15,7 @@ import pytest
 from wire import DEADLINE
 
 ECHO = """
-import sys, anyio
+import os, sys, anyio
 from mcp_skills_server.transport.pipes import Pipes
 
 async def main():
@@ -37,12 +37,14 @@ async def main():
     await pipes.serve(work, before)
 
 anyio.run(main)
+if sys.argv[1:]:
+    os._exit(0)  # as every command does: a write that nobody reads holds a thread
 """
 
 
 @contextmanager
-def echo() -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
-    command = [sys.executable, "-c", ECHO]
+def echo(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    command = [sys.executable, "-c", ECHO, *words]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as process:
@@ -110,7 +112,7 @@ def test_a_message_that_nobody_reads_ends_it_quietly(line: bytes) -> None:
 
 
 def test_a_peer_that_does_not_read_does_not_keep_the_process() -> None:
-    with echo() as (process, stdin, stdout):
+    with echo("leave") as (process, stdin, stdout):
         stdin.write(b"much\n" * 4)
         assert stdout.read(4) == b"much"
         process.send_signal(signal.SIGTERM)

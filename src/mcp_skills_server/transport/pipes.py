@@ -6,9 +6,12 @@ served by the event loop, which also saves two thread switches a message.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -78,15 +81,16 @@ class Pipes:
                         tasks.cancel_scope.cancel()
                         return
 
-            async def end_without_reader() -> None:
-                # A thread of its own, which waits as long as the process lives: it must not take the place of others.
-                alone = anyio.CapacityLimiter(1)
-                wait = descriptors.wait_for_hang_up
-                if await to_thread.run_sync(wait, self._stdout, abandon_on_cancel=True, limiter=alone):
-                    tasks.cancel_scope.cancel()
+            loop = asyncio.get_running_loop()
 
+            def watch_reader() -> None:
+                if descriptors.wait_for_hang_up(self._stdout):
+                    with suppress(RuntimeError):  # the loop is closed: it has ended already
+                        loop.call_soon_threadsafe(tasks.cancel_scope.cancel)
+
+            # Not one of the event loop's threads: it waits as long as the process lives, and nobody may wait for it.
+            threading.Thread(target=watch_reader, name="stdout-reader", daemon=True).start()
             tasks.start_soon(end_on_signal)
-            tasks.start_soon(end_without_reader)
             try:
                 await work()
             except* BrokenPipeError:

@@ -66,7 +66,7 @@ def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
         command: the agent's program and its arguments.
         supply: of the skills; None for a pipe.
         grace: seconds without a word that an agent has to end after the editor has gone. As long without reading, and
-            the editor gets no more of what the agent said.
+            the editor gets no more of the agent's output.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
@@ -99,7 +99,7 @@ class _Proxy:
         self._conversation = Conversation(supply.words, self._has_skills) if supply is not None else None
         self._from_editor, self._to_editor = claim()
         self._ending = Ending(self._from_editor)
-        # The editor's end: who holds the lock may write there, and what is said below belongs together.
+        # The editor's end: who holds the lock may write there, and may change the three fields below.
         self._writing = Lock()
         self._in_line = False
         self._closed = False
@@ -129,7 +129,7 @@ class _Proxy:
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Whether the conversation is to end, and nobody has read or said anything for the grace."""
+        """Whether the conversation is to end, and nothing was read or written for the grace."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
@@ -195,7 +195,7 @@ class _Proxy:
         finally:
             self._listening = False
 
-    def _tell_editor(self, raw: bytes) -> None:
+    def _write_to_editor(self, raw: bytes) -> None:
         size = len(raw) if self._gone is None else _PIECE
         for start in range(0, len(raw), size or 1):
             write(self._to_editor, raw[start : start + size])
@@ -204,33 +204,33 @@ class _Proxy:
     def _pass(self, chunk: bytes, buffer: LineBuffer) -> None:
         conversation = self._conversation
         if conversation is None:
-            self._tell_editor(chunk)
+            self._write_to_editor(chunk)
             return
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            self._tell_editor(chunk[:cut])
+            self._write_to_editor(chunk[:cut])
             self._in_line = False
         for block, whole in buffer.blocks(chunk):
             if whole:
                 self._inject(conversation.hear, block)
         if cut:
-            self._tell_news(conversation)
+            self._send_news(conversation)
         if cut < len(chunk):
             self._in_line = True
-            self._tell_editor(chunk[cut:])
+            self._write_to_editor(chunk[cut:])
 
     def _inject(self, make: Callable[[_T], bytes], of: _T) -> None:
         try:
-            told = make(of)
+            lines = make(of)
         except Exception as error:
-            self._fault("skills are not told", error)
+            self._fault("skills are not announced", error)
         else:
-            self._tell_editor(told)
+            self._write_to_editor(lines)
 
-    def _tell_news(self, conversation: Conversation) -> None:
+    def _send_news(self, conversation: Conversation) -> None:
         if self._news is not None and not self._in_line and not self._closed:
             news, self._news = self._news, None
-            self._inject(conversation.tell, news)
+            self._inject(conversation.announce, news)
 
     # The skills
 
@@ -257,17 +257,17 @@ class _Proxy:
             found = acp.available(registry.snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
-                    logger.warning("%s is not told to the editor: %s", printable(path), printable(reason))
+                    logger.warning("%s is not announced to the editor: %s", printable(path), printable(reason))
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
                 self._news = found.skills
-                self._tell_news(conversation)
+                self._send_news(conversation)
 
     def _fault(self, what: str, error: Exception) -> None:
         if what not in self._faults:
             self._faults.add(what)
-            told = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
-            logger.error("%s: %s", what, printable(" ".join(str(told).split())))
+            reason = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
+            logger.error("%s: %s", what, printable(" ".join(str(reason).split())))
             logger.debug("%s", what, exc_info=error)
 
     # The end

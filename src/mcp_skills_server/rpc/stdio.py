@@ -1,6 +1,6 @@
 """The Skills Protocol over stdin and stdout: one message a line, one answer a line.
 
-Answers come when they are ready, so a long run holds up nobody; they are told apart by their ids. When stdin ends,
+Answers come when they are ready, so a long run holds up nobody; their ids say which is which. When stdin ends,
 what was asked before is answered first, unless nobody is left to read the answers: then what runs is ended at once. A
 line that is too long is answered as such and skipped.
 """

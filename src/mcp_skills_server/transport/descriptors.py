@@ -70,7 +70,7 @@ def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
         wake: a descriptor that ends the wait as soon as it can be read.
 
     Returns:
-        False if it was woken, or where the system does not tell.
+        False if it was woken, or where the system does not report it.
     """
     if sys.platform == "win32":
         return False

@@ -35,7 +35,7 @@ def main() -> int:
                 _say(f"{size:,} skills: {name}")
                 rows.extend(ALL[name](bench))
             bench.close()
-    run.announce(rows, "medians unless p99 or max is said", options.json)
+    run.tell(rows, "medians unless p99 or max is said", options.json)
     return 0
 
 

@@ -182,7 +182,7 @@ def main() -> int:
     run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         rows = list(measure(options.size, options.count, Path(scratch).resolve()))
-    run.announce(rows, "medians unless p99 is said, one way", options.json)
+    run.tell(rows, "medians unless p99 is said, one way", options.json)
     return 0
 
 

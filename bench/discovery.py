@@ -228,7 +228,7 @@ def main() -> int:
             rows.extend(requests(load, scratch, 100, count, rounds))
         for part in (live, memory, tree):
             rows.extend(part(scratch, large))
-    run.announce(rows, into=options.json)
+    run.tell(rows, into=options.json)
     return 0
 
 

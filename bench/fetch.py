@@ -181,7 +181,7 @@ def main() -> int:
     run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         rows = list(measure(options.size, options.rounds, Path(scratch)))
-    run.announce(rows)
+    run.tell(rows)
     return 0
 
 

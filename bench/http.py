@@ -449,7 +449,7 @@ def main() -> int:
         for measure in (requests, sessions):
             print(f"bench: {measure.__name__} over HTTP", file=sys.stderr, flush=True)
             rows.extend(measure(bench))
-    run.announce(rows, "medians unless p99 is said", options.json)
+    run.tell(rows, "medians unless p99 is said", options.json)
     return 0
 
 

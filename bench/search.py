@@ -153,7 +153,7 @@ def main() -> int:
     fixtures = Registry([FIXTURES])
     fixtures.load()
     told = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
-    run.announce(rows)
+    run.tell(rows)
     print(f"\n{table(quality(told), right=range(2, 5))}")
     if options.failed:
         for score in told:

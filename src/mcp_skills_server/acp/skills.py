@@ -138,7 +138,7 @@ class AcpSkills:
         task.add_done_callback(self._tasks.discard)
 
     async def _announce(self) -> None:
-        """Announce to the sessions that do not know it yet; one task after the other, or an older list could come last."""
+        """Announce to the sessions that do not know it yet; one task at a time, or an older list could come last."""
         async with self._sending:
             if not self._loaded:
                 return  # the first scan begins this anew

@@ -56,8 +56,8 @@ class Rpc:
             return await self._one(message, owner)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
-            message = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
-            return _error(None, CallError(f"Invalid Request: {message}", code=INVALID_REQUEST))
+            reason = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
+            return _error(None, CallError(f"Invalid Request: {reason}", code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
         for each in batch:
@@ -95,5 +95,5 @@ def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
 def _over(message: object) -> bytes | None:
     if not messages.wants_answer(message):
         return None
-    message = "the answers to this batch are too long already; ask for this by itself"
-    return _error(messages.id_of(message), CallError(message, code=INTERNAL_ERROR))
+    reason = "the answers to this batch are too long already; ask for this by itself"
+    return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from mcp_skills_server.acp.conversation import Conversation
-from mcp_skills_server.acp.ending import Ending
+from mcp_skills_server.acp.shutdown import Shutdown
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
@@ -98,7 +98,7 @@ class _Proxy:
         self._grace = grace
         self._conversation = Conversation(supply.words, self._has_skills) if supply is not None else None
         self._from_editor, self._to_editor = claim()
-        self._ending = Ending(self._from_editor)
+        self._shutdown = Shutdown(self._from_editor)
         # The editor's end: who holds the lock may write there, and may change the three fields below.
         self._writing = Lock()
         self._in_line = False
@@ -136,7 +136,7 @@ class _Proxy:
         """Hand it on; after one that means the end, see that the end comes."""
         self._agent.signal(number)
         if number != signal.SIGINT:
-            self._ending.begin(at_once=True)
+            self._shutdown.begin(at_once=True)
 
     # From the editor to the agent
 
@@ -155,10 +155,10 @@ class _Proxy:
         except OSError:
             # What the editor writes from now on fails, as it would without us.
             self._agent.close_stdin()
-            self._ending.begin(deaf=True)
+            self._shutdown.begin(deaf=True)
         else:
             self._agent.close_stdin()
-            self._ending.begin()
+            self._shutdown.begin()
 
     def _asked(self, lines: bytes) -> bytes:
         if self._conversation is not None:
@@ -273,10 +273,10 @@ class _Proxy:
     # The end
 
     def _see_to_the_end(self) -> None:
-        self._ending.wait()
+        self._shutdown.wait()
         began = self._gone = time.monotonic()
         while True:
-            since = began if self._ending.at_once else max(began, self._active)
+            since = began if self._shutdown.at_once else max(began, self._active)
             left = since + self._grace - time.monotonic()
             if left <= 0:
                 break

@@ -1,4 +1,4 @@
-"""When the conversation between an editor and an agent is to end: the editor has gone, or a signal has come."""
+"""When the proxy is to end: the editor has gone, or a signal has come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from mcp_skills_server.transport.descriptors import wait_for_hang_up
 
 
-class Ending:
+class Shutdown:
     """Waits for that.
 
     An editor that has gone shows at once, even while the agent reads nothing and so nobody reads the editor.

@@ -1,9 +1,7 @@
-"""The Skills Protocol's params and results, from plain values."""
+"""What the methods of the Skills Protocol take."""
 
 from __future__ import annotations
 
-import json
-from base64 import b64decode
 from typing import Any
 
 import pytest
@@ -11,22 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import skills_protocol as dialect
-from mcp_skills_server.dialects.skills_protocol import BlobRequest, Run
+from mcp_skills_server.dialects.skills_protocol import requests
+from mcp_skills_server.dialects.skills_protocol.requests import BlobRequest
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import manifest
 
-FOUND = manifest.read(
-    b'name = "a.b"\nversion = "1.0.0"\ndescription = "D."\nkind = "instruction"\nx = 1\n', {"name": "b"}, "a/b"
-).manifest
-assert FOUND is not None
 READERS = {
-    dialect.LIST: dialect.listing,
-    dialect.DESCRIBE: dialect.description,
-    dialect.READ: dialect.file_request,
-    dialect.EXECUTE: dialect.execution,
-    dialect.RUN_CODE: dialect.code_execution,
-    dialect.CREATE_BLOB: dialect.blob_content,
-    dialect.READ_BLOB: dialect.blob_request,
+    dialect.LIST: requests.listing,
+    dialect.DESCRIBE: requests.description,
+    dialect.READ: requests.file_request,
+    dialect.EXECUTE: requests.execution,
+    dialect.RUN_CODE: requests.code_execution,
+    dialect.CREATE_BLOB: requests.blob_content,
+    dialect.READ_BLOB: requests.blob_request,
 }
 ENOUGH: dict[str, dict[str, Any]] = {
     dialect.LIST: {},
@@ -50,20 +44,20 @@ def test_there_are_exactly_eight_methods() -> None:
 
 @pytest.mark.requirement("SP-1", "SP-2")
 def test_a_list_has_its_defaults() -> None:
-    wish = dialect.listing({})
-    assert (wish.namespace, wish.detail, wish.limit, wish.cursor) == (None, "names", 50, None)
+    request = requests.listing({})
+    assert (request.namespace, request.detail, request.limit, request.cursor) == (None, "names", 50, None)
 
 
 @pytest.mark.requirement("SP-9", "SP-10")
 def test_a_description_has_its_defaults() -> None:
-    wish = dialect.description({"name": "a"})
-    assert (wish.version, wish.detail) == (None, "summary")
+    request = requests.description({"name": "a"})
+    assert (request.version, request.detail) == (None, "summary")
 
 
 @pytest.mark.requirement("SP-28")
 def test_a_blob_is_sampled_at_its_head_unless_told_otherwise() -> None:
-    assert dialect.blob_request({"blob_id": "b"}) == BlobRequest("b", "sample_head", dialect.SAMPLE_BYTES)
-    assert dialect.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
+    assert requests.blob_request({"blob_id": "b"}) == BlobRequest("b", "sample_head", requests.SAMPLE_BYTES)
+    assert requests.blob_request({"blob_id": "b", "mode": "full"}) == BlobRequest("b", "full", None)
 
 
 @pytest.mark.parametrize("method", READERS)
@@ -124,52 +118,3 @@ def test_any_params_are_read_or_refused(method: str, params: dict[str, Any]) -> 
         READERS[method](params)
     except RequestError:
         return
-
-
-@pytest.mark.requirement("SP-3", "SP-4", "SP-5", "SP-6")
-def test_a_list_shows_exactly_what_its_detail_says() -> None:
-    assert dialect.skill_list([FOUND], "names", None) == {
-        "skills": [{"name": "a.b", "version": "1.0.0"}],
-        "next_cursor": None,
-    }
-    (entry,) = dialect.skill_list([FOUND], "summary", "more")["skills"]  # type: ignore[misc]
-    assert entry == {"name": "a.b", "version": "1.0.0", "description": "D.", "namespace": "a", "kind": "instruction"}
-
-
-@pytest.mark.requirement("SP-20", "SP-25")
-def test_a_run_has_all_its_fields_and_an_error_only_if_it_failed() -> None:
-    fields = {"status", "run_id", "summary", "output", "output_blobs", "logs_preview"}
-    done = dialect.run(Run("run_1", "Done.", {"a": 1}, ("blob:1",), "log"))
-    assert set(done) == fields and done["status"] == "completed" and done["output_blobs"] == ["blob:1"]
-    gone = dialect.run(Run("run_1", "No.", error=("timeout", "No.")))
-    assert set(gone) == fields | {"error"} and gone["status"] == "failed"
-    assert gone["error"] == {"type": "timeout", "message": "No."}
-
-
-@pytest.mark.requirement("SP-28")
-@pytest.mark.parametrize(
-    ("mode", "most", "content", "truncated"),
-    [
-        ("sample_head", 3, "aé", True),
-        ("sample_head", 2, "a", True),
-        ("sample_tail", 3, "éz", True),
-        ("sample_tail", 2, "z", True),
-        ("full", None, "aéz", False),
-        ("full", 1, "a", True),
-        ("sample_head", 4, "aéz", False),
-    ],
-)
-def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None, content: str, truncated: bool) -> None:
-    part = dialect.blob_part("aéz".encode(), BlobRequest("b", mode, most))
-    assert part == {"content": content, "truncated": truncated}
-
-
-@given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
-def test_any_part_of_any_blob_is_of_that_blob(raw: bytes, mode: Any, most: int | None) -> None:
-    part = dialect.blob_part(raw, BlobRequest("b", mode, most))
-    told = str(part["content"])
-    got = b64decode(told) if part.get("encoding") == "base64" else told.encode()
-    assert (raw.endswith(got) if mode == "sample_tail" else raw.startswith(got)) and len(got) <= (most or 64)
-    assert part["truncated"] == (most is not None and most < len(raw))
-    assert part["truncated"] or got == raw
-    json.dumps(part)

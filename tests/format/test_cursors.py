@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.server import cursors
+from mcp_skills_server.format import cursors
 
 
 def coded(raw: bytes) -> str:

@@ -248,8 +248,8 @@ class _Tree:
 
     def checked(self) -> dict[str, tuple[bytes, bool]]:
         """All files in path order, when any platform can hold and tell apart their names."""
-        for path, found in file_names.unportable(sorted(self._directories | self._files.keys())):
-            raise ArchiveRefusedError(f"{_shown(path)}: {found.message}")
+        for fault in file_names.faults(sorted(self._directories | self._files.keys())):
+            raise ArchiveRefusedError(f"{_shown(fault.path)}: {fault.message}")
         return dict(sorted(self._files.items()))
 
 

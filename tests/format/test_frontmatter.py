@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.codes import CODES, standing
 from mcp_skills_server.format import frontmatter
-from mcp_skills_server.format.frontmatter import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML, Document, parse
+from mcp_skills_server.format.frontmatter import Document, parse
+from mcp_skills_server.format.yaml_reader import MAX_DEPTH, MAX_NODES, MAX_PROBLEMS, MAX_YAML
 from mcp_skills_server.model import Json, Standing
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from unicodedata import normalize
 
 from mcp_skills_server.format import hidden
+from mcp_skills_server.format.excerpts import excerpt
 
 _NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
 _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
@@ -36,15 +37,10 @@ def faults(paths: Iterable[str]) -> Iterator[Fault]:
         for segment in path.split("/"):
             unseen = next(hidden.find(segment), None)
             if unseen is not None:
-                message = f"the name {_short(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
+                message = f"the name {excerpt(segment)} holds the invisible character U+{ord(unseen[1]):04X}"
                 yield Fault(path, message, is_hidden=True)
             elif _NOT_ON_WINDOWS.search(segment) or _RESERVED.match(segment):
-                yield Fault(path, f"Windows cannot hold the name {_short(segment)}")
+                yield Fault(path, f"Windows cannot hold the name {excerpt(segment)}")
         other = seen.setdefault(normalize("NFC", path).casefold(), path)
         if other != path:
-            yield Fault(path, f"many platforms cannot tell it from {_short(other)}")
-
-
-def _short(text: str) -> str:
-    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
-    return line if len(line) <= 60 else line[:57] + "..."
+            yield Fault(path, f"many platforms cannot tell it from {excerpt(other)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.validation import template
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd, short
+from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 
 _MAX_LINES: Final = 500
 _MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
@@ -35,7 +36,7 @@ def _body_long(skill: SkillMd) -> tuple[Found, ...]:
 def _reference_deep(skill: SkillMd) -> Iterator[Found]:
     for target, line in _targets(skill).items():
         if target in skill.files and target.count("/") > 1:
-            yield Found(f"{short(target)} lies more than one level below the skill", line)
+            yield Found(f"{literal(target)} lies more than one level below the skill", line)
 
 
 @RULES.rule("reference-missing", deep=True)
@@ -43,7 +44,7 @@ def _reference_missing(skill: SkillMd) -> Iterator[Found]:
     # Words in code look like paths more often than they are some.
     for target, line in _targets(skill, code=False).items():
         if target not in skill.files and not any(path.startswith(target + "/") for path in skill.files):
-            yield Found(f"the body refers to {short(target)}, which is not in the skill", line)
+            yield Found(f"the body refers to {literal(target)}, which is not in the skill", line)
 
 
 def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:

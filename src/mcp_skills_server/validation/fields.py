@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final, TypeAlias
 
+from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
 from mcp_skills_server.validation import template
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd, short
+from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 
 SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
 HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
@@ -66,7 +67,7 @@ def _name_hyphens(skill: SkillMd) -> _Result:
     name = _name(skill)
     if not (name.startswith("-") or name.endswith("-") or "--" in name):
         return ()
-    return (Found(f"the name {short(name)} has a hyphen at an end or two in a row", skill.line("name")),)
+    return (Found(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
 
 
 @RULES.rule("name-mismatch")
@@ -74,7 +75,7 @@ def _name_mismatch(skill: SkillMd) -> _Result:
     name = _name(skill)
     if not name or name == skill.directory:
         return ()
-    return (Found(f"the name is {short(name)} but the directory is {short(skill.directory)}", skill.line("name")),)
+    return (Found(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),)
 
 
 @RULES.rule("description-missing")
@@ -188,7 +189,7 @@ def _field_unknown(skill: SkillMd) -> _Result:
         return ()
     return tuple(
         Found(
-            f"the specification has no field {short(key)}",
+            f"the specification has no field {literal(key)}",
             skill.line(key),
             _READ_AT_THE_TOP if key in HOST_FIELDS else None,
         )

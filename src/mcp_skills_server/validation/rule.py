@@ -148,8 +148,3 @@ class FileNames:
     def faults(self) -> list[file_names.Fault]:
         """What is wrong with the names of served files."""
         return list(file_names.faults(self.served))
-
-
-def short(text: str) -> str:
-    """The text in quotes, at most 60 characters of it."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")

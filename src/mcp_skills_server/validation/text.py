@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server.format import comments, hidden
+from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation.rule import Found, Rules, TextFile
 
 _Span: TypeAlias = tuple[int, int]
@@ -68,7 +69,7 @@ def _hidden_comment(file: TextFile) -> Iterator[Found]:
     found = list(comments.find(file.markdown))
     if found:
         line, content = found[0]
-        yield Found(f"an HTML comment: {_short(content)!r}{_more(len(found))}", file.first_line + line)
+        yield Found(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
 
 
 def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Found]:
@@ -76,7 +77,7 @@ def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Found]:
     found = list(spans)
     if found:
         start, end = found[0]
-        yield Found(f"{words} {_short(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
+        yield Found(f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
 
 
 def _more(count: int) -> str:
@@ -102,8 +103,3 @@ def _piped(text: str) -> Iterator[_Span]:
                 continue
             start = download.start()
         yield start, end
-
-
-def _short(text: str) -> str:
-    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
-    return line if len(line) <= 60 else line[:57] + "..."

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from mcp_skills_server.format import hidden, icons
+from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS
-from mcp_skills_server.validation.rule import Found, Rules, SkillMd, short
+from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 
 _MAX_SHOWN: Final = 10
 _LONGEST_LINE: Final = 200
@@ -34,7 +35,7 @@ def _not_text(skill: SkillMd, wrong: Mapping[str, Json]) -> Iterator[Found]:
     line = skill.line("metadata")
     for key in list(wrong)[:_MAX_SHOWN]:
         where, written = skill.document.metadata.get(key, (line, None))
-        message = f"metadata has {_kind(wrong[key])} where text belongs: {short(key)}"
+        message = f"metadata has {_kind(wrong[key])} where text belongs: {literal(key)}"
         yield Found(message, where, f"write {_as_text(key, wrong[key], written)}")
     if len(wrong) > _MAX_SHOWN:
         yield Found(f"metadata has {len(wrong) - _MAX_SHOWN} more values that are not text", line)
@@ -65,7 +66,7 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
     shown = key if plain else json.dumps(key, ensure_ascii=False)
     line = f"{shown}: " + (f"'{text}'" if '"' in text and "'" not in text else json.dumps(text, ensure_ascii=False))
     if len(line) > _LONGEST_LINE or not line.isprintable():
-        return f"{short(key)} as one text in quotes"
+        return f"{literal(key)} as one text in quotes"
     return line
 
 
@@ -76,7 +77,7 @@ def _metadata_keys(skill: SkillMd) -> Iterator[Found]:
     for key in metadata if isinstance(metadata, dict) else ():
         other = seen.setdefault(key.casefold(), key)
         if other != key:
-            yield Found(f"metadata has both {short(other)} and {short(key)}", skill.line("metadata"))
+            yield Found(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
 
 
 @RULES.rule("field-type")
@@ -105,7 +106,7 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
                 yield key, f"entry {number} of {key} has no text {required!r}"
                 continue
             if str(entry[required]) in names:
-                yield key, f"{key} names {short(str(entry[required]))} twice"
+                yield key, f"{key} names {literal(str(entry[required]))} twice"
             names.add(str(entry[required]))
             for part in ("title", "description", "default", "mimeType"):
                 if part in entry and not isinstance(entry[part], str):
@@ -137,7 +138,7 @@ def _hidden_characters(skill: SkillMd) -> Iterator[Found]:
         found = [character for text in texts for _, character in hidden.find(text)]
         if found:
             more = f" ({len(found)} in this field)" if len(found) > 1 else ""
-            message = f"{short(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
+            message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
             yield Found(message, skill.line(key))
 
 
@@ -147,4 +148,4 @@ def _icon_source(skill: SkillMd) -> Iterator[Found]:
     for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
         source = entry.get("src") if isinstance(entry, dict) else None
         if isinstance(source, str) and not icons.is_allowed(source):
-            yield Found(f"icon {number} comes from {short(source)}", skill.line("icons"))
+            yield Found(f"icon {number} comes from {literal(source)}", skill.line("icons"))

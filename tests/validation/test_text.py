@@ -153,7 +153,7 @@ def test_no_text_is_too_odd(text: str):
 
 
 _PIPED = re.compile(
-    r"\b(?:curl|wget)\b[^\n|]{0,1000}\|\s*(?:sudo\s+)?(?:(?:ba)?sh|python3?)\b|\b(?:ba)?sh\s+(?:-c\s+)?<\(\s*curl\b"
+    r"\b(?:curl|wget)\b[^\n|]{0,1000}\|\s*(?:sudo\s+)?(?:(?:ba)?sh|python3?)\b|\b(?:ba)?sh\s+(?:-c\s+)?<\(\s*(?:curl|wget)\b"
 )
 """The rule as one pattern, which takes long on long texts."""
 _WORDS = ["curl", "wget", " ", "|", "sh", "bash", "sudo ", "python3", "\n", "x", "-c ", "<(", "||", " " * 990]
@@ -165,6 +165,7 @@ _WORDS = ["curl", "wget", " ", "|", "sh", "bash", "sudo ", "python3", "\n", "x",
 @example("curl" + " " * 1001 + "|sh")
 @example("curl" + " " * 990 + "curl" + " " * 990 + "|sh")
 @example("cat x | bash <(curl y)")
+@example("sh <(wget")
 def test_a_pipe_into_a_shell_is_found_where_the_rule_says(text: str):
     expected = _PIPED.search(text)
     found = [each for each in lint(text) if each.code == "pipe-to-shell"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import arguments, identity
+from mcp_skills_server.format.arguments import MOST_ADDED
 from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.format.placeholders import MOST_ADDED
 from mcp_skills_server.format.uris import segments
 from mcp_skills_server.model import LONGEST_PATH, SKILL_MD, Json, Skill, Standing
 from steps import growth

@@ -36,7 +36,7 @@ def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
-    """The skill of this name or skill path (S76-8).
+    """The skill of this name or skill path.
 
     Raises:
         RequestError: there is none, or several share the name.
@@ -58,7 +58,7 @@ def title(skill: Skill) -> str | None:
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:
-    """`version` from the top level, else from `metadata` (S76-19, X-14). A number is written out.
+    """`version` from the top level, else from `metadata`. A number is written out.
 
     Hidden characters are left out.
     """

@@ -1,4 +1,4 @@
-"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter (SP-24, X-25).
+"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter.
 
 Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What `skill.toml` says is
 kept whole and as JSON; only what it must say and leaves out is added. Nothing here raises for bad input: what is wrong
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format import versions
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.versions import NO_VERSION, Version
 from mcp_skills_server.model import Json, Problem
 
@@ -73,7 +73,7 @@ class Manifest:
 
     @property
     def secrets(self) -> list[str]:
-        """The names of the variables that it needs and that nobody but the operator has (SP-33)."""
+        """The names of the variables that it needs and that nobody but the operator has."""
         found = _table(self.fields.get("permissions")).get("secrets")
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
@@ -96,7 +96,7 @@ def _table(value: Json) -> Mapping[str, Json]:
 
 
 def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
-    """The manifest of a skill (SP-11, SP-24, SP-34, X-25).
+    """The manifest of a skill.
 
     Args:
         raw: the bytes of its `skill.toml`, None if it has none.

@@ -1,4 +1,4 @@
-"""Zip archives, read: stored and deflated members that fill the archive without a gap, as its directory tells them."""
+"""Zip archives, read: stored and deflated members that fill the archive without a gap, as its directory has them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST_BYTES: Final = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member of a zip as its central directory tells it."""
+    """A member of a zip as its central directory describes it."""
 
     name: bytes
     flags: int
@@ -155,10 +155,10 @@ def _content_begin(raw: bytes, start: int, member: _Member) -> int:
     name_at = member.offset + LOCAL_HEAD.size
     same = head[0] == LOCAL and head[2:4] == (member.flags, member.method)
     same = same and raw[name_at : name_at + head[9]] == member.name
-    told = (member.crc, member.packed, member.size)
-    unsaid = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
-    if not same or any(own != said and own not in unsaid for own, said in zip(head[6:9], told, strict=True)):
-        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is told in two ways")
+    described = (member.crc, member.packed, member.size)
+    unknown = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
+    if not same or any(own != other and own not in unknown for own, other in zip(head[6:9], described, strict=True)):
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
     return name_at + head[9] + head[10]
 
 
@@ -166,11 +166,11 @@ def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
     """The size of what a writer that streams puts behind the content."""
     if not member.flags & _STREAMED:
         return 0
-    told = struct.pack("<3L", member.crc, member.packed, member.size)
-    for form in (_DESCRIPTOR + told, told):
+    fields = struct.pack("<3L", member.crc, member.packed, member.size)
+    for form in (_DESCRIPTOR + fields, fields):
         if raw[at : min(at + len(form), start)] == form:
             return len(form)
-    raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is told in two ways")
+    raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
 
 
 def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mcp_skills_server.format import manifest
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Json
 
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from dialects.build import skill, snapshot
-from mcp_skills_server.dialects import prompts, sep2076
-from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.frontmatter import parse
-from mcp_skills_server.model import Standing
 from mcp_skills_server.validation.rules import check
 
 from .build import SOUND, codes, problems
@@ -160,37 +156,9 @@ def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str):
     assert field in hidden.message and "U+" in hidden.message and hidden.message.isprintable()
 
 
-@pytest.mark.parametrize(
-    ("source", "fine"),
-    [
-        ("https://example.com/i.png", True),
-        ("HTTP://example.com/i.png", True),
-        ("data:image/png;base64,AAAA", True),
-        ("skill://a/assets/icon.png", True),
-        ("assets/icon.png", True),
-        ("javascript:alert(1)", False),
-        ("JavaScript:alert(1)", False),
-        ("java\tscript:alert(1)", False),
-        (" \njavascript:alert(1)", False),
-        ("\x01javascript:alert(1)", False),
-        ("java\u200bscript:alert(1)", False),
-        ("file:///etc/passwd", False),
-        ("data:text/html,<script>", False),
-        ("vbscript:x", False),
-        ("blob:https://example.com/x", False),
-        ("ht\ttps://example.com/i.png", False),
-    ],
-)
-def test_an_icon_comes_from_where_a_page_may_take_it(source: str, fine: bool):
-    """What is not, is no icon in an entry or a prompt, and is reported with its line (11.19)."""
-    found = problems(SOUND | {"icons": [{"src": source}]})
-    assert [(each.code, each.line) for each in found if each.code != "hidden-characters"] == (
-        [] if fine else [("icon-source", 4)]
-    )
-    each = skill("sound-skill", icons=[{"src": source}])
-    entry = sep2076.entry(each, snapshot(each), Served(), Standing.VALID)
-    assert ("icons" in entry) is fine
-    assert "icons" in prompts.descriptor(each, {**entry, "icons": [{"src": source}]}) or not (
-        fine and source.lower().startswith(("http", "data"))
-    )
-    assert fine or "icons" not in prompts.descriptor(each, {**entry, "icons": [{"src": source}]})
+@pytest.mark.requirement("S76-4")
+@pytest.mark.parametrize(("source", "fine"), [("assets/icon.png", True), ("javascript:alert(1)", False)])
+def test_an_icon_from_where_no_page_may_take_it_is_reported_with_its_line(source: str, fine: bool):
+    found = problems(SOUND | {"icons": [{"src": "a.png"}, {"src": source}]})
+    expected = [] if fine else [("icon-source", 4, f"icon 2 comes from {source!r}")]
+    assert [(each.code, each.line, each.message) for each in found] == expected

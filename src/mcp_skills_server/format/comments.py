@@ -1,6 +1,6 @@
 """HTML comments in Markdown: a rendered page does not show them, and a model reads them.
 
-One in code is an example that every reader sees, so code does not count. Blocks are told apart by a CommonMark parser;
+One in code is an example that every reader sees, so code does not count. Blocks are found by a CommonMark parser;
 code inside of a line by its backticks, each looked at a bounded number of times.
 """
 

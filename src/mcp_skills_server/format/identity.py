@@ -53,8 +53,8 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 def title(skill: Skill) -> str | None:
     """`title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
     given = skill.frontmatter
-    said = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
-    return None if said is None else hidden.without(said) or None
+    found = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
+    return None if found is None else hidden.without(found) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:

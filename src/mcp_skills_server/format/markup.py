@@ -45,8 +45,8 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
     """
     if tag not in _FRAMES:
         raise ValueError(f"no tag of ours: {tag}")
-    said = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
-    return "\n".join((f"<{tag}{said}>", *parts, f"</{tag}>"))
+    written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
+    return "\n".join((f"<{tag}{written}>", *parts, f"</{tag}>"))
 
 
 def contained(content: str) -> str:

@@ -84,7 +84,7 @@ _TEXT_APPLICATIONS: Final = frozenset(
 
 
 def media_type(path: str) -> str | None:
-    """The media type that the file's name tells, or None."""
+    """The media type that the file's name stands for, or None."""
     name = path.rpartition("/")[2]
     dot = name.rfind(".")
     if dot < 0:

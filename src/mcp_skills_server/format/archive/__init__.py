@@ -34,7 +34,7 @@ def is_archive(name: str) -> bool:
 def unpack(raw: bytes, limits: UnpackLimits | None = None) -> dict[str, tuple[bytes, bool]]:
     """The files of a `.tar.gz` or `.zip` by path, in path order.
 
-    The first bytes tell the format, so a wrong Content-Type or suffix does no harm. Names are given as they
+    The first bytes show the format, so a wrong Content-Type or suffix does no harm. Names are given as they
     are, but for a leading `./`; directories without files are left out. No name leads anywhere but below the place
     where the caller puts it, on any platform. Whether it is a skill is for others to say.
 

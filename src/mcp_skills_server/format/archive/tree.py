@@ -124,7 +124,7 @@ class Tree:
         self._check_number(self._members, "members")
 
     def count_header(self, size: int) -> None:
-        """One more header that only says something of another member, asked for before it is unpacked."""
+        """One more header that only describes another member, counted before it is unpacked."""
         if size > _MAX_HEADER:
             raise ArchiveRefusedError(f"the archive holds a header of {size} bytes")
         self._header_bytes += size
@@ -160,7 +160,7 @@ class Tree:
         self._check_number(len(self._directories), "directories")
 
     def admit(self, path: str, size: int) -> None:
-        """Room for a file of `size` bytes, asked for before they are unpacked."""
+        """Admit a file of `size` bytes, before they are unpacked."""
         if path in self._files:
             raise ArchiveRefusedError(f"the name {quoted(path)} stands twice")
         if path in self._directories:

@@ -1,4 +1,4 @@
-"""Agent Skills Discovery 0.2.0 and 0.1.0, publisher and consumer."""
+"""Agent Skills Discovery 0.2.0 and 0.1.0: the consumer."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.dialects import wellknown
+from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
 from mcp_skills_server.dialects.wellknown import (
     SCHEMA,
     Entry,
@@ -20,279 +19,20 @@ from mcp_skills_server.dialects.wellknown import (
     IndexLimits,
     IndexRefusedError,
     ProofFailedError,
-    candidates,
     check_unpacked,
     decode,
     differs,
     origin,
     prove,
 )
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
-from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import Json
 
-from .build import skill, snapshot
-
-HEX = "0123456789abcdef" * 4
-DIGEST = f"sha256:{HEX}"
-URL = "https://example.com/.well-known/agent-skills/index.json"
-OLD_URL = "https://example.com/.well-known/skills/index.json"
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=10,
 )
-
-
-def fields(**other: Any) -> dict[str, Any]:
-    """An entry of 0.2.0 in which these fields are otherwise, or gone where they are `...`."""
-    out = {"name": "a", "type": "archive", "description": "Does a.", "url": "/a.tar.gz", "digest": DIGEST, **other}
-    return {key: value for key, value in out.items() if value is not ...}
-
-
-def old_fields(**other: Any) -> dict[str, Any]:
-    """An entry of 0.1.0, likewise."""
-    out = {"name": "a", "description": "Does a.", "files": ["SKILL.md", "b/c.md"], **other}
-    return {key: value for key, value in out.items() if value is not ...}
-
-
-def read(*entries: Any, url: str = URL, **top: Any) -> Index:
-    return decode(json.dumps({"$schema": SCHEMA, "skills": list(entries), **top}).encode(), url)
-
-
-def read_old(*entries: Any, url: str = OLD_URL, limits: IndexLimits | None = None, **top: Any) -> Index:
-    return decode(json.dumps({"skills": list(entries), **top}).encode(), url, limits)
-
-
-def published(*skills: Skill, suffix: str = ".tar.gz") -> list[Any]:
-    return [
-        (each, wellknown.artifact(each.name, DIGEST, "" if wellknown.kind(each) == "skill-md" else suffix))
-        for each in skills
-    ]
-
-
-# Publishing
-
-
-@pytest.mark.requirement("WK-6", "WK-7", "WK-9", "WK-10", "WK-12", "WK-13", "WK-16", "WK-17", "WK-19", "WK-20", "X-20")
-def test_an_index_has_the_schema_and_an_entry_for_each_skill():
-    assert wellknown.index(published(skill("lone"), skill("more", ["scripts/a.sh"]))) == {
-        "$schema": "https://schemas.agentskills.io/discovery/0.2.0/schema.json",
-        "skills": [
-            {
-                "name": "lone",
-                "type": "skill-md",
-                "description": "Does lone.",
-                "url": f"/.well-known/agent-skills/lone/{HEX}/SKILL.md",
-                "digest": DIGEST,
-            },
-            {
-                "name": "more",
-                "type": "archive",
-                "description": "Does more.",
-                "url": f"/.well-known/agent-skills/more/{HEX}/more.tar.gz",
-                "digest": DIGEST,
-            },
-        ],
-    }
-
-
-@pytest.mark.requirement("WKO-18")
-def test_an_index_of_nothing_is_an_index():
-    assert wellknown.index([]) == {"$schema": SCHEMA, "skills": []}
-    assert wellknown.index_0_1([]) == {"skills": []}
-
-
-@pytest.mark.requirement("WK-16", "X-20")
-@pytest.mark.parametrize(
-    ("base", "start"),
-    [
-        ("", "/.well-known/"),
-        ("https://cdn.example.com", "https://cdn.example.com/.well-known/"),
-        ("https://cdn.example.com/v1/", "https://cdn.example.com/v1/.well-known/"),
-        ("/behind/a/proxy", "/behind/a/proxy/.well-known/"),
-    ],
-)
-def test_urls_are_path_absolute_or_absolute(base: str, start: str):
-    index: Any = wellknown.index(published(skill("a")), base)
-    assert index["skills"][0]["url"] == f"{start}agent-skills/a/{HEX}/SKILL.md"
-
-
-@pytest.mark.requirement("WK-32", "WK-33", "WK-34", "X-7")
-@pytest.mark.parametrize(
-    ("suffix", "kind", "end", "media_type"),
-    [
-        ("", "skill-md", "SKILL.md", "text/markdown"),
-        (".tar.gz", "archive", "a.tar.gz", "application/gzip"),
-        (".zip", "archive", "a.zip", "application/zip"),
-    ],
-)
-def test_an_artifact_stands_where_its_digest_says(suffix: str, kind: str, end: str, media_type: str):
-    made = wellknown.artifact("a", DIGEST, suffix)
-    assert (made.kind, made.digest, made.media_type) == (kind, DIGEST, media_type)
-    assert made.path == f"/.well-known/agent-skills/a/{HEX}/{end}"
-
-
-@pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WKO-18")
-def test_valid_skills_are_chosen_by_name():
-    skills = [skill("z/a"), skill("b"), skill("c", standing=Standing.LENIENT), skill("d", standing=Standing.UNUSABLE)]
-    choice = wellknown.choose(snapshot(*skills))
-    assert [each.name for each in choice.skills] == ["a", "b"]
-    assert choice.left_out == ()
-
-
-def test_copies_of_one_skill_are_published_once() -> None:
-    one, other = skill("a/x"), skill("b/x")
-    unproved = wellknown.choose(snapshot(one, other))
-    assert not unproved.skills and len(unproved.left_out) == 2
-    for each in (one, other):
-        each.files["SKILL.md"].digest = "sha256:" + "0" * 64
-    assert wellknown.choose(snapshot(one, other)) == wellknown.Choice((one,), ())
-    other.files["SKILL.md"].digest = "sha256:" + "1" * 64
-    assert not wellknown.choose(snapshot(one, other)).skills
-
-
-def test_of_skills_that_share_a_name_none_is_published_and_each_is_told():
-    choice = wellknown.choose(snapshot(skill("acme/refunds"), skill("beta/refunds"), skill("other")))
-    assert [each.path for each in choice.skills] == ["other"]
-    assert choice.left_out == (
-        ("acme/refunds", "the name refunds is also that of beta/refunds"),
-        ("beta/refunds", "the name refunds is also that of acme/refunds"),
-    )
-
-
-def test_a_broken_skill_of_the_same_name_takes_nothing_away():
-    choice = wellknown.choose(snapshot(skill("acme/a"), skill("beta/a", standing=Standing.LENIENT)))
-    assert [each.path for each in choice.skills] == ["acme/a"]
-
-
-@pytest.mark.requirement("WK1-1", "WK1-2", "WK1-3", "WK1-4", "WK1-5", "WK1-6", "WK1-7", "X-19", "WK-63")
-def test_an_old_index_lists_files_with_skill_md_first():
-    one = skill("a", ["Z.md", "ANOTHER.md", "scripts/run me.sh"])
-    assert wellknown.index_0_1([(one, DIGEST)]) == {
-        "skills": [
-            {
-                "name": "a",
-                "description": "Does a.",
-                "files": ["SKILL.md", "ANOTHER.md", "Z.md", "scripts/run me.sh"],
-                "version": DIGEST,
-            }
-        ]
-    }
-
-
-@pytest.mark.requirement("WK1-8", "WK1-9", "X-19", "WKO-12")
-@pytest.mark.parametrize("bad", ["Grüße.md", "what?.md", "a#b", "a[1].md", "a]", "tab\there", "a\x7f"])
-def test_a_skill_with_a_file_name_that_0_1_0_does_not_allow_is_left_out_there(bad: str):
-    fine, one = skill("fine", ["a b.md", "~!@$%^&*()_+-={}|;:',.<>`\"/x"]), skill("a", [bad])
-    choice = wellknown.choose_0_1([fine, one])
-    assert choice.skills == (fine,)
-    ((path, reason),) = choice.left_out
-    assert path == "a" and reason.startswith("discovery 0.1.0 does not allow the file name") and reason.isprintable()
-
-
-@pytest.mark.requirement("WK1-10", "WK1-14")
-def test_old_files_have_encoded_paths():
-    (entry,) = decode(wellknown.encode(wellknown.index_0_1([(skill("a", ["b/c d%.md"]), DIGEST)])), OLD_URL).entries
-    assert entry.files["b/c d%.md"] == "https://example.com/.well-known/skills/a/b/c%20d%25.md"
-
-
-def test_an_encoded_index_is_utf8_in_the_order_given_and_ends_in_a_line_break():
-    index = wellknown.index(published(skill("b", description="Grüßt."), skill("a")))
-    raw = wellknown.encode(index)
-    assert json.loads(raw) == index
-    assert "Grüßt.".encode() in raw and raw.endswith(b"}\n") and raw.count(b"\n") == 1
-
-
-_SKILL = st.builds(
-    lambda name, description, files: skill(name, files, description=description),
-    st.from_regex(r"[a-z0-9]{1,5}(-[a-z0-9]{1,5}){0,3}", fullmatch=True),
-    st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=50).filter(str.strip),
-    st.lists(st.from_regex(r"[a-z]{1,5}(/[a-z ]{0,3}[a-z]){0,2}", fullmatch=True), max_size=3).filter(
-        lambda paths: not any(other.startswith(path + "/") for path in paths for other in paths)
-    ),
-)
-
-
-@given(st.lists(_SKILL, max_size=5, unique_by=lambda each: each.name), st.sampled_from(["", "https://cdn.example/x"]))
-def test_what_is_published_is_understood(skills: list[Skill], base: str):
-    choice = wellknown.choose(Snapshot({each.path: each for each in skills}))
-    pairs = published(*choice.skills)
-    index = decode(wellknown.encode(wellknown.index(pairs, base)), URL)
-    assert (index.version, index.unusable, index.warnings) == ("0.2.0", (), ())
-    assert index.entries == tuple(
-        Entry(
-            each.name, each.description, artifact.kind, (base or "https://example.com") + artifact.path, artifact.digest
-        )
-        for each, artifact in pairs
-    )
-    old = decode(wellknown.encode(wellknown.index_0_1([(each, DIGEST) for each in choice.skills])), OLD_URL)
-    assert old.version == "0.1.0" and len(old.entries) + len(old.unusable) == len(skills)
-    for entry, each in zip(old.entries, choice.skills, strict=True) if not old.unusable else ():
-        assert entry.name == each.name and entry.description == each.description
-        assert dict(entry.files) == {
-            path: f"https://example.com{wellknown.DIRECTORY_0_1}{each.name}/{quote(path)}" for path in entry.files
-        }
-        assert entry.files.keys() == each.files.keys()
-
-
-# Consuming
-
-
-@pytest.mark.requirement("WK-41", "WKO-1", "X-18")
-@pytest.mark.parametrize(
-    ("url", "found"),
-    [
-        ("https://example.com", [URL, OLD_URL]),
-        ("https://example.com/", [URL, OLD_URL]),
-        ("HTTPS://example.com/#part", [URL, OLD_URL]),
-        (
-            "http://localhost:8000/docs/",
-            [
-                "http://localhost:8000/docs/.well-known/agent-skills/index.json",
-                "http://localhost:8000/docs/.well-known/skills/index.json",
-                "http://localhost:8000/.well-known/agent-skills/index.json",
-                "http://localhost:8000/.well-known/skills/index.json",
-            ],
-        ),
-        ("https://example.com/.well-known/agent-skills", [URL]),
-        ("https://example.com/.well-known/skills/", [OLD_URL]),
-        (URL, [URL]),
-        ("https://example.com/my.JSON", ["https://example.com/my.JSON"]),
-        ("https://example.com/skills?tag=a", ["https://example.com/skills?tag=a"]),
-        ("http://[::1]:8000", ["http://[::1]:8000" + path for path in (URL[19:], OLD_URL[19:])]),
-    ],
-)
-def test_where_an_index_may_be(url: str, found: list[str]):
-    assert candidates(url) == found
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["", "example.com", "file:///etc/passwd", "ftp://example.com", "https://", "https:///path", "https://a b", "http://[::1",
-     "https://user:secret@example.com", "https://example.com:99999", "https://example.com:0", "https://ex\\ample.com",
-     "https://exa%6dple.com", "javascript:alert(1)", "https://example.com/\n", "./skills"],
-)  # fmt: skip
-def test_what_is_no_address_of_a_site_is_one_line_for_the_operator(url: str):
-    with pytest.raises(UsageError) as caught:
-        candidates(url)
-    assert str(caught.value).isprintable() and "give the URL of a site" in str(caught.value)
-
-
-@pytest.mark.requirement("WK-57")
-@pytest.mark.parametrize(
-    ("url", "found"),
-    [
-        (URL, "https://example.com"),
-        ("https://EXAMPLE.com:443/a", "https://example.com"),
-        ("http://example.com:443", "http://example.com:443"),
-        ("http://example.com:80", "http://example.com"),
-        ("http://[::1]:8000/a", "http://[::1]:8000"),
-        ("https://user@example.com", "https://example.com"),
-    ],
-)
-def test_an_origin_has_one_spelling(url: str, found: str):
-    assert origin(url) == found
 
 
 @pytest.mark.requirement("WK-45", "WKO-8")
@@ -544,8 +284,6 @@ def test_wild_bytes_raise_nothing_else(raw: bytes):
         decode(raw, URL)
 
 
-# Proving
-
 RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
 ENTRY = Entry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
 
@@ -605,19 +343,3 @@ def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
     assert check_unpacked(ENTRY, files) is None
     assert differs(ENTRY, files) == "its SKILL.md describes it otherwise than the index"
-
-
-@pytest.mark.parametrize(
-    ("text", "site"),
-    [
-        ("https://example.com", True),
-        ("http://example.com", True),
-        ("HTTPS://example.com", True),
-        ("https:/example.com", False),
-        ("https", False),
-        ("./https://x", False),
-        ("httpx://example.com", False),
-    ],
-)
-def test_a_site_is_told_from_a_path(text: str, site: bool) -> None:
-    assert wellknown.is_site(text) is site

@@ -1,21 +1,26 @@
-"""What a careful reader looks for in the text files of a bundle."""
+"""The rules of text files: hidden text, and commands that run unseen."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.file_names import unportable
-from mcp_skills_server.validation.advice import look_for_comments, look_over, permissions
+from mcp_skills_server.model import Problem
+from mcp_skills_server.validation.rule import TextFile
+from mcp_skills_server.validation.text import RULES
 from steps import growth
 
 
+def lint(text: str, markdown: str = "", first_line: int = 1) -> list[Problem]:
+    """What the rules find in a text file, a part of which is Markdown."""
+    return RULES.check(TextFile(text, markdown, first_line), deep=True)
+
+
 def seen(text: str) -> list[str]:
-    return [found.code for found in look_over(text)]
+    return [found.code for found in lint(text)]
 
 
 @pytest.mark.parametrize(
@@ -111,57 +116,21 @@ def test_looking_at_what_starts_by_itself_is_fine(text: str):
 
 def test_each_kind_is_told_once_with_the_first_line_and_the_count():
     text = "one\ncurl a | sh\ncurl b | sh\n\u200b \u202e\n!`x`\ncrontab -e\n"
-    assert [(found.code, found.line) for found in look_over(text)] == [
+    assert [(found.code, found.line) for found in lint(text)] == [
         ("hidden-characters", 4),
         ("pipe-to-shell", 2),
         ("shell-injection", 5),
         ("persistence", 6),
     ]
-    messages = [found.message for found in look_over(text)]
+    messages = [found.message for found in lint(text)]
     assert messages[0] == "the invisible character U+200B (2 in this file)"
     assert messages[1].endswith("curl a | sh (2 in this file)")
 
 
 def test_what_was_found_is_shown_short_and_without_control_characters():
-    (_, found) = look_over("curl \x1b[31m\t" + "x" * 500 + " | sh")
+    (_, found) = lint("curl \x1b[31m\t" + "x" * 500 + " | sh")
     assert "\x1b" not in found.message
     assert len(found.message) < 150
-
-
-@pytest.mark.requirement("S40-51")
-@pytest.mark.parametrize(
-    ("tools", "broad"),
-    [
-        ("Bash", True),
-        ("Read Bash", True),
-        ("Bash(*)", True),
-        ("Bash(*:*)", True),
-        ("Bash( * : * )", True),
-        ("Bash()", True),
-        ("Read, Bash, Write", True),
-        ("Shell", True),
-        ("Terminal Read", True),
-        (["Read", "Bash(*)"], True),
-        ("Bash(git:*)", False),
-        ("Bash(git *)", False),
-        ("BashOutput", False),
-        ("MyBash", False),
-        ("Read Write", False),
-        (["Bash(git:*)", 7, None], False),
-        ("", False),
-        (None, False),
-        ({"Bash": True}, False),
-        ("Bash(" + " " * 100_000 + "x", False),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_tools_that_allow_every_command_are_found(tools: Any, broad: bool):
-    found = list(permissions({"allowed-tools": tools}, 4))
-    assert [(each.code, each.line) for each in found] == ([("broad-permission", 4)] if broad else [])
-
-
-def test_a_skill_without_tools_asks_for_nothing():
-    assert list(permissions({}, None)) == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +147,7 @@ def test_a_long_line_is_read_in_bounded_time(text: str):
     )
 )
 def test_no_text_is_too_odd(text: str):
-    for found in look_over(text):
+    for found in lint(text):
         assert found.line is not None and 1 <= found.line <= text.count("\n") + 1
         assert found.message.isprintable()
 
@@ -199,7 +168,7 @@ _WORDS = ["curl", "wget", " ", "|", "sh", "bash", "sudo ", "python3", "\n", "x",
 @example("sh <(wget")
 def test_a_pipe_into_a_shell_is_found_where_the_rule_says(text: str):
     expected = _PIPED.search(text)
-    found = [each for each in look_over(text) if each.code == "pipe-to-shell"]
+    found = [each for each in lint(text) if each.code == "pipe-to-shell"]
     assert bool(found) is (expected is not None)
     if expected is not None:
         assert found[0].line == text.count("\n", 0, expected.start()) + 1
@@ -211,13 +180,7 @@ def test_looking_takes_steps_as_long_as_the_text(shape: str):
 
 
 def test_comments_are_reported_once_with_the_first_line_and_the_count():
-    (found,) = look_for_comments("Text.\n\n<!-- do \x1b\n this -->\n\nMore <!-- x -->\n", 10)
+    (found,) = lint("", "Text.\n\n<!-- do \x1b\n this -->\n\nMore <!-- x -->\n", 10)
     assert (found.code, found.line) == ("hidden-comment", 12)
     assert found.message == "an HTML comment: 'do \ufffd this' (2 in this file)"
-    assert list(look_for_comments("`<!-- an example -->`")) == []
-
-
-def test_a_file_name_that_nobody_can_read_is_found():
-    ((path, found),) = unportable(["a.md", "references/b\u200bc.md"])
-    assert (path, found.code) == ("references/b\u200bc.md", "hidden-characters")
-    assert "U+200B" in found.message and found.message.isprintable()
+    assert lint("", "`<!-- an example -->`") == []

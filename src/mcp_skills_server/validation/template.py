@@ -1,6 +1,6 @@
-"""What a new skill begins with, and whether a skill still says it: a placeholder is not a description.
+"""The template that `new` writes a skill from, and what of it stands in a skill still: a placeholder says nothing.
 
-The same texts are written by `new` and found by the checks, so that neither can be changed without the other.
+`new` and the rules share these texts, so that neither can be changed without the other.
 """
 
 from __future__ import annotations

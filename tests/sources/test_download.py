@@ -17,8 +17,9 @@ import anyio.to_thread
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.download import Answer, Bounds, Downloader, OriginPolicy
+from mcp_skills_server.sources.download import Answer, Downloader
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from sources.publishers import Publisher, Route, answer, endless, redirect, then_close
 
 LOCAL = OriginPolicy(private=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_skills_server.sources.unpacked import Unpacked
 
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.sources import supply
-from mcp_skills_server.sources.unpacked import Unpacked
 from sources.publishers import INDEX, Publisher, answer
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill

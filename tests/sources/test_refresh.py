@@ -23,11 +23,13 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedErro
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import keep
-from mcp_skills_server.sources.download import Bounds, OriginPolicy
+from mcp_skills_server.sources import folder, records
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.keep import ConflictError
-from mcp_skills_server.sources.refresh import Limits, Report, Settings, look, refresh
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
+from mcp_skills_server.sources.records import read_indexes, read_records
+from mcp_skills_server.sources.refresh import look, refresh
+from mcp_skills_server.sources.report import Report
+from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy
 from sources.publishers import (
     INDEX,
     Asked,
@@ -42,7 +44,7 @@ from sources.publishers import (
     then_close,
 )
 
-LOCAL = Settings(trust=OriginPolicy(private=True), bounds=Bounds(read_s=5, download_s=10))
+LOCAL = FetchSettings(trust=OriginPolicy(private=True), bounds=Bounds(read_s=5, download_s=10))
 QUICK = replace(LOCAL, bounds=Bounds(read_s=0.3, download_s=0.5))
 FILES: Files = {
     "SKILL.md": (skill_md("packed"), False),
@@ -63,7 +65,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "outside" / "skills"
 
 
-def fetch(site: Publisher | str, place: Path, settings: Settings = LOCAL, **changed: Any) -> Report:
+def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> Report:
     url = site if isinstance(site, str) else site.url
     return anyio.run(refresh, url, place, replace(settings, **changed))
 
@@ -93,7 +95,7 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
     for path, (content, _) in FILES.items():
         assert (place / "packed" / path).read_bytes() == content
     assert archive.pack(_read(place / "packed"))[1] == raw
-    told = {record.name: record for record in keep.records(place)}
+    told = {record.name: record for record in read_records(place)}
     assert told["packed"].digest == digest(raw) and told["packed"].source == f"{site.url}{INDEX}"
     again = fetch(site, place)
     assert again.unchanged == ("lone", "packed") and again.ok and again.bytes == 0
@@ -145,9 +147,9 @@ def test_only_what_is_wanted_is_fetched(site: Publisher, place: Path) -> None:
     assert report.added == ("b",) and skills(place) == ["b"]
     assert [str(each) for each in report.refused] == ["nothing: the index has no skill of this name"]
     fetch(site, place, wanted=frozenset({"c"}))
-    assert keep.sources(place)[0].wanted == ("b", "c", "nothing")
+    assert read_indexes(place)[0].wanted == ("b", "c", "nothing")
     fetch(site, place)
-    assert keep.sources(place)[0].wanted is None and skills(place) == ["a", "b", "c"]
+    assert read_indexes(place)[0].wanted is None and skills(place) == ["a", "b", "c"]
 
 
 def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, place: Path) -> None:
@@ -162,7 +164,7 @@ def test_a_changed_skill_is_updated_and_a_vanished_one_told(site: Publisher, pla
     assert skills(place) == ["a", "b", "c"] and report.ok
     report = fetch(site, place, prune=True)
     assert report.pruned == ("c",) and skills(place) == ["a", "b"]
-    assert [record.name for record in keep.records(place)] == ["a", "b"]
+    assert [record.name for record in read_records(place)] == ["a", "b"]
 
 
 def test_what_was_edited_or_not_fetched_is_never_pruned(site: Publisher, place: Path) -> None:
@@ -220,7 +222,7 @@ def test_two_sources_share_a_folder(site: Publisher, place: Path) -> None:
         other.add("b")
         fetch(site, place)
         fetch(other, place, prune=True)
-        assert skills(place) == ["a", "b"] and len(keep.sources(place)) == 2
+        assert skills(place) == ["a", "b"] and len(read_indexes(place)) == 2
 
 
 # Cache headers
@@ -245,9 +247,9 @@ def test_a_clock_that_was_wrong_makes_no_index_fresh(
     """10.0e: fetched by a clock that was 400 days ahead, an index was fresh for 400 days."""
     site.headers = {"cache-control": "max-age=999999999"}
     site.add("a")
-    right = keep.now
+    right = records.now
     with monkeypatch.context() as wrong:
-        wrong.setattr(keep, "now", lambda: right() + days * 86_400)
+        wrong.setattr(records, "now", lambda: right() + days * 86_400)
         fetch(site, place)
         assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
     assert fetch(site, place).next_check_s <= 86_400
@@ -276,7 +278,7 @@ def test_an_index_that_may_not_be_stored_is_not(site: Publisher, place: Path) ->
     site.headers = {"cache-control": "no-store"}
     site.add("a")
     fetch(site, place)
-    (source,) = keep.sources(place)
+    (source,) = read_indexes(place)
     assert source.body == "" and not source.validators
     fetch(site, place)
     assert "if-none-match" not in site.asked[-1].headers
@@ -299,7 +301,7 @@ def test_urls_are_relative_to_the_address_that_answered(site: Publisher, place: 
     site.routes["/v2/files/a.md"] = answer(raw)
     report = fetch(site, place)
     assert report.added == ("a",) and report.url == f"{site.url}/v2/index.json"
-    assert keep.records(place)[0].url == f"{site.url}/v2/files/a.md"
+    assert read_records(place)[0].url == f"{site.url}/v2/files/a.md"
 
 
 @pytest.mark.requirement("WK-26")
@@ -498,7 +500,7 @@ def test_a_bad_artifact_costs_its_skill_alone(
     (refusal,) = report.refused
     assert refusal.name == "bad" and said in refusal.reason and refusal.fault == fault
     assert not os.listdir(place / ".mcp-skills" / "stage") and not report.ok
-    assert [record.name for record in keep.records(place)] == ["a", "z"]
+    assert [record.name for record in read_records(place)] == ["a", "z"]
 
 
 @pytest.mark.parametrize(
@@ -538,10 +540,10 @@ def test_an_artifact_of_another_origin_needs_leave(site: Publisher, place: Path)
 def test_a_skill_over_its_limit_is_refused(site: Publisher, place: Path) -> None:
     site.pack("big", {"SKILL.md": (skill_md("big"), False), "big.bin": (bytes(20_000), False)})
     site.add("small")
-    report = fetch(site, place, limits=Limits(skill_bytes=10_000))
+    report = fetch(site, place, limits=FetchLimits(skill_bytes=10_000))
     assert report.added == ("small",) and "at most 10000 are unpacked" in report.refused[0].reason
     with pytest.raises(IndexRefusedError, match="has 2 entries, at most 1"):
-        fetch(site, place, limits=Limits(skills=1), revalidate=True)
+        fetch(site, place, limits=FetchLimits(skills=1), revalidate=True)
 
 
 def big(site: Publisher, name: str, size: int = 100_000) -> None:
@@ -553,7 +555,7 @@ def on_disk(place: Path) -> int:
 
 
 def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: Publisher, place: Path) -> None:
-    limits = Limits(unpacked_bytes=350_000)
+    limits = FetchLimits(unpacked_bytes=350_000)
     for number in range(9):
         big(site, f"big-{number}")
     site.add("small")
@@ -570,7 +572,7 @@ def test_all_skills_together_have_a_limit_and_what_does_not_fit_is_named(site: P
 
 
 def test_a_skill_that_grows_has_the_room_of_what_it_replaces(site: Publisher, place: Path) -> None:
-    limits = Limits(unpacked_bytes=350_000)
+    limits = FetchLimits(unpacked_bytes=350_000)
     for name in "abc":
         big(site, name)
     assert len(fetch(site, place, limits=limits).added) == 3
@@ -591,7 +593,7 @@ def test_an_old_site_has_that_limit_too(site: Publisher, place: Path) -> None:
     for name in "abc":
         site.routes[f"{DIRECTORY_0_1}{name}/SKILL.md"] = answer(skill_md(name))
         site.routes[f"{DIRECTORY_0_1}{name}/a.bin"] = answer(bytes(50_000))
-    report = fetch(site, place, limits=Limits(unpacked_bytes=110_000))
+    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=110_000))
     assert len(report.added) == 2 and len(report.refused) == 1 and on_disk(place) <= 110_000
 
 
@@ -604,15 +606,15 @@ def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publi
     site.routes[f"{DIRECTORY_0_1}a/SKILL.md"] = answer(skill_md("a"))
     for path in paths[1:]:
         site.routes[f"{DIRECTORY_0_1}a/{path}"] = answer(bytes(30_000))
-    report = fetch(site, place, limits=Limits(skill_bytes=100_000))
+    report = fetch(site, place, limits=FetchLimits(skill_bytes=100_000))
     assert len(report.refused) == 1 and not report.added and not skills(place)
-    assert fetch(site, place, limits=Limits(skill_bytes=130_000)).added == ("a",)
+    assert fetch(site, place, limits=FetchLimits(skill_bytes=130_000)).added == ("a",)
 
 
 def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         big(site, name)
-    write, failed = keep._write_tree, list[Path]()
+    write, failed = folder.write_tree, list[Path]()
 
     def once(staged: Path, files: Files) -> None:
         if not failed:
@@ -620,8 +622,8 @@ def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeyp
             raise OSError(28, "No space left on device")
         write(staged, files)
 
-    monkeypatch.setattr(keep, "_write_tree", once)
-    report = fetch(site, place, limits=Limits(unpacked_bytes=150_000), connections=1)
+    monkeypatch.setattr(folder, "write_tree", once)
+    report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
     assert report.added == ("b",) and "No space left" in report.refused[0].reason
 
 
@@ -635,10 +637,10 @@ def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: 
     assert site.asked[0].path == f"{INDEX}{SECRET}"
     files = [path for path in place.rglob("*") if path.is_file() and b"very-secret" in path.read_bytes()]
     assert files and (os.name == "nt" or all(path.stat().st_mode & 0o077 == 0 for path in files))
-    with keep.opened(place) as store:
+    with FetchedFolder.opened(place) as store:
         state, record = store.look("a")
     with pytest.raises(ConflictError) as withheld:
-        keep.check(state, record, "another", force=False)
+        folder.check(state, record, "another", force=False)
     with pytest.raises(UsageError, match="a user name or a password") as wrong:
         fetch("https://user:very-secret@example.com/", place)
     for caught in (withheld, wrong):
@@ -649,23 +651,23 @@ def test_a_secret_in_the_address_is_in_no_message_and_for_the_owner_alone(site: 
 def test_records_of_before_are_closed_to_others(site: Publisher, place: Path) -> None:
     site.add("a")
     fetch(site, place)
-    folder = place / ".mcp-skills" / "skills"
-    folder.chmod(0o755)
-    (folder / "a.json").chmod(0o644)
+    kept = place / ".mcp-skills" / "skills"
+    kept.chmod(0o755)
+    (kept / "a.json").chmod(0o644)
     assert fetch(site, place).unchanged == ("a",)
-    assert folder.stat().st_mode & 0o077 == 0
+    assert kept.stat().st_mode & 0o077 == 0
 
 
 def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
     site.add("a")
     for number in range(20):
         site.add(f"stalls-{number}", route=site.stall())
-    report = fetch(site, place, limits=Limits(total_s=1))
+    report = fetch(site, place, limits=FetchLimits(total_s=1))
     assert report.added == ("a",) and len(report.refused) == 20
     assert {each.reason for each in report.refused} == {"not fetched within 1 s"}
     site.routes[INDEX] = site.stall()
     with pytest.raises(UnreachableError, match="took longer than 1 s"):
-        fetch(site, place, limits=Limits(total_s=1))
+        fetch(site, place, limits=FetchLimits(total_s=1))
 
 
 def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,7 +676,7 @@ def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keep, "_write_tree", full)
+    monkeypatch.setattr(folder, "write_tree", full)
     report = fetch(site, place)
     assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
 
@@ -740,7 +742,7 @@ def _read(top: Path) -> Files:
 def test_digests_of_the_record_are_those_of_the_files(site: Publisher, place: Path) -> None:
     site.pack("packed", FILES)
     fetch(site, place)
-    (record,) = keep.records(place)
+    (record,) = read_records(place)
     assert record.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert wellknown.origin(record.url) == site.url
 
@@ -777,7 +779,7 @@ def test_what_an_earlier_version_wrote_is_removed_and_the_rest_stays(
 ) -> None:
     site.pack("packed", {**FILES, ".git/config": (b"old", False), ".envrc": (b"old", False)})
     with monkeypatch.context() as before:
-        before.setattr("mcp_skills_server.sources.refresh._check_names", lambda _: None)
+        before.setattr("mcp_skills_server.sources.artifacts.check_names", lambda _: None)
         assert fetch(site, place).added == ("packed",)
     assert (place / "packed" / ".git" / "config").exists()
     (place / "packed" / ".envrc").write_bytes(b"the user's own")

@@ -1,116 +1,100 @@
-"""An archive as a folder: unpacked into a private directory, and unpacked anew when the archive changes.
-
-The folder is a link that is moved once the new tree is whole, so that nobody sees half of one; an archive that is
-refused leaves the last good tree where it is.
-"""
+"""An archive of the operator's: unpacked as a tree, and unpacked anew when the archive changes."""
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import logging
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Final
 
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
-from mcp_skills_server.format.ignored import some_of, unserved
+from anyio import to_thread
 
-logger = logging.getLogger(__name__)
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format.ignored import some_of, unserved
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.store import Store
 
 LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Of an archive that holds many skills; the limits of a skill are the scan's matter."""
+_CHECK_S: Final = 1.0
+"""Between two looks, each of which costs one `stat`."""
 
 
-class Unpacked:
-    """One archive of the operator's.
+class Archive:
+    """One archive.
 
     Args:
-        path: the archive.
-        hidden: skills in dot folders are served, too.
-
-    Raises:
-        UsageError: it cannot be read, or is refused.
+        given: its path.
+        settings: whether skills in dot folders are served, too.
     """
 
-    def __init__(self, path: str, *, hidden: bool = False) -> None:
-        self._path = path
-        self._hidden = hidden
+    trusted: bool = False
+    remote: bool = False
+    place: Path | None = None
+    pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _CHECK_S)
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self.origin = given
+        self._hidden = settings.hidden
         self._seen: tuple[int, ...] | None = None
         self._digest = ""
-        self._top = Path(tempfile.mkdtemp(prefix="mcp-skills-archive-"))
-        atexit.register(self.close)
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
+        """The digest of its bytes, which are read where the file looks different.
+
+        Raises:
+            UnreachableError: it cannot be read.
+        """
+        return await to_thread.run_sync(self._resolve)
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:
+        """Unpack it.
+
+        Raises:
+            UnacceptableError: it is refused, or cannot be unpacked here. The message says it again until it changes.
+        """
+        return await to_thread.run_sync(self._unpack, revision, store)
+
+    def _resolve(self) -> Revision:
         try:
-            self._unpack()
-        except (OSError, ArchiveRefusedError) as error:
-            self.close()
-            raise UsageError(f"{path}: cannot be unpacked ({_why(error)}); give another archive or a folder") from None
-
-    @property
-    def folder(self) -> str:
-        """Where it is unpacked."""
-        return str(self._top / "skills")
-
-    def refresh(self) -> None:
-        """Unpack it anew if it changed. What is wrong with it is told in the log, once."""
-        try:
-            self._unpack()
-        except (OSError, ArchiveRefusedError) as error:
-            logger.warning("%s: cannot be unpacked (%s); serving what it held before", self._path, _why(error))
-
-    def close(self) -> None:
-        """Remove what was unpacked."""
-        shutil.rmtree(self._top, ignore_errors=True)
-        atexit.unregister(self.close)
-
-    def _unpack(self) -> None:
-        found = os.stat(self._path)
+            found = os.stat(self.origin)
+        except OSError as error:
+            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
         seen = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
-        if seen == self._seen:
-            return
-        self._seen = seen
-        raw = Path(self._path).read_bytes()
-        digest = hashlib.sha256(raw).hexdigest()
-        if digest == self._digest:
-            return
-        files = archive.unpack(raw, LIMITS)
-        left_out = unserved(files, hidden=self._hidden)
-        if left_out:  # an archive of a repository has some, and nobody signed it as a whole
-            logger.warning("%s: left out what is never served: %s", self._path, some_of(left_out))
+        raw = None
+        if seen != self._seen:
+            raw = self._read()
+            self._seen, self._digest = seen, hashlib.sha256(raw).hexdigest()
+        return Revision(self._digest, _CHECK_S, raw)
+
+    def _read(self) -> bytes:
+        try:
+            return Path(self.origin).read_bytes()
+        except OSError as error:
+            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+
+    def _unpack(self, revision: Revision, store: Store) -> Tree:
+        raw = self._read() if revision.content is None else revision.content
+        if hashlib.sha256(raw).hexdigest() != revision.digest:
+            raise UnreachableError("cannot be unpacked (it changed meanwhile)")
+        try:
+            files = archive.unpack(raw, LIMITS)
+            left_out = unserved(files, hidden=self._hidden)
             for path in left_out:
                 del files[path]
-        tree = self._top / digest
-        _write(tree, files)
-        self._point_to(tree)
-        before, self._digest = self._digest, digest
-        if before:
-            shutil.rmtree(self._top / before, ignore_errors=True)
-
-    def _point_to(self, tree: Path) -> None:
-        link, fresh = self._top / "skills", self._top / "fresh"
-        fresh.unlink(missing_ok=True)
-        try:
-            fresh.symlink_to(tree.name, target_is_directory=True)
-        except OSError:  # Windows wants a privilege for links
-            shutil.rmtree(link, ignore_errors=True)
-            shutil.copytree(tree, link)
-        else:
-            os.replace(fresh, link)
+            tree = store.put(revision.digest, files)
+        except (OSError, ArchiveRefusedError) as error:
+            # A full disk, too: to read and unpack it every second would not help.
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            raise UnacceptableError(f"cannot be unpacked ({why})") from None
+        # An archive of a repository has some, and nobody signed it as a whole.
+        said = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
+        return Tree(tree, warnings=said)
 
 
-def _write(tree: Path, files: Files) -> None:
-    shutil.rmtree(tree, ignore_errors=True)
-    tree.mkdir()
-    for path, (raw, executable) in files.items():
-        file = tree.joinpath(*path.split("/"))  # `unpack` lets no name out of the tree
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(raw)
-        file.chmod(0o755 if executable else 0o644)
-
-
-def _why(error: OSError | ArchiveRefusedError) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+def is_archive(given: str) -> bool:
+    """Whether this is a file that is called like an archive."""
+    return archive.is_archive(given) and os.path.isfile(given)

@@ -11,7 +11,11 @@ from __future__ import annotations
 from mcp_skills_server.errors import SkillsServerError
 
 
-class UnacceptableError(SkillsServerError, ValueError):
+class SourceError(SkillsServerError):
+    """A source cannot be had now."""
+
+
+class UnacceptableError(SourceError, ValueError):
     """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
 
 
@@ -19,7 +23,7 @@ class AbsentError(UnacceptableError):
     """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
 
 
-class UnreachableError(SkillsServerError, OSError):
+class UnreachableError(SourceError, OSError):
     """No answer, half of one, or "not now".
 
     Attributes:

@@ -240,7 +240,7 @@ def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> Non
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    code = f"from mcp_skills_server.sources.folder import FetchedFolder\nwith FetchedFolder.opened({str(tmp_path)!r}): pass"
+    code = f"from mcp_skills_server.sources.folder import FetchedFolder as F\nwith F.opened({str(tmp_path)!r}): pass"
     with FetchedFolder.opened(tmp_path):
         with pytest.raises(UsageError, match="another process fetches into"), FetchedFolder.opened(tmp_path):
             pass

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_skills_server.sources.unpacked import Unpacked
 
+from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.sources import supply
+from mcp_skills_server.sources.mirrors import Mirrors
+from mcp_skills_server.sources.settings import SourceSettings
 from sources.publishers import INDEX, Publisher, answer
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
@@ -65,28 +66,6 @@ def until_there(wire: Wire, *names: str) -> dict[str, dict[str, Any]]:
     while not set(names) <= (there := named(wire)).keys():
         wire.until(LISTED)
     return there
-
-
-@pytest.mark.parametrize(
-    ("platform", "environment", "place"),
-    [
-        ("linux", {}, "~/.cache/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": ""}, "~/.cache/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": "/c"}, "/c/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": "~/c"}, "~/c/mcp-skills-server"),
-        ("darwin", {"XDG_CACHE_HOME": "/c"}, "~/Library/Caches/mcp-skills-server"),
-        ("win32", {"LOCALAPPDATA": "/l"}, "/l/mcp-skills-server"),
-    ],
-)
-def test_fetched_skills_are_kept_in_the_cache_folder_of_the_system(
-    platform: str, environment: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"HOME": str(tmp_path), **environment}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(supply.sys, "platform", platform)
-    assert supply.default_cache() == Path(place.replace("~", str(tmp_path), 1))
 
 
 def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_path: Path, era: Era) -> None:
@@ -256,10 +235,13 @@ def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kin
     path.write_bytes(packed(kind, files))
     told = {}
     for hidden in (False, True):
-        unpacked = Unpacked(str(path), hidden=hidden)
-        folder = Path(unpacked.folder)
+        mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
+        root = mirrors.root(str(path))
+        assert isinstance(root, MirroredRoot) and root.origin == str(path)
+        folder = Path(root.path)
         told[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
-        unpacked.close()
+        mirrors.stop()
+        assert not folder.exists()
     assert told[False] == {"alpha/SKILL.md"}
     assert told[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
     listed = command("list", str(path))

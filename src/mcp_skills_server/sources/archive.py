@@ -91,8 +91,8 @@ class Archive:
             why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             raise UnacceptableError(f"cannot be unpacked ({why})") from None
         # An archive of a repository has some, and nobody signed it as a whole.
-        said = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
-        return Tree(tree, warnings=said)
+        warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
+        return Tree(tree, warnings=warnings)
 
 
 def is_archive(given: str) -> bool:

@@ -37,8 +37,8 @@ class UnpackedBudget:
             UnacceptableError: together with the others they are too many.
         """
         if self._bytes - self._sizes.get(name, 0) + size > self._most:
-            said = f"all skills of the site together have more than {self._most} bytes, unpacked"
-            raise UnacceptableError(f"{said}; 'fetch --max-unpacked-bytes' allows more")
+            reason = f"all skills of the site together have more than {self._most} bytes, unpacked"
+            raise UnacceptableError(f"{reason}; 'fetch --max-unpacked-bytes' allows more")
 
     @contextmanager
     def taken(self, name: str, size: int) -> Generator[None]:

@@ -162,8 +162,8 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
 
 def _not_public(host: str, address: str) -> UnacceptableError:
     what = f"{host} leads" if host == address else f"{host} leads to {address},"
-    said = "to an address that is not of the public internet" if host == address else "which is not public"
-    return UnacceptableError(f"{what} {said}; --allow-private allows it")
+    where = "to an address that is not of the public internet" if host == address else "which is not public"
+    return UnacceptableError(f"{what} {where}; --allow-private allows it")
 
 
 def _proxy_of(given: str) -> httpcore2.Proxy:

@@ -1,7 +1,7 @@
 """Why a download fails, named by whose fault it is: the publisher's or the network's.
 
 The first stays until the publisher or the caller's settings change; the second may be gone a minute later. What is
-wrong with bytes that did arrive is said by the packages that read them (IndexRefusedError, ProofFailedError,
+wrong with bytes that did arrive is reported by the packages that read them (IndexRefusedError, ProofFailedError,
 ArchiveRefusedError), and all of those are the publisher's. Messages are one line for people and never hold a token, a
 query or a password.
 """

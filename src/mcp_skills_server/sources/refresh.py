@@ -147,8 +147,8 @@ class _Refresh:
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
-                    said = f"not fetched within {self._settings.limits.total_s:g} s"
-                    self._refused[entry.name] = Refusal(entry.name, said, "network")
+                    reason = f"not fetched within {self._settings.limits.total_s:g} s"
+                    self._refused[entry.name] = Refusal(entry.name, reason, "network")
 
     def _remember(self) -> None:
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
@@ -164,8 +164,8 @@ class _Refresh:
 
     def _judge_all(self) -> None:
         for name, removed in self._folder.remove_ignored():
-            said = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
-            self._warnings.append(f"{name}: {said}")
+            reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
+            self._warnings.append(f"{name}: {reason}")
         for entry in self._entries:
             with self._refusing(entry):
                 self._became[entry.name] = self._judge(entry)
@@ -189,15 +189,15 @@ class _Refresh:
             yield
             return
         except (UnacceptableError, ProofFailedError, ArchiveRefusedError) as error:
-            fault, said = "publisher", str(error)
+            fault, reason = "publisher", str(error)
             self._in_doubt = True
         except UnreachableError as error:
-            fault, said = "network", str(error)
+            fault, reason = "network", str(error)
         except (ConflictError, UsageError) as error:
-            said = str(error)
+            reason = str(error)
         except OSError as error:
-            said = f"it cannot be kept: {error.strerror or error}"
-        self._refused[entry.name] = Refusal(entry.name, said, fault)
+            reason = f"it cannot be kept: {error.strerror or error}"
+        self._refused[entry.name] = Refusal(entry.name, reason, fault)
 
     def _judge(self, entry: Entry) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""

@@ -52,10 +52,8 @@ class Site:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            why = error.strerror or error
-            raise UsageError(
-                f"{self._folder}: the cache cannot be written ({why}); choose another --cache-dir"
-            ) from None
+            reason = f"the cache cannot be written ({error.strerror or error})"
+            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Its index; the copy of that while it is fresh.

@@ -480,7 +480,7 @@ def test_no_proxy_is_honoured(site: Publisher, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
 def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("https_proxy", proxy)
-    monkeypatch.setattr("mcp_skills_server.sources.download.find_spec", lambda _: None)
+    monkeypatch.setattr("mcp_skills_server.sources.connections.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="the proxy of the environment"):
         get("https://skills.example/a", OriginPolicy())
 

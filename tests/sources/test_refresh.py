@@ -99,7 +99,8 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
     assert told["packed"].digest == digest(raw) and told["packed"].source == f"{site.url}{INDEX}"
     again = fetch(site, place)
     assert again.unchanged == ("lone", "packed") and again.ok and again.bytes == 0
-    assert site.paths == [INDEX, "/a/lone", "/a/packed", INDEX]
+    first, *artifacts, last = site.paths
+    assert first == last == INDEX and sorted(artifacts) == ["/a/lone", "/a/packed"]
     assert "if-none-match" in site.asked[-1].headers
 
 

@@ -11,14 +11,11 @@ import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.archive import Archive
-from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.follower import Follower
-from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
+from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Mirrors
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
@@ -87,24 +84,6 @@ def within(waits: list[float], *expected: float) -> bool:
     return len(waits) == len(expected) and all(
         least <= wait <= least * 1.1 for wait, least in zip(waits, expected, strict=True)
     )
-
-
-@pytest.mark.parametrize(
-    ("given", "kind"),
-    [
-        ("https://example.com", Site),
-        ("HTTP://example.com", Site),
-        ("a.zip", Archive),
-        ("b.zip", Directory),
-        (".", Directory),
-    ],
-)
-def test_the_text_decides_the_kind(
-    given: str, kind: type[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.zip").write_bytes(b"")
-    assert type(open_source(given, SourceSettings(tmp_path / "cache"))) is kind
 
 
 def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "commands/approve.py",
         "catalog/tree.py",
         "sources/download.py",
-        "sources/keep.py",
+        "sources/records.py",
         "publish/record.py",
         "publish/static.py",
     }

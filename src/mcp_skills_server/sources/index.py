@@ -41,7 +41,7 @@ class FoundIndex:
     @property
     def next_check_s(self) -> float:
         """In how many seconds it makes sense to ask again, by the cache headers."""
-        left = self.record.left_s(records.now())
+        left = self.record.left_s(records.epoch_s())
         return max(left, SOONEST_S) if left > 0 else UNSAID_S
 
 
@@ -70,7 +70,7 @@ async def find(
     """
     # WK-40, WK-41
     limits = IndexLimits(skills=settings.limits.skills)
-    if known is not None and known.body and not settings.revalidate and known.left_s(records.now()):
+    if known is not None and known.body and not settings.revalidate and known.left_s(records.epoch_s()):
         return await _decoded(known, limits)
     try:
         with anyio.fail_after(settings.limits.total_s):
@@ -107,7 +107,7 @@ async def _decoded(record: IndexRecord, limits: IndexLimits) -> FoundIndex:
 
 
 def _record(key: str, given: str, place: str, answer: Answer, held: IndexRecord | None) -> IndexRecord:
-    headers, now = answer.headers, records.now()
+    headers, now = answer.headers, records.epoch_s()
     fresh = caching.fresh_s(headers, now) or 0.0
     if not answer.modified and held is not None:
         renewed = _validators(answer) or held.validators

@@ -10,7 +10,6 @@ from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.settings import SourceSettings
-from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.source import Source
 
 
@@ -29,8 +28,14 @@ class Kind:
     open: Callable[[str, SourceSettings], Source]
 
 
+def _open_site(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
+
+    return Site(given, settings)
+
+
 KINDS: Final[tuple[Kind, ...]] = (
-    Kind("site", is_site, Site),
+    Kind("site", is_site, _open_site),
     Kind("archive", is_archive, Archive),
     Kind("folder", lambda _: True, Directory),
 )

@@ -41,8 +41,8 @@ class Mirrors:
             UsageError: it is none that can be served.
         """
         source = open_source(given, self._settings, self._kinds)
-        if source.pace is None:
-            return given
+        if source.pace is None and source.place is not None:
+            return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
         store = Store()
         self._stores.append(store)
         follower = Follower(source, store)

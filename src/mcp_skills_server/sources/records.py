@@ -154,6 +154,6 @@ def file_of(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
-def now() -> float:
+def epoch_s() -> float:
     """Seconds of the epoch, whole ones."""
     return float(int(time.time()))

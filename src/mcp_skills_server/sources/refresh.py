@@ -153,7 +153,7 @@ class _Refresh:
     def _remember(self) -> None:
         # An index that promised what is not there may be older than its artifacts: ask anew next time.
         fresh_s = 0.0 if self._in_doubt else self._record.fresh_s
-        body = self._record.body if self._record.validators or self._record.left_s(records.now()) else ""
+        body = self._record.body if self._record.validators or self._record.left_s(records.epoch_s()) else ""
         wanted = _joined(self._folder.index(self._record.source), self._settings.wanted)
         try:
             self._folder.put_index(replace(self._record, body=body, fresh_s=fresh_s, wanted=wanted))
@@ -227,7 +227,7 @@ class _Refresh:
         if difference:
             self._warnings.append(f"{entry.name}: {difference}")
         url = entry.url or entry.files[SKILL_MD]
-        record = Record(entry.name, self._record.source, url, entry.digest, records.now(), {})
+        record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
         with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
             return self._folder.put(record, files, force=self._settings.force)
 

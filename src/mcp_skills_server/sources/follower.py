@@ -16,7 +16,7 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
@@ -65,6 +65,11 @@ class Follower:
         self._ready = self.has_copy
 
     @property
+    def name(self) -> str:
+        """The origin for people, not longer than a line."""
+        return clipped(printable(self.source.origin))
+
+    @property
     def path(self) -> Path:
         """The folder that is served."""
         return self.source.place or self._store.root
@@ -101,7 +106,7 @@ class Follower:
             self._trouble = str(error)
             raise
         except Exception as error:  # a bug must not end the others' service
-            logger.exception("%s: could not be fetched", self._name)
+            logger.exception("%s: could not be fetched", self.name)
             self._trouble = "it could not be fetched"
             raise SourceError(self._trouble) from error
         self._trouble = None
@@ -120,7 +125,7 @@ class Follower:
                 wait, retry = await self.refresh(), pace.first_retry_s
                 continue
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
-                logger.debug("%s: %s", self._name, error)
+                logger.debug("%s: %s", self.name, error)
             except SourceError as error:
                 self.report_failure(error)
             self._ready = self._ready or self.has_copy
@@ -146,7 +151,7 @@ class Follower:
         self._report(tree.warnings)
         if tree.changed:
             more = f" and {len(tree.changed) - _NAMES_SHOWN} more" if len(tree.changed) > _NAMES_SHOWN else ""
-            logger.info("%s: fetched %s%s", self._name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
+            logger.info("%s: fetched %s%s", self.name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
         return tree.complete
 
     def _report(self, lines: tuple[str, ...]) -> None:
@@ -154,8 +159,4 @@ class Follower:
         if self._reported != lines:
             self._reported = lines
             for line in lines:
-                logger.warning("%s: %s", self._name, line)
-
-    @property
-    def _name(self) -> str:
-        return printable(self.source.origin)
+                logger.warning("%s: %s", self.name, line)

@@ -78,7 +78,7 @@ class Mirrors:
                         raise
                 except SourceError as error:
                     if not follower.has_copy:
-                        raise UsageError(f"{follower.source.origin}: {error}; there is no copy of it") from None
+                        raise UsageError(f"{follower.name}: {error}; there is no copy of it") from None
                     follower.report_failure(error)
 
         if self._followers:

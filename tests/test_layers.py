@@ -16,6 +16,8 @@ SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
 FLOORS = {
     "model": 0,
     "errors": 0,
+    "directories": 0,
+    "durable": 0,
     "codes": 1,
     "format": 2,
     "hosts": 2,

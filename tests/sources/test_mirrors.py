@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -16,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.format.archive import pack
-from mcp_skills_server.sources import supply
-from mcp_skills_server.sources.unpacked import Unpacked
+from mcp_skills_server.sources.mirrors import Mirrors
+from mcp_skills_server.sources.settings import SourceSettings
 from sources.publishers import INDEX, Publisher, answer
 from web.http_wire import Server, http_serving
 from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
@@ -68,28 +66,6 @@ def until_there(wire: Wire, *names: str) -> dict[str, dict[str, Any]]:
     while not set(names) <= (there := named(wire)).keys():
         wire.until(LISTED)
     return there
-
-
-@pytest.mark.parametrize(
-    ("platform", "environment", "place"),
-    [
-        ("linux", {}, "~/.cache/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": ""}, "~/.cache/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": "/c"}, "/c/mcp-skills-server"),
-        ("linux", {"XDG_CACHE_HOME": "~/c"}, "~/c/mcp-skills-server"),
-        ("darwin", {"XDG_CACHE_HOME": "/c"}, "~/Library/Caches/mcp-skills-server"),
-        ("win32", {"LOCALAPPDATA": "/l"}, "/l/mcp-skills-server"),
-    ],
-)
-def test_fetched_skills_are_kept_in_the_cache_folder_of_the_system(
-    platform: str, environment: dict[str, str], place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"HOME": str(tmp_path), **environment}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(supply.sys, "platform", platform)
-    assert supply.default_cache() == Path(place.replace("~", str(tmp_path), 1))
 
 
 def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_path: Path, era: Era) -> None:
@@ -259,28 +235,16 @@ def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kin
     path.write_bytes(packed(kind, files))
     told = {}
     for hidden in (False, True):
-        unpacked = Unpacked(str(path), hidden=hidden)
-        folder = Path(unpacked.folder)
+        mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
+        root = mirrors.root(str(path))
+        assert isinstance(root, MirroredRoot) and root.origin == str(path)
+        folder = Path(root.path)
         told[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
-        unpacked.close()
+        mirrors.stop()
+        assert not folder.exists()
     assert told[False] == {"alpha/SKILL.md"}
     assert told[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
     listed = command("list", str(path))
     assert listed.returncode == 0 and "alpha" in listed.stdout
     (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]
     assert ".git/config" in line and "alpha/.envrc" in line
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
-def test_what_is_unpacked_has_the_mode_of_its_kind_whatever_the_umask(tmp_path: Path) -> None:
-    _, raw = pack({"SKILL.md": (skill("alpha").encode(), False), "scripts/run.sh": (b"exit 0\n", True)})
-    (tmp_path / "alpha.tar.gz").write_bytes(raw)
-    before = os.umask(0o077)
-    try:
-        unpacked = Unpacked(str(tmp_path / "alpha.tar.gz"))
-    finally:
-        os.umask(before)
-    folder = Path(unpacked.folder)
-    modes = {path: (folder / path).stat().st_mode & 0o7777 for path in ("SKILL.md", "scripts/run.sh")}
-    unpacked.close()
-    assert modes == {"SKILL.md": 0o644, "scripts/run.sh": 0o755}

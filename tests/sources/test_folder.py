@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import keep
-from mcp_skills_server.sources.keep import ConflictError, Record, Source, State, Store
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.records import Record, read_records
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -32,12 +30,12 @@ def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> R
 
 
 def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
-    with keep.opened(place) as store:
+    with FetchedFolder.opened(place) as store:
         return store.put(record(**more), files, force=force)
 
 
 def state(place: Path, name: str = "a") -> State:
-    with keep.opened(place) as store:
+    with FetchedFolder.opened(place) as store:
         return store.look(name)[0]
 
 
@@ -51,7 +49,7 @@ def test_a_skill_is_put_with_a_record_beside_it(tmp_path: Path) -> None:
             assert os.access(place / "a" / path, os.X_OK) is executable or os.geteuid() == 0
             assert bool((place / "a" / path).stat().st_mode & 0o100) is executable
     assert sum(1 for path in (place / "a").rglob("*") if path.is_file()) == len(FILES)
-    (told,) = keep.records(place)
+    (told,) = read_records(place)
     assert (told.name, told.source, told.digest, told.former) == ("a", SOURCE, "sha256:1", None)
     assert told.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert not list((place / ".mcp-skills" / "stage").iterdir())
@@ -71,7 +69,7 @@ def test_an_update_replaces_all_of_it(tmp_path: Path) -> None:
     assert put(tmp_path, MORE, digest="sha256:2")
     assert os.listdir(tmp_path / "a") == ["SKILL.md"]
     assert state(tmp_path) is State.KEPT
-    (told,) = keep.records(tmp_path)
+    (told,) = read_records(tmp_path)
     assert told.digest == "sha256:2" and told.former is not None and set(told.former) == set(FILES)
 
 
@@ -80,7 +78,7 @@ def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
     before = (tmp_path / "a").stat().st_ino
     assert not put(tmp_path, digest="sha256:2")
     assert (tmp_path / "a").stat().st_ino == before
-    assert keep.records(tmp_path)[0].digest == "sha256:2"
+    assert read_records(tmp_path)[0].digest == "sha256:2"
 
 
 @pytest.mark.parametrize("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
@@ -138,7 +136,7 @@ def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> Non
     for force in (False, True):
         with pytest.raises(ConflictError, match="not fetched"):
             put(place, force=force)
-    with keep.opened(place) as store, pytest.raises(ConflictError):
+    with FetchedFolder.opened(place) as store, pytest.raises(ConflictError):
         store.remove("a", force=True)
     assert here.lstat().st_ino == before.st_ino
     if kind in {"directory", "link"}:
@@ -163,13 +161,13 @@ def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
 
 def test_removing_takes_the_record_too(tmp_path: Path) -> None:
     put(tmp_path)
-    with keep.opened(tmp_path) as store:
+    with FetchedFolder.opened(tmp_path) as store:
         store.remove("a")
         store.remove("a")
-    assert os.listdir(tmp_path) == [".mcp-skills"] and not keep.records(tmp_path)
+    assert os.listdir(tmp_path) == [".mcp-skills"] and not read_records(tmp_path)
     put(tmp_path)
     (tmp_path / "a" / "SKILL.md").write_bytes(b"mine")
-    with keep.opened(tmp_path) as store:
+    with FetchedFolder.opened(tmp_path) as store:
         with pytest.raises(ConflictError):
             store.remove("a")
         store.remove("a", force=True)
@@ -182,7 +180,7 @@ def test_removing_takes_the_record_too(tmp_path: Path) -> None:
 def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, files in enumerate((FILES, MORE)):
         with monkeypatch.context() as patched:
-            patched.setattr(Store, "_swap", _die)
+            patched.setattr(FetchedFolder, "_swap", _die)
             with pytest.raises(KeyboardInterrupt):
                 put(tmp_path, files, digest=f"sha256:{number}")
         assert state(tmp_path) is (State.FORMER if number else State.ABSENT)
@@ -229,20 +227,13 @@ def _die(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b'{"name": "a"}', b"\xff"])
-def test_a_record_that_cannot_be_read_is_none(tmp_path: Path, raw: bytes) -> None:
-    put(tmp_path)
-    (tmp_path / ".mcp-skills" / "skills" / "a.json").write_bytes(raw)
-    assert keep.records(tmp_path) == [] and state(tmp_path) is State.FOREIGN
-
-
 # The folder itself
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    code = f"from mcp_skills_server.sources import keep\nwith keep.opened({str(tmp_path)!r}): pass"
-    with keep.opened(tmp_path):
-        with pytest.raises(UsageError, match="another process fetches into"), keep.opened(tmp_path):
+    code = f"from mcp_skills_server.sources.folder import FetchedFolder as F\nwith F.opened({str(tmp_path)!r}): pass"
+    with FetchedFolder.opened(tmp_path):
+        with pytest.raises(UsageError, match="another process fetches into"), FetchedFolder.opened(tmp_path):
             pass
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert "another process fetches into" in done.stderr
@@ -251,37 +242,11 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match="cannot be written"), keep.opened(tmp_path / "file"):
+    with pytest.raises(UsageError, match="cannot be written"), FetchedFolder.opened(tmp_path / "file"):
         pass
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / ".mcp-skills").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="is no folder"), keep.opened(tmp_path / "linked"):
+    with pytest.raises(UsageError, match="is no folder"), FetchedFolder.opened(tmp_path / "linked"):
         pass
     assert not os.listdir(tmp_path / "elsewhere")
-
-
-def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
-    source = Source(
-        SOURCE, "https://example.com", SOURCE, SOURCE, "{}\udcff", {"If-None-Match": '"1"'}, 5.0, 9.0, ("a",)
-    )
-    with keep.opened(tmp_path) as store:
-        assert store.source(SOURCE) is None
-        store.put_source(source)
-        assert store.source(SOURCE) == source
-    assert keep.sources(tmp_path) == [source] and keep.sources(tmp_path / "nothing") == []
-    (file,) = (tmp_path / ".mcp-skills" / "sources").iterdir()
-    assert json.loads(file.read_bytes())["version"] == 1
-    if sys.platform != "win32":
-        assert file.stat().st_mode & 0o077 == 0
-
-
-@pytest.mark.parametrize("changed", [{"name": "../../outside"}, {"files": {"../../outside/precious": "0" * 64}}])
-def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
-    told = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
-    folder = tmp_path / "skills" / ".mcp-skills" / "skills"
-    folder.mkdir(parents=True)
-    (folder / "a.json").write_text(json.dumps(told))
-    assert [record.name for record in keep.records(tmp_path / "skills")] == ["a"]
-    (folder / "a.json").write_text(json.dumps(told | changed))
-    assert keep.records(tmp_path / "skills") == []

@@ -129,6 +129,16 @@ def test_neither_does_one_that_holds_something_else(place: Place, raw: bytes) ->
     assert "must put the file of approvals in order" in place.refusal(SITE)
 
 
+def test_a_file_is_read_up_to_a_bound(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.approve()
+    size = place.file.stat().st_size
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size)
+    assert len(approvals.read(place.file)) == 1
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
+    with pytest.raises(UsageError, match="no file of approvals"):
+        approvals.read(place.file)
+
+
 def test_the_file_is_for_its_owner_alone(place: Place) -> None:
     place.approve()
     assert place.file.stat().st_mode & 0o777 == 0o600 and place.file.parent.stat().st_mode & 0o777 == 0o700

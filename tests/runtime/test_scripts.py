@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -685,3 +686,27 @@ async def test_the_log_names_the_script_and_no_argument(run: Runner, caplog: pyt
     with caplog.at_level(logging.INFO, logger="mcp_skills_server"):
         await run("three.sh", "s3cret", env={"KEY": "s3cret"})
     assert "ran scripts/three.sh of zoo: exit code 3" in caplog.text and "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("windows", [False, True])
+@pytest.mark.parametrize(
+    ("written", "kept", "truncated"),
+    [
+        (b"hell", "hell", False),
+        (b"hello", "hell", True),
+        (b"hel\xc3\xb6", "hel", True),
+        (b"hel\xc3", "hel\ufffd", False),
+    ],
+)
+async def test_output_is_kept_up_to_its_cap_and_never_ends_in_half_a_character(
+    monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
+) -> None:
+    """Pipes are read in a thread where they cannot be waited for."""
+    monkeypatch.setattr(processes, "_WINDOWS", windows)
+    with ExitStack() as held:
+        stream = processes._Stream(4, held)
+        os.write(stream.writer, written)
+        stream.close_writer()
+        with anyio.fail_after(DEADLINE):
+            await stream.drain()
+        assert stream.ended.is_set() and (stream.text, stream.truncated) == (kept, truncated)

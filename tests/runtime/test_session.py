@@ -26,6 +26,7 @@ from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.runtime import session as session_module
 from mcp_skills_server.runtime.scripts import Outcome
 from mcp_skills_server.runtime.session import Runtime, RuntimeSettings, Session
 from wire import FIXTURES
@@ -868,6 +869,21 @@ async def test_words_about_wrong_arguments_are_short_and_can_be_written(
     words = await refused(session, "skills_run_script", arguments)
     assert len(words) < 1000
     assert words.encode()
+
+
+async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ["data-analysis", "refunds"]
+    size = sum(len(raw) for path in WORKSHOP if path.endswith("SKILL.md") and isinstance(raw := WORKSHOP[path], str))
+    size -= len(PDF)
+    monkeypatch.setattr(session_module, "MOST_BYTES", size)
+    await ask(session, "skills_load", names=both)
+    monkeypatch.setattr(session_module, "MOST_BYTES", size - 1)
+    words = await refused(session, "skills_load", {"names": both})
+    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
+    monkeypatch.setattr(session_module, "MOST_BYTES", 1)
+    await ask(session, "skills_load", names=["refunds"])
 
 
 async def test_arguments_of_any_depth_are_refused(session: Session) -> None:

@@ -14,6 +14,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.records import read_records
+from mcp_skills_server.sources.settings import FetchLimits
 from sources.fetching import FILES, QUICK, fetch, listing, skills
 from sources.publishers import (
     INDEX,
@@ -164,3 +165,15 @@ def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, pl
     report = fetch(site, place)
     assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
     assert skills(place) == [] and not [path for path in site.paths if "/a/" in path]
+
+
+@pytest.mark.parametrize(("name", "most"), [("archive", (4 << 20) + 1000), ("lone", 1 << 20)])
+def test_an_artifact_may_be_so_large_and_no_larger(site: Publisher, place: Path, name: str, most: int) -> None:
+    """An archive as large as its skill may be and what an archive adds to it, a SKILL.md as large as any may be."""
+    site.add("archive", b"PK", answer(bytes(most if name == "archive" else 0)))
+    site.add("lone", None, answer(bytes(most if name == "lone" else 0)))
+    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
+    assert "its digest is" in refused[name]
+    site.routes[f"/a/{name}"] = answer(b"", length=most + 1)
+    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
+    assert f"has {most + 1} bytes, at most {most} are taken" in refused[name]

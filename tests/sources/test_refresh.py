@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -24,7 +25,7 @@ from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
 from mcp_skills_server.sources.records import read_indexes, read_records
 from mcp_skills_server.sources.refresh import look, refresh
-from mcp_skills_server.sources.settings import FetchLimits, OriginPolicy
+from mcp_skills_server.sources.settings import Bounds, FetchLimits, OriginPolicy
 from sources.fetching import FILES, LOCAL, fetch, listing, skills
 from sources.publishers import (
     INDEX,
@@ -252,8 +253,9 @@ def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: 
     assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
 
 
-def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path) -> None:
-    together = threading.Barrier(3, timeout=20)
+@pytest.mark.parametrize(("changed", "connections"), [({"connections": 3}, 3), ({}, 6)])
+def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path, changed: dict[str, int], connections: int) -> None:
+    together = threading.Barrier(connections, timeout=20)
     most = 0
     lock = threading.Lock()
     now: list[int] = []
@@ -268,10 +270,11 @@ def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path) -> None:
             now.pop()
         yield answer(skill_md(asked.path.rpartition("/")[2]))
 
-    for number in range(6):
+    for number in range(2 * connections):
         site.add(f"s-{number}", route=route)
-    assert len(fetch(site, place, connections=3).added) == 6
-    assert most == 3
+    patient = replace(LOCAL, bounds=Bounds(read_s=20, download_s=20))
+    assert len(fetch(site, place, patient, **changed).added) == 2 * connections
+    assert most == connections
 
 
 def test_progress_is_told(site: Publisher, place: Path) -> None:

@@ -34,7 +34,7 @@ FLOORS = {
     "__main__": 12,
 }
 PURE = (
-    "model.py",
+    "model/",
     "codes.py",
     "format/",
     "validation/",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mcp_skills_server.acp.skills import AcpSkills as AcpSkills
     from mcp_skills_server.catalog.registry import Registry as Registry
-    from mcp_skills_server.catalog.scan import Limits as Limits
+    from mcp_skills_server.catalog.roots import Limits as Limits
     from mcp_skills_server.catalog.watch import Watcher as Watcher
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
@@ -30,7 +30,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AcpSkills": "acp.skills",
-    "Limits": "catalog.scan",
+    "Limits": "catalog.roots",
     "NotServedError": "errors",
     "Problem": "model",
     "Registry": "catalog.registry",

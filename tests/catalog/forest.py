@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill
 
 LONG_AGO = 1_600_000_000

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.forest import Told, as_nobody, codes, loaded, plant, skill_md, skills, together, view
-from mcp_skills_server.catalog import registry as registry_module
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import disk, reader, tree
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits, digest_of
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 
@@ -269,7 +269,7 @@ def test_a_rewrite_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
 def same_signature_rewrite(place: Path, file: SkillFile, raw: bytes) -> None:
     """What two writes within one tick of the clock leave: other bytes under the signature of the scan."""
     place.write_bytes(raw)
-    file.signature = tree.signature(os.lstat(place))
+    file.signature = disk.signature(os.lstat(place))
 
 
 def test_a_rewrite_under_the_same_signature_is_caught_by_the_read_and_recovered_from(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, mo
             self.__dict__["digest"] = value
 
     here, bytes_of = threading.local(), iter((b"hello", b"other"))
-    monkeypatch.setattr(tree, "read", lambda *_: next(bytes_of))
+    monkeypatch.setattr(disk, "read", lambda *_: next(bytes_of))
     registry = Registry([tmp_path])
     file, got = Racing(0, "file", 5, (), True), list[bytes | StaleFileError]()
 
@@ -425,13 +425,13 @@ def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
 ) -> None:
     files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
     registry = loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
-    real, sizes = tree.read, list[int]()
+    real, sizes = disk.read, list[int]()
 
     def read(root_path: str, file: SkillFile) -> bytes:
         sizes.append(file.size)
         return real(root_path, file)
 
-    monkeypatch.setattr(tree, "read", read)
+    monkeypatch.setattr(disk, "read", read)
     registry.hash_files(registry.snapshot.skills["a"])
     assert 0 < sum(sizes) <= 500
 
@@ -460,13 +460,13 @@ def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> No
 
 
 def test_the_bodies_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "_BODIES_KEPT", 3)
+    monkeypatch.setattr(reader, "_KEPT", 3)
     registry = loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(9)))))
     found = list(registry.snapshot.skills.values())
     for skill in found:
         registry.body(skill)
     assert [registry.has_body(skill) for skill in found] == [False] * 6 + [True] * 3
-    monkeypatch.setattr(registry_module, "_BODIES_SIZE", 0)
+    monkeypatch.setattr(reader, "_KEPT_SIZE", 0)
     registry = loaded(tmp_path)
     found = list(registry.snapshot.skills.values())
     assert registry.body(found[0]).text == "Do it."

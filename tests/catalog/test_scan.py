@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from catalog.forest import age, as_nobody, codes, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import passed, scan, tree
-from mcp_skills_server.catalog.passed import PassedOver, passed_over
+from mcp_skills_server.catalog import disk, dot_folders, scan, tree
+from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits, Root
+from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SkillFile, Standing
 
@@ -368,7 +368,7 @@ def test_a_skill_md_that_could_not_be_read_once_is_tried_again(tmp_path: Path, m
         def fail(root: str, file: SkillFile) -> bytes:
             raise StaleFileError(file.location, "Too many open files")
 
-        patch.setattr(tree, "read", fail)
+        patch.setattr(disk, "read", fail)
         registry = loaded(tmp_path)
         assert codes(registry) == ["unreadable"]
         assert not registry.refresh()
@@ -382,7 +382,7 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
 ) -> None:
     root = plant(tmp_path / "root", skills("one", "two"))
     plant(tmp_path / "outside", {"SKILL.md": skill_md("one", "secret: key")})
-    real = tree.read
+    real = disk.read
 
     def swap(root_path: str, file: SkillFile) -> bytes:
         if file.location == "one/SKILL.md" and not (root / "one").is_symlink():
@@ -390,7 +390,7 @@ def test_a_directory_swapped_for_a_link_during_the_scan_never_shows_foreign_byte
             (root / "one").symlink_to(tmp_path / "outside")
         return real(root_path, file)
 
-    monkeypatch.setattr(tree, "read", swap)
+    monkeypatch.setattr(disk, "read", swap)
     registry = loaded(root)
     assert served(registry) == ["two"]
     assert "secret" not in registry.snapshot.skills["one"].frontmatter
@@ -403,7 +403,7 @@ def test_a_skill_md_that_changes_during_the_scan_is_read_as_it_is_now(
 ) -> None:
     plant(tmp_path, skills("one") | {"two/README.md": skill_md("two")})
     (tmp_path / "two/SKILL.md").symlink_to("README.md")
-    real, edited = tree.read, set[str]()
+    real, edited = disk.read, set[str]()
 
     def edit(root_path: str, file: SkillFile) -> bytes:
         if file.location not in edited:
@@ -412,7 +412,7 @@ def test_a_skill_md_that_changes_during_the_scan_is_read_as_it_is_now(
                 other.write("More.\n")
         return real(root_path, file)
 
-    monkeypatch.setattr(tree, "read", edit)
+    monkeypatch.setattr(disk, "read", edit)
     registry = loaded(tmp_path)
     assert served(registry) == ["one", "two"]
     for skill in registry.snapshot.skills.values():
@@ -421,7 +421,7 @@ def test_a_skill_md_that_changes_during_the_scan_is_read_as_it_is_now(
 
 def test_a_skill_md_that_never_holds_still_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, skills("one", "two"))
-    real = tree.read
+    real = disk.read
 
     def edit(root_path: str, file: SkillFile) -> bytes:
         if file.location == "one/SKILL.md":
@@ -429,7 +429,7 @@ def test_a_skill_md_that_never_holds_still_is_told(tmp_path: Path, monkeypatch: 
                 other.write("More.\n")
         return real(root_path, file)
 
-    monkeypatch.setattr(tree, "read", edit)
+    monkeypatch.setattr(disk, "read", edit)
     registry = loaded(tmp_path)
     assert served(registry) == ["two"] and codes(registry) == ["unreadable"]
 
@@ -438,7 +438,7 @@ def test_a_settled_tree_is_scanned_again_without_opening_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(tmp_path, skills("one", "one/two") | {"one/ref.md": "x"})
-    monkeypatch.setattr(tree, "_SETTLED_NS", -1_000_000_000_000)
+    monkeypatch.setattr(disk, "_SETTLED_NS", -1_000_000_000_000)
     age(tmp_path)
     registry = loaded(tmp_path)
     for skill in registry.snapshot.skills.values():
@@ -447,7 +447,7 @@ def test_a_settled_tree_is_scanned_again_without_opening_a_file(
     def never(*_: object) -> bytes:
         raise AssertionError("a file was read")
 
-    monkeypatch.setattr(tree, "read", never)
+    monkeypatch.setattr(disk, "read", never)
     assert not registry.refresh()
 
 
@@ -554,16 +554,16 @@ def test_the_count_of_what_was_passed_over_looks_at_a_bounded_number_of_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
-    monkeypatch.setattr(passed, "_MOST_NAMES", 100)
-    real, opened = tree.open_directory, list[str]()
+    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 100)
+    real, opened = disk.open_directory, list[str]()
 
     def open_directory(root_path: str, path: str) -> Any:
         opened.append(path)
         return real(root_path, path)
 
-    monkeypatch.setattr(tree, "open_directory", open_directory)
+    monkeypatch.setattr(dot_folders, "open_directory", open_directory)
     assert passed_over(registry) == [] and len(opened) == 1
-    monkeypatch.setattr(passed, "_MOST_NAMES", 400)
+    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 400)
     (found,) = passed_over(registry)
     assert str(found).startswith(f"{tmp_path}: at least {found.skills} skills lie in folders whose names begin")
     assert 90 <= found.skills < 300 and len(opened) < 110

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.forest import plant
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
@@ -27,12 +27,12 @@ from wire import write_skill
 
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
-    with tree.open_directory(str(top), "") as handle:
+    with disk.open_directory(str(top), "") as handle:
         return tree.walk(handle, "", 0, depth=depth, most_files=most_files)
 
 
 def file_at(top: Path, location: str) -> SkillFile:
-    return tree.file_from(os.lstat(top / location), 0, location, time.time_ns())
+    return disk.file_from(os.lstat(top / location), 0, location, time.time_ns())
 
 
 @pytest.mark.requirement("ASG-5")
@@ -153,9 +153,9 @@ def test_no_link_is_followed_on_the_way_to_a_directory(tmp_path: Path) -> None:
     plant(tmp_path / "root", {"real/b/file.md": "x"})
     (tmp_path / "root/a").symlink_to(tmp_path / "outside")
     for path in ("a", "a/b"):
-        with pytest.raises(OSError, match="Not a directory"), tree.open_directory(str(tmp_path / "root"), path):
+        with pytest.raises(OSError, match="Not a directory"), disk.open_directory(str(tmp_path / "root"), path):
             pass
-    with tree.open_directory(str(tmp_path / "root"), "real/b") as handle:
+    with disk.open_directory(str(tmp_path / "root"), "real/b") as handle:
         assert os.listdir(handle) == ["file.md"]
 
 
@@ -163,10 +163,10 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
     plant(tmp_path, {"a/b/c/file.md": "x"})
     before = len(os.listdir("/proc/self/fd"))
     walk(tmp_path)
-    with pytest.raises(OSError, match="No such file"), tree.open_directory(str(tmp_path), "a/nowhere/c"):
+    with pytest.raises(OSError, match="No such file"), disk.open_directory(str(tmp_path), "a/nowhere/c"):
         pass
     with pytest.raises(StaleFileError):
-        tree.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 1, (), True))
+        disk.read(str(tmp_path), SkillFile(0, "a/b/c/file.md", 1, (), True))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -178,14 +178,14 @@ def test_walking_leaves_no_descriptor_open(tmp_path: Path) -> None:
 )
 def test_read_gives_the_exact_bytes(tmp_path: Path, raw: bytes) -> None:
     plant(tmp_path, {"d/file": raw})
-    assert tree.read(str(tmp_path), file_at(tmp_path, "d/file")) == raw
+    assert disk.read(str(tmp_path), file_at(tmp_path, "d/file")) == raw
 
 
 def test_read_goes_on_when_the_system_gives_less_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, {"file": "hello"})
     real = os.read
     monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 2)))
-    assert tree.read(str(tmp_path), file_at(tmp_path, "file")) == b"hello"
+    assert disk.read(str(tmp_path), file_at(tmp_path, "file")) == b"hello"
 
 
 def test_a_file_that_grows_while_it_is_read_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def test_a_file_that_grows_while_it_is_read_is_stale(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "read", read)
     with pytest.raises(StaleFileError):
-        tree.read(str(tmp_path), file)
+        disk.read(str(tmp_path), file)
 
 
 def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_a_file_on_a_failing_disk_is_stale_and_says_why(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "read", read)
     with pytest.raises(StaleFileError, match="Input/output error"):
-        tree.read(str(tmp_path), file_at(tmp_path, "file"))
+        disk.read(str(tmp_path), file_at(tmp_path, "file"))
 
 
 def replaced_by_link(top: Path) -> None:
@@ -259,11 +259,11 @@ def test_whatever_is_no_longer_the_scanned_file_is_stale(tmp_path: Path, change:
     plant(tmp_path / "outside", {"file": "hello"})
     plant(tmp_path, {"secret": "hello", "root/d/file": "hello"})
     file = file_at(tmp_path / "root", "d/file")
-    assert tree.is_fresh(str(tmp_path / "root"), file)
+    assert disk.is_fresh(str(tmp_path / "root"), file)
     change(tmp_path / "root")
     with pytest.raises(StaleFileError):
-        tree.read(str(tmp_path / "root"), file)
-    assert not tree.is_fresh(str(tmp_path / "root"), file)
+        disk.read(str(tmp_path / "root"), file)
+    assert not disk.is_fresh(str(tmp_path / "root"), file)
 
 
 def test_a_rewrite_that_keeps_size_and_time_has_another_signature(tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_a_rewrite_that_keeps_size_and_time_has_another_signature(tmp_path: Path
 def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
     plant(tmp_path, {"file": "hello"})
     found = os.lstat(tmp_path / "file")
-    assert not tree.file_from(found, 0, "file", found.st_ctime_ns + 1_000_000).mtime_reliable
-    assert tree.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
+    assert not disk.file_from(found, 0, "file", found.st_ctime_ns + 1_000_000).mtime_reliable
+    assert disk.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
     os.utime(tmp_path / "file", (4e9, 4e9))
-    assert not tree.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
+    assert not disk.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
 
 
 def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_path: Path) -> None:
@@ -291,13 +291,13 @@ def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_p
     root = plant(tmp_path / "root", {"d/file": "hello"})
     file = file_at(root, "d/file")
     (root / "d/file").write_text("hello again")
-    again = tree.look_again(str(root), file)
+    again = disk.look_again(str(root), file)
     assert again is not None and again.size == 11 and again.location == "d/file"
     (root / "d").rename(root / "e")
-    assert tree.look_again(str(root), file) is None
+    assert disk.look_again(str(root), file) is None
     (root / "d").symlink_to(tmp_path / "outside")
-    assert tree.look_again(str(root), file) is None
-    assert stat.S_ISLNK(tree.look(str(root), "d").st_mode)  # type: ignore[union-attr]
+    assert disk.look_again(str(root), file) is None
+    assert stat.S_ISLNK(disk.look(str(root), "d").st_mode)  # type: ignore[union-attr]
 
 
 @pytest.mark.requirement("X-5")
@@ -335,13 +335,13 @@ def test_a_link_stands_for_a_regular_file_inside_the_root_or_for_nothing(
     (root / "s/round").symlink_to("link")
     Path(os.fsdecode(os.fsencode(root) + b"/s/sub/\xff")).write_text("x")
     os.symlink(target, os.fsencode(root / "s/link") if isinstance(target, bytes) else root / "s/link")
-    resolved = tree.resolve_link(str(root), 0, "s", "link")
+    resolved = disk.resolve_link(str(root), 0, "s", "link")
     assert (resolved and resolved.location) == found
 
 
 def test_names_can_be_spelled_whatever_their_bytes() -> None:
-    assert tree.spelled("grün") == "grün" and tree.is_utf8("grün")
-    assert tree.spelled(os.fsdecode(b"a\xff")) == "a\\xff" and not tree.is_utf8(os.fsdecode(b"a\xff"))
+    assert disk.spelled("grün") == "grün" and disk.is_utf8("grün")
+    assert disk.spelled(os.fsdecode(b"a\xff")) == "a\\xff" and not disk.is_utf8(os.fsdecode(b"a\xff"))
 
 
 def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,15 +349,15 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     plant(tmp_path, {"root/a/b/file.md": "x", "outside/file.md": "x"})
     (tmp_path / "root/link").symlink_to("a/b/file.md")
     (tmp_path / "root/away").symlink_to(tmp_path / "outside")
-    monkeypatch.setattr(tree, "_BY_DESCRIPTOR", False)
+    monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
-    with tree.open_directory(root, "") as handle:
+    with disk.open_directory(root, "") as handle:
         found = tree.walk(handle, "", 0, depth=6, most_files=9)
     file = found.directories[0].directories[0].files["file.md"]
-    assert tree.read(root, file) == b"x"
-    linked = tree.resolve_link(root, 0, "", "link")
+    assert disk.read(root, file) == b"x"
+    linked = disk.resolve_link(root, 0, "", "link")
     assert linked is not None and linked.signature == file.signature
-    with pytest.raises(NotADirectoryError), tree.open_directory(root, "away"):
+    with pytest.raises(NotADirectoryError), disk.open_directory(root, "away"):
         pass
 
 
@@ -387,7 +387,7 @@ def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_pa
     skill = registry.snapshot.skills["a"]
     assert name not in skill.files and "other.md" not in skill.files
     assert ("skill-md-irregular" if name == "SKILL.md" else "hard-link") in {each.code for each in skill.problems}
-    assert tree.look(str(tmp_path / "root"), f"a/{name}") is None
+    assert disk.look(str(tmp_path / "root"), f"a/{name}") is None
     os.chown(tmp_path / "secret", 65534, 65534)
     registry.refresh()
     assert {name, "other.md"} <= registry.snapshot.skills["a"].files.keys()

@@ -16,8 +16,8 @@ from functools import partial
 from typing import Final
 
 from mcp_skills_server import codes
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.tree import file_from, signature
+from mcp_skills_server.catalog.disk import file_from, signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.model import Skill

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mcp_skills_server.catalog.scan import digest_of
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable

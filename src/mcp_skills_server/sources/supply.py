@@ -22,7 +22,7 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.errors import UsageError

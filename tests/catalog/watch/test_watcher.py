@@ -16,12 +16,12 @@ import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
-from mcp_skills_server.catalog import registry as registry_module
-from mcp_skills_server.catalog import watch
-from mcp_skills_server.catalog.events import TreeEvents, is_ignored_below, open_events
+from mcp_skills_server.catalog import root_index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch import watcher as module
+from mcp_skills_server.catalog.watch.events import TreeEvents, is_ignored_below, open_events
 from mcp_skills_server.model import Changes, Skill
 
 
@@ -35,7 +35,7 @@ def heard() -> Iterator[Heard]:
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
     if request.param == "trees":
-        monkeypatch.setattr(watch, "open_events", TreeEvents)
+        monkeypatch.setattr(module, "open_events", TreeEvents)
     return request.param
 
 
@@ -43,7 +43,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
     plant(tmp_path, skills("one"))
-    real = registry_module.scan
+    real = root_index.scan
 
     def scan(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
@@ -51,7 +51,7 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
             plant(tmp_path, skills("two"))
         return found
 
-    monkeypatch.setattr(registry_module, "scan", scan)
+    monkeypatch.setattr(root_index, "scan", scan)
     with watching(tmp_path) as (_, told):
         told.until(serves("one", "two"))
 
@@ -208,7 +208,7 @@ def test_a_watch_that_breaks_is_armed_again_and_told_once(
             raise RuntimeError("broken")
         return open_events(*arguments, **options)
 
-    monkeypatch.setattr(watch, "open_events", opened)
+    monkeypatch.setattr(module, "open_events", opened)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
         assert "arming it again" in heard.next()
@@ -241,7 +241,7 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(watch, "open_events", Deaf)
+    monkeypatch.setattr(module, "open_events", Deaf)
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
         edit(tmp_path, "one", 2)
         told.until(version("one", 2))
@@ -253,7 +253,7 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
 ) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     plant(tmp_path, skills("one", "two"))
-    real, tries = registry_module.scan, iter(range(100))
+    real, tries = root_index.scan, iter(range(100))
 
     def scan(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
@@ -264,7 +264,7 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
             plant(tmp_path, skills("three/four"))
         return found
 
-    monkeypatch.setattr(registry_module, "scan", scan)
+    monkeypatch.setattr(root_index, "scan", scan)
     with watching(tmp_path) as (_, told):
         told.until(serves("one", "three/four", "two"))
         edit(tmp_path, "three/four", 2)

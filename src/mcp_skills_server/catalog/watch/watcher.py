@@ -17,10 +17,10 @@ from contextlib import closing
 from queue import SimpleQueue
 from typing import Final
 
-from mcp_skills_server.catalog.burst import Burst
-from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError, open_events
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Root
+from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
 from mcp_skills_server.model import Changes, Skill
 
 logger = logging.getLogger(__name__)

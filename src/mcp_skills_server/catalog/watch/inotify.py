@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
-from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 
 _CAME: Final = int(flags.CREATE | flags.MOVED_TO)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, Told, codes, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import held
-from mcp_skills_server.catalog.held import Held, Kept
+from mcp_skills_server.catalog import grace
+from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog.reader import BoundedCache
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD, Standing
 
@@ -24,12 +25,12 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(held.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(grace.time, "monotonic", lambda: self.now)
 
 
 def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, rung = Clock(monkeypatch), threading.Event()
-    subject = Held(rung.set, quiet_s=1)
+    subject = GracePeriod(rung.set, quiet_s=1)
     assert subject.keep(0, "a", "torn")
     clock.now += 0.9
     assert subject.keep(0, "a", "torn") and subject.keep(0, "b", None)
@@ -45,7 +46,7 @@ def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
-    subject = Held(lambda: None, quiet_s=1)
+    subject = GracePeriod(lambda: None, quiet_s=1)
     for directory in ("a", "a/b", "c"):
         assert subject.keep(0, directory, "torn")
     subject.settle(0, "a", {"a"})
@@ -56,7 +57,7 @@ def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_kept_values_are_bounded_in_number_and_size() -> None:
-    subject: Kept[int, str] = Kept(3, 10, lambda text: text)
+    subject: BoundedCache[int, str] = BoundedCache(3, 10, lambda text: text)
     for number in range(5):
         subject.put(number, "ab")
     assert [subject.get(number) for number in range(5)] == [None, None, "ab", "ab", "ab"]

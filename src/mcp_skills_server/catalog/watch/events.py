@@ -57,7 +57,7 @@ def open_events(tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> 
         CannotWatchError: the system gives no events for all of them.
     """
     if sys.platform == "linux":
-        from mcp_skills_server.catalog.inotify import DirectoryEvents
+        from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
 
         return DirectoryEvents(tops, MOST_LEVELS, stop, hidden=hidden)
     return TreeEvents(tops, stop, hidden=hidden)

@@ -44,7 +44,11 @@ class Body:
 
 
 class Reader:
-    """The files of skills below some roots."""
+    """The files of skills below some roots. Any thread may use it.
+
+    Args:
+        roots: the directories; a file says by its index in which of them it lies.
+    """
 
     def __init__(self, roots: Sequence[Root]) -> None:
         self.roots = tuple(roots)
@@ -54,7 +58,10 @@ class Reader:
         self._proved: dict[str, Skill] = {}
 
     def read(self, file: SkillFile) -> bytes:
-        """The file's exact bytes, proved against its digest.
+        """The file's exact bytes, proved against its digest. It is read anew each time.
+
+            skill = registry.snapshot.skills["refunds"]
+            raw = registry.read(skill.files["references/policy.md"])
 
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
@@ -82,7 +89,7 @@ class Reader:
         return raw, digest
 
     def body(self, skill: Skill) -> Body:
-        """The skill's instructions and the files that they refer to.
+        """The skill's instructions and the files that they refer to. Kept for as long as SKILL.md does not change.
 
         Raises:
             StaleFileError: as for `read`.
@@ -92,6 +99,14 @@ class Reader:
         if kept is not None and disk.is_fresh(self.roots[file.root].path, file):
             return kept
         return self._body_of(skill, self.read(file))
+
+    async def aread(self, file: SkillFile) -> bytes:
+        """`read` in a thread, for event loops."""
+        return await in_thread(self.read, file)
+
+    async def abody(self, skill: Skill) -> Body:
+        """`body` in a thread, for event loops."""
+        return await in_thread(self.body, skill)
 
     def last_read(self, file: SkillFile) -> bytes | None:
         """The bytes that a scan read of a SKILL.md that is being replaced again, while they are kept.
@@ -149,6 +164,13 @@ class Reader:
     def place(self, skill: Skill) -> str:
         """The absolute path of the skill's directory, for whoever works on the same disk."""
         return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
+
+
+async def in_thread(work: Callable[..., _V], *arguments: object) -> _V:
+    """What `work` returns in a thread. The event loop goes on meanwhile."""
+    from anyio import to_thread  # late, for the commands that have no event loop
+
+    return await to_thread.run_sync(work, *arguments)
 
 
 class BoundedCache(Generic[_K, _V]):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from mcp_skills_server.catalog import collector, tree
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
-from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.reader import Reader, in_thread
 from mcp_skills_server.catalog.root_index import RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.codes import problem
@@ -25,8 +25,6 @@ from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Snapshot, Standing
 from mcp_skills_server.validation import advice, rules
-
-_T = TypeVar("_T")
 
 _NAMES_LOOKED_AT: Final = 100_000
 _VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
@@ -95,7 +93,7 @@ class Registry(Reader):
 
     async def aload(self) -> None:
         """`load` in a thread, for event loops."""
-        await _in_thread(self.load)
+        await in_thread(self.load)
 
     def close(self) -> None:
         """Look at nothing any more of its own accord. What was loaded can still be read."""
@@ -164,7 +162,7 @@ class Registry(Reader):
 
     async def arefresh(self, paths: Iterable[str] | None = None) -> Changes:
         """`refresh` in a thread, for event loops."""
-        return await _in_thread(self.refresh, paths)
+        return await in_thread(self.refresh, paths)
 
     def rescan(self, stale: StaleFileError) -> Changes:
         """Look again at what a stale file touches.
@@ -336,9 +334,3 @@ def _others(path: str, sharing: Sequence[str]) -> str:
     named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
     left = len(sharing) - 1 - len(named)
     return ", ".join(named) + (f" and {left:,} more" if left else "")
-
-
-async def _in_thread(work: Callable[..., _T], *arguments: object) -> _T:
-    from anyio import to_thread  # late, for the commands that have no event loop
-
-    return await to_thread.run_sync(work, *arguments)

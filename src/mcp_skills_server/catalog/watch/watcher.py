@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Self
 
+from mcp_skills_server.catalog.reader import in_thread
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Root
+from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
 from mcp_skills_server.model import Changes, Skill
@@ -34,17 +35,26 @@ _PAUSE_S: Final = 0.25
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
+_LOOK_FOR_STOP_S: Final = 0.1
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
 
 class Watcher:
-    """Keeps a registry current until it is stopped.
+    """Keeps a registry current in a thread of its own, from `start` to `stop`.
+
+    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async with` does the same
+    without holding up the event loop. It is started once: one that was stopped stays so.
+
+        registry = Registry(["skills"])
+        async with Watcher(registry):
+            registry.subscribe(lambda changes: print(sorted(changes.after)))
+            ...
 
     Args:
         registry: loaded by the watcher, once the watch is armed.
         poll: look at time stamps instead of waiting for events, for network file systems.
-        reconcile: seconds between full scans.
+        reconcile: seconds between full scans; events do get lost.
         again: seconds after which events are tried again where the system had none to give.
     """
 
@@ -63,7 +73,7 @@ class Watcher:
         """Why there are no events, as it was last logged; empty while there are."""
 
     def start(self) -> None:
-        """Begin: arm, load, then follow."""
+        """Begin: arm the watch, load the registry, then follow. Returns at once; `registry.loaded` says when it is."""
         self._unsubscribe = self._registry.subscribe(self._note)
         self._registry.followed = True
         self._note(Changes({}, self._registry.snapshot.skills))
@@ -73,13 +83,40 @@ class Watcher:
             thread.start()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """End, and wait for the threads for up to `timeout` seconds."""
+        """End, and wait for each of the two threads for up to `timeout` seconds."""
         self._stop.set()
         self._unsubscribe()
         self._unproved.put(None)
         for thread in self._threads:
             thread.join(timeout)
         self._registry.followed = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        self._await_loaded()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        try:
+            await in_thread(self._await_loaded)
+        except BaseException:
+            self.stop(timeout=0)  # cancelled, and nobody else would end the threads
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        from anyio import CancelScope
+
+        with CancelScope(shield=True):
+            await in_thread(self.stop)
+
+    def _await_loaded(self) -> None:
+        while not self._registry.loaded.wait(_LOOK_FOR_STOP_S) and not self._stop.is_set():
+            continue
 
     def _follow(self) -> None:
         while not self._stop.is_set():

@@ -15,7 +15,9 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.publication import Edition, Publication, RetentionPolicy
+from mcp_skills_server.publish.artifacts import RetentionPolicy
+from mcp_skills_server.publish.edition import Edition
+from mcp_skills_server.publish.publication import Publication
 from wire import FIXTURES, write_skill
 
 SITE = "https://example.com"

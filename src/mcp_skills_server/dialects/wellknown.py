@@ -362,7 +362,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-class _RefusedError(ValueError):
+class _RefusedError(SkillsServerError, ValueError):
     """An entry cannot be used, for this reason."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:

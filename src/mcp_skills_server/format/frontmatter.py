@@ -19,6 +19,7 @@ import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
 from mcp_skills_server.codes import CODES, problem, standing
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import colons
 from mcp_skills_server.model import Json, Problem, Standing
 
@@ -230,7 +231,7 @@ _MAX_INTEGER_DIGITS: Final = 300
 _MAX_SAFE_INTEGER: Final = 2**53
 
 
-class _RefusedError(Exception):
+class _RefusedError(SkillsServerError):
     """A bound was passed: reading on would only cost time."""
 
 

@@ -25,7 +25,7 @@ from anyio import to_thread
 from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
@@ -69,7 +69,7 @@ class SiteState:
     trouble: str | None
 
 
-class _NotFetchedError(Exception):
+class _NotFetchedError(SkillsServerError):
     """A site cannot be had now; the message says why."""
 
 

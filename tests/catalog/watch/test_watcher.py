@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import anyio
 import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
@@ -288,6 +290,53 @@ def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_pa
     watcher.stop(DEADLINE)
     assert not [thread for thread in watcher._threads if thread.is_alive()]
     assert not registry._listeners
+
+
+def test_a_watcher_follows_from_where_it_is_entered_to_the_end(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    told = Told(registry)
+    with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+        plant(tmp_path, skills("two"))
+        told.until(serves("one", "two"))
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_holds_no_event_loop_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first scan waits for something that only the event loop does."""
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, go_on.set)
+    async with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_whose_start_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    watcher = Watcher(registry)
+    with anyio.move_on_after(0) as scope:
+        await watcher.__aenter__()
+    go_on.set()
+    assert scope.cancelled_caught
+    for thread in watcher._threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
 
 
 STAYS = """

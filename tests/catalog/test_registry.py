@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
 import anyio
@@ -23,7 +23,7 @@ from catalog.forest import DEADLINE, Told, as_nobody, codes, loaded, plant, serv
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
-from mcp_skills_server.model import Changes, Skill, Standing
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 
 # Roots
 

@@ -117,7 +117,7 @@ def _unkept(here: Directory) -> int:
 
 
 def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:
-    """The files that the limits leave of a skill: SKILL.md first, then what lies nearest to it (S40-19).
+    """The files that the limits leave of a skill: SKILL.md first, then what lies nearest to it.
 
     All that any client can make the server hash, copy or send of a skill is thus bounded by the limits.
     """

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Listeners:
-    """The subscribers of a registry. `tell` and `tell_deferred` are called under the registry's lock."""
+    """The subscribers of a registry. `notify` and `notify_deferred` are called under the registry's lock."""
 
     def __init__(self) -> None:
         self._listeners: dict[object, tuple[Callable[[Changes], None], bool]] = {}
@@ -26,7 +26,7 @@ class Listeners:
         self._listeners[token] = listener, problems
         return lambda: self._listeners.pop(token, None) and None
 
-    def tell(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
+    def notify(self, changes: Changes, *, first: bool = False, defer: bool = False) -> None:
         """Call the listeners with this difference and with what was deferred, or defer it, too.
 
         Nothing is deferred where no skill differs. After the first scan all are called, whatever it found.
@@ -44,7 +44,7 @@ class Listeners:
             except Exception:  # one listener's bug must not cost the others their news
                 logger.exception("a listener failed")
 
-    def tell_deferred(self) -> None:
+    def notify_deferred(self) -> None:
         """Call the listeners with what was deferred, if anything was."""
         if self._deferred:
-            self.tell(Changes({}, {}))
+            self.notify(Changes({}, {}))

@@ -1,7 +1,7 @@
 """A first look at the roots: which skills there seem to be, by the names of their directories, within a bounded time.
 
 A host asks what there is before a large folder is scanned, and asks once. So this looks only for directories that hold
-a SKILL.md, and reads the few whose names a model is told first. It is a guess that the scan replaces: nothing is
+a SKILL.md, and reads the few whose names a model gets first. It is a guess that the scan replaces: nothing is
 served from it.
 """
 
@@ -68,8 +68,8 @@ def outline(
     Args:
         roots: the earlier one wins.
         limits: what a skill may measure.
-        order: in which order a model is told the names of skills.
-        characters: how much it is told at the most: reading ends when the names are as long together.
+        order: in which order a model gets the names of skills.
+        characters: how much text that is at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
     """
     begun = now()
@@ -92,7 +92,7 @@ def outline(
 
 
 class _Walk:
-    """Goes through directories, the upper ones first, and not into skills until it is told to."""
+    """Goes through directories, the upper ones first, and not into skills before `enter_skills`."""
 
     def __init__(self, roots: Sequence[Root], limits: Limits) -> None:
         self.found: list[list[str]] = [[] for _ in roots]
@@ -171,7 +171,7 @@ def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
 
 
 def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
-    """The skill with what its SKILL.md says, None where that does not tell (yet)."""
+    """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)
     if found is None or not stat.S_ISREG(found.st_mode):

@@ -24,7 +24,7 @@ class PathIndex(dict[str, Skill]):
         return [part, *order[start:end]] if part in self else order[start:end]
 
     def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
-        """Take some skills off the shelf and put others there."""
+        """Take some skills out and put others in."""
         gone = set(gone)
         if gone != set(came):
             self._order = None

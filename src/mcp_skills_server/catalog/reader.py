@@ -136,7 +136,7 @@ class Reader:
         return skill in self._bodies
 
     def hash_files(self, skill: Skill) -> None:
-        """Compute the digests of a skill that nobody has asked for yet, so that a touch can be told from an edit.
+        """Compute the digests of a skill that nobody has asked for yet, so that a touch is not taken for an edit.
 
         Not of an unusable skill: it may be of any size.
         """

@@ -74,7 +74,7 @@ class Registry(Reader):
         self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
         self._listeners = Listeners()
         self.followed = False
-        """Whether something calls `tell_deferred` now and then, so that `rescan` need not tell."""
+        """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
         self._rescanning = False
 
     # Life
@@ -87,7 +87,7 @@ class Registry(Reader):
         try:
             with collector.paused(), self._lock:
                 if not self.refresh():
-                    self._listeners.tell(Changes({}, {}), first=True)
+                    self._listeners.notify(Changes({}, {}), first=True)
         finally:
             self.loaded.set()
 
@@ -167,8 +167,8 @@ class Registry(Reader):
     def rescan(self, stale: StaleFileError) -> Changes:
         """Look again at what a stale file touches.
 
-        While the disk is followed, listeners hear of it with what else is found there: a client that reads during a
-        burst would otherwise hear of each skill by itself.
+        While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
+        would otherwise be notified of each skill by itself.
         """
         with self._lock:
             self._rescanning = True
@@ -177,10 +177,10 @@ class Registry(Reader):
             finally:
                 self._rescanning = False
 
-    def tell_deferred(self) -> None:
-        """Tell the listeners what `rescan` found and nobody told since."""
+    def notify_deferred(self) -> None:
+        """Call the listeners with what `rescan` found and left to this."""
         with self._lock:
-            self._listeners.tell_deferred()
+            self._listeners.notify_deferred()
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]
@@ -212,7 +212,7 @@ class Registry(Reader):
         self.snapshot = new
         changes = Changes(before, after)
         self._remember_proved(changes)
-        self._listeners.tell(changes, defer=self._rescanning and self.followed)
+        self._listeners.notify(changes, defer=self._rescanning and self.followed)
         return changes
 
     def _wins(self, skill: Skill) -> bool:

@@ -22,7 +22,7 @@ class Limits:
         skill_md: bytes of SKILL.md.
         files: files of one skill, nested skills included.
         bytes: bytes of one skill.
-        depth: levels of directories between a root and a skill in it, at most `tree.MOST_LEVELS`.
+        depth: levels of directories between a root and a skill in it, at most 64.
         hidden: look into folders whose names begin with a dot, too; inside a skill such names stay ignored.
     """
 

@@ -254,7 +254,7 @@ class _Scanner:
 
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """What the bytes of a SKILL.md say; `directory` is the name that AS-7 compares with."""
+    """What the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
     document = frontmatter.parse(raw)
     problems = (*document.problems, *rules.check(document, directory))
     if document.frontmatter is None:

@@ -16,7 +16,7 @@ Severity: TypeAlias = Literal["error", "warning"]
 
 SKILL_MD = "SKILL.md"
 ORIGIN = "mcp-skills-server/origin"
-"""Under which key a protocol's `_meta` tells where a skill comes from; the extension's prefix is not ours (S40-31)."""
+"""Under which key a protocol's `_meta` says where a skill comes from; the extension's prefix is not ours."""
 LONGEST_PATH: Final = 4096
 """Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no path that a program
 names exceeds. What is longer is unknown without a look."""
@@ -32,7 +32,7 @@ class Standing(IntEnum):
     LENIENT = 1
     """SKILL.md can be read but breaks the specification: only `--dialect sep-2076` and the runtime tools show it."""
     VALID = 2
-    """Keeps the specification: served everywhere (S40-5)."""
+    """Keeps the specification: served everywhere."""
 
 
 def printable(text: str) -> str:
@@ -84,7 +84,7 @@ class Reading:
     """What SKILL.md says, as far as it could be read.
 
     Attributes:
-        frontmatter: all fields, verbatim, JSON-safe (S40-13); empty when it could not be read.
+        frontmatter: all fields, verbatim, JSON-safe; empty when it could not be read.
         heading: the body's first level-1 heading as plain text, if it has one.
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
@@ -111,8 +111,8 @@ class SkillFile:
         size: bytes.
         signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
         mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes (S40-18), or None while nobody asked.
-        executable: whether its owner may execute it. No listing tells this, so a change of it is no news.
+        digest: `sha256:` and 64 hex digits of the bytes, or None while nobody asked.
+        executable: whether its owner may execute it. No listing has this, so a change of it is no news.
     """
 
     root: int
@@ -133,7 +133,7 @@ class Skill:
         root: index of the root it lies in.
         directory: path from the root, "" when the root itself is the skill.
         reading: what SKILL.md says.
-        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included (S40-16).
+        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included.
         findings: problems of the directory rather than of SKILL.md.
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.

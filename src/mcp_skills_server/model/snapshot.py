@@ -46,11 +46,19 @@ class Changes:
 class Snapshot:
     """All skills at one moment. Never changes; `replacing` makes the next one.
 
+    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves, `LENIENT` for what can
+    be read, `UNUSABLE` for all.
+
+        for path in snapshot.paths(Standing.VALID):
+            print(path, snapshot.skills[path].description)
+
+    Args:
+        skills: by skill path; the dict belongs to the snapshot from then on.
+        problems: as below.
+
     Attributes:
         skills: by skill path, unusable ones included.
         problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
-
-    The dict that it is made from belongs to it from then on.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
@@ -99,9 +107,17 @@ class Snapshot:
         return self._names[least].get(name, [])
 
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
-        """Up to `size` skills whose path is greater than `after`, and the path to go on from, if any are left.
+        """Up to `size` skills in the order of their paths, and where the next page begins.
 
         Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
+
+        Args:
+            after: the skill path that ended the page before; None for the first page.
+            size: skills of one page, at least 1.
+            least: how far a skill must stand.
+
+        Returns:
+            The skills, and the path to pass as `after` next, None when no more are left.
         """
         paths = self._paths[least]
         start = 0 if after is None else bisect_left(paths, after + "\0")
@@ -110,17 +126,30 @@ class Snapshot:
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """The skill and the file path that these segments name: the innermost skill wins.
+        """The skill and the path in it that a path names: of nested skills the innermost wins.
 
-        Lookups only: the segments never become a path on disk.
+        Look-ups only: the segments never become a path on disk.
+
+        Args:
+            segments: the skill path and the file's path in the skill, split at the slashes.
+            least: how far the skill must stand.
+
+        Returns:
+            The skill and the path of the file in it, or None where no skill has such a file.
         """
         path = "/".join(segments)
         return self._file(path, self._holders(path, least))
 
     def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
-        """The direct children of a directory by name: (skill, file path) of a file, None for a directory.
+        """The direct children of a directory of a skill, or of what lies above skills.
 
-        None when it is no directory of a served skill nor a prefix of one's path.
+        Args:
+            segments: the path of the directory, split at the slashes.
+            least: how far a skill must stand.
+
+        Returns:
+            By name, in order: the skill and the path in it of a file, None for a directory. None where there is no
+            such directory.
         """
         directory = "/".join(segments)
         holders = self._holders(directory, least)

@@ -124,7 +124,7 @@ class Watcher:
                 if self._poll:
                     self._look_every_so_often(float("inf"))
                 else:
-                    self._hear()
+                    self._follow_events()
             except WatchLostError:
                 pass
             except CannotWatchError as error:
@@ -137,7 +137,7 @@ class Watcher:
                 self._load_or_refresh()
             self._stop.wait(_PAUSE_S)
 
-    def _hear(self) -> None:
+    def _follow_events(self) -> None:
         """Arm, look everywhere, then follow events until a root is another directory or it is time to look again."""
         roots = self._registry.roots
         identities = _identities(roots)
@@ -150,14 +150,14 @@ class Watcher:
                 self._trouble = ""
             until, reported = time.monotonic() + self._reconcile, -_CALM_S
             while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
-                if heard := events.wait(_IDLE_S):
+                if paths := events.wait(_IDLE_S):
                     now = time.monotonic()
-                    burst = Burst(heard, now, lone=now - reported > _CALM_S)
+                    burst = Burst(paths, now, lone=now - reported > _CALM_S)
                     while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
                         burst.add(events.wait(left), time.monotonic())
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
-                self._registry.tell_deferred()
+                self._registry.notify_deferred()
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
@@ -175,7 +175,7 @@ class Watcher:
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
-            self._registry.tell_deferred()
+            self._registry.notify_deferred()
         else:
             self._registry.load()
 

@@ -303,7 +303,7 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
         UsageError: a root is not there or cannot be had.
     """
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Limits
+    from mcp_skills_server.catalog.roots import Limits
 
     measures = {name: options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")}
     limits = Limits(**measures, hidden=options["hidden"])

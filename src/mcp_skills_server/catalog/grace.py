@@ -1,27 +1,23 @@
-"""What was whole is kept for a moment: skills whose SKILL.md is just being written, and bytes that were just replaced.
+"""A grace period for skills whose SKILL.md is just being written: the last whole state stands until it has been quiet.
 
 An editor may unlink a file and create it anew, a tool may truncate it and write, a checkout may do either for a second.
-None of that is the author's intention, so the last whole state stands until the file has been quiet.
+None of that is the author's intention.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Sized
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Collection
+from typing import Final
 
 from mcp_skills_server.catalog.path_index import within
-
-_K = TypeVar("_K")
-_V = TypeVar("_V")
 
 QUIET_S: Final = 1.0
 """How long a SKILL.md that has become worse must stay as it is before it counts."""
 
 
-class Held:
+class GracePeriod:
     """The skills that stand as they were although their SKILL.md is gone or has become worse.
 
     Used under the registry's lock.
@@ -36,6 +32,7 @@ class Held:
         self._quiet_s = quiet_s
         self._since: dict[tuple[int, str], tuple[object, float]] = {}
         self._timer: threading.Timer | None = None
+        self._closed = False
 
     @property
     def places(self) -> list[tuple[int, str]]:
@@ -52,7 +49,7 @@ class Held:
             self._since.pop((root, directory), None)
             return False
         self._since[root, directory] = state, since
-        if self._timer is None:
+        if self._timer is None and not self._closed:
             self._timer = threading.Timer(self._quiet_s, self._ring)
             self._timer.daemon = True
             self._timer.start()
@@ -63,35 +60,12 @@ class Held:
         for key in [key for key in self._since if key[0] == root and within(key[1], part) and key[1] not in still]:
             del self._since[key]
 
+    def close(self) -> None:
+        """Call `look_again` no more."""
+        self._closed = True
+        if (timer := self._timer) is not None:
+            timer.cancel()
+
     def _ring(self) -> None:
         self._timer = None
         self._look_again()
-
-
-class Kept(Generic[_K, _V]):
-    """The values that were put or asked for last, up to a number and a size of them all. Safe between threads."""
-
-    def __init__(self, most: int, size: int, measure: Callable[[_V], Sized]) -> None:
-        self._most, self._size, self._measure = most, size, measure
-        self._kept: OrderedDict[_K, _V] = OrderedDict()
-        self._total = 0
-        self._lock = threading.Lock()
-
-    def __contains__(self, key: _K) -> bool:
-        return key in self._kept
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, key: _K) -> _V | None:
-        """The value of this key, if it is still there."""
-        return self._kept.get(key)
-
-    def put(self, key: _K, value: _V) -> None:
-        """Keep this value, and let the oldest go where there is too much."""
-        with self._lock:
-            if key not in self._kept:
-                self._kept[key] = value
-                self._total += len(self._measure(value))
-            while len(self._kept) > self._most or self._total > self._size:
-                self._total -= len(self._measure(self._kept.popitem(last=False)[1]))

@@ -1,4 +1,4 @@
-"""Where changes of directories are heard of: what a source of events is, and the one for each platform.
+"""Sources of file events: what one is, and the one for each platform.
 
 On Linux each directory that is scanned gets a watch of its own (inotify.py). Elsewhere the system watches a whole tree
 at once and follows no links in it, so watchfiles is enough.
@@ -57,7 +57,7 @@ def open_events(tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> 
         CannotWatchError: the system gives no events for all of them.
     """
     if sys.platform == "linux":
-        from mcp_skills_server.catalog.inotify import DirectoryEvents
+        from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
 
         return DirectoryEvents(tops, MOST_LEVELS, stop, hidden=hidden)
     return TreeEvents(tops, stop, hidden=hidden)
@@ -81,7 +81,7 @@ class TreeEvents:
             raise CannotWatchError(f"no file events from this system ({error})") from None
 
     def wait(self, seconds: float) -> set[str]:
-        """What `Events` says."""
+        """As in `Events`."""
         changes = self._notify.watch(_GROUP_MS, _STEP_MS, max(1, round(seconds * 1000)), self._stop)
         if isinstance(changes, str):
             return set()
@@ -90,7 +90,7 @@ class TreeEvents:
         return {path for _, path in changes if not is_ignored_below(path, self._tops, hidden=self._hidden)}
 
     def close(self) -> None:
-        """What `Events` says."""
+        """As in `Events`."""
         with suppress(RuntimeError):
             self._notify.close()
 

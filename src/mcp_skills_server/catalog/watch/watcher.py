@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Self
 
-from mcp_skills_server.catalog.burst import Burst
-from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError, open_events
+from mcp_skills_server.catalog.reader import in_thread
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Root
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
 from mcp_skills_server.model import Changes, Skill
 
 logger = logging.getLogger(__name__)
@@ -34,17 +35,26 @@ _PAUSE_S: Final = 0.25
 _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
+_LOOK_FOR_STOP_S: Final = 0.1
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
 
 class Watcher:
-    """Keeps a registry current until it is stopped.
+    """Keeps a registry current in a thread of its own, from `start` to `stop`.
+
+    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async with` does the same
+    without holding up the event loop. It is started once: one that was stopped stays so.
+
+        registry = Registry(["skills"])
+        async with Watcher(registry):
+            registry.subscribe(lambda changes: print(sorted(changes.after)))
+            ...
 
     Args:
         registry: loaded by the watcher, once the watch is armed.
         poll: look at time stamps instead of waiting for events, for network file systems.
-        reconcile: seconds between full scans.
+        reconcile: seconds between full scans; events do get lost.
         again: seconds after which events are tried again where the system had none to give.
     """
 
@@ -63,7 +73,7 @@ class Watcher:
         """Why there are no events, as it was last logged; empty while there are."""
 
     def start(self) -> None:
-        """Begin: arm, load, then follow."""
+        """Begin: arm the watch, load the registry, then follow. Returns at once; `registry.loaded` says when it is."""
         self._unsubscribe = self._registry.subscribe(self._note)
         self._registry.followed = True
         self._note(Changes({}, self._registry.snapshot.skills))
@@ -73,7 +83,7 @@ class Watcher:
             thread.start()
 
     def stop(self, timeout: float = 1.0) -> None:
-        """End, and wait for the threads for up to `timeout` seconds."""
+        """End, and wait for each of the two threads for up to `timeout` seconds."""
         self._stop.set()
         self._unsubscribe()
         self._unproved.put(None)
@@ -81,13 +91,40 @@ class Watcher:
             thread.join(timeout)
         self._registry.followed = False
 
+    def __enter__(self) -> Self:
+        self.start()
+        self._await_loaded()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        try:
+            await in_thread(self._await_loaded)
+        except BaseException:
+            self.stop(timeout=0)  # cancelled, and nobody else would end the threads
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        from anyio import CancelScope
+
+        with CancelScope(shield=True):
+            await in_thread(self.stop)
+
+    def _await_loaded(self) -> None:
+        while not self._registry.loaded.wait(_LOOK_FOR_STOP_S) and not self._stop.is_set():
+            continue
+
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
                 if self._poll:
                     self._look_every_so_often(float("inf"))
                 else:
-                    self._hear()
+                    self._follow_events()
             except WatchLostError:
                 pass
             except CannotWatchError as error:
@@ -100,7 +137,7 @@ class Watcher:
                 self._load_or_refresh()
             self._stop.wait(_PAUSE_S)
 
-    def _hear(self) -> None:
+    def _follow_events(self) -> None:
         """Arm, look everywhere, then follow events until a root is another directory or it is time to look again."""
         roots = self._registry.roots
         identities = _identities(roots)
@@ -113,14 +150,14 @@ class Watcher:
                 self._trouble = ""
             until, reported = time.monotonic() + self._reconcile, -_CALM_S
             while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
-                if heard := events.wait(_IDLE_S):
+                if paths := events.wait(_IDLE_S):
                     now = time.monotonic()
-                    burst = Burst(heard, now, lone=now - reported > _CALM_S)
+                    burst = Burst(paths, now, lone=now - reported > _CALM_S)
                     while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
                         burst.add(events.wait(left), time.monotonic())
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
-                self._registry.tell_deferred()
+                self._registry.notify_deferred()
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
@@ -138,7 +175,7 @@ class Watcher:
     def _load_or_refresh(self) -> None:
         if self._registry.loaded.is_set():
             self._registry.refresh()
-            self._registry.tell_deferred()
+            self._registry.notify_deferred()
         else:
             self._registry.load()
 

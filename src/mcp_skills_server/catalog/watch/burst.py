@@ -1,7 +1,7 @@
 """When a burst of events is over. Pure: moments are numbers of seconds.
 
 A lone edit goes out after a short quiet step. What looks like more, such as a checkout or a copy, waits until it has
-been quiet for longer, so that clients hear of it once.
+been quiet for longer, so that clients are notified of it once.
 """
 
 from __future__ import annotations

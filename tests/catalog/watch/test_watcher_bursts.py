@@ -15,9 +15,9 @@ import pytest
 
 from catalog.following import edit, version, watching
 from catalog.forest import DEADLINE, plant, skills
-from mcp_skills_server.catalog import watch
-from mcp_skills_server.catalog.burst import Burst
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import watcher as module
+from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes
 from wire import Era, Wire, WireError, serving, write_skill
@@ -100,7 +100,7 @@ def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(reposi
 def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "open_events", Scripted)
+    monkeypatch.setattr(module, "open_events", Scripted)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (registry, told):
         edit(tmp_path, "one", 2)
@@ -143,8 +143,8 @@ def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
     script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
     monkeypatch.setattr(Scripted, "script", script)
     monkeypatch.setattr(Scripted, "now", 0.0)
-    monkeypatch.setattr(watch, "open_events", Scripted)
-    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
+    monkeypatch.setattr(module, "open_events", Scripted)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
     registry = Registry([plant(tmp_path, skills("a"))])
     done, real = threading.Event(), registry.refresh
 
@@ -156,7 +156,7 @@ def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
         return real(paths)
 
     monkeypatch.setattr(registry, "refresh", refresh)
-    watcher = watch.Watcher(registry)
+    watcher = module.Watcher(registry)
     watcher.start()
     try:
         assert done.wait(DEADLINE)
@@ -176,8 +176,8 @@ def test_an_edit_that_follows_closely_on_a_report_waits_for_more(
             lone.append(options["lone"])
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr(watch, "Burst", Seen)
-    monkeypatch.setattr(watch, "_CALM_S", DEADLINE)
+    monkeypatch.setattr(module, "Burst", Seen)
+    monkeypatch.setattr(module, "_CALM_S", DEADLINE)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
         for number in (2, 3):

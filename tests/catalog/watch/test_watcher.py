@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -14,17 +15,17 @@ from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
-from mcp_skills_server.catalog import events as events_module
-from mcp_skills_server.catalog import registry as registry_module
-from mcp_skills_server.catalog import watch
-from mcp_skills_server.catalog.events import TreeEvents, is_ignored_below, open_events
+from mcp_skills_server.catalog import root_index
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
-from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.watch import Watcher, events
+from mcp_skills_server.catalog.watch import watcher as module
+from mcp_skills_server.catalog.watch.events import TreeEvents, is_ignored_below, open_events
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill
 
@@ -39,7 +40,7 @@ def heard() -> Iterator[Heard]:
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
     if request.param == "trees":
-        monkeypatch.setattr(watch, "open_events", TreeEvents)
+        monkeypatch.setattr(module, "open_events", TreeEvents)
     return request.param
 
 
@@ -47,7 +48,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
     plant(tmp_path, skills("one"))
-    real = registry_module.scan
+    real = root_index.scan
 
     def scan(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
@@ -55,7 +56,7 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
             plant(tmp_path, skills("two"))
         return found
 
-    monkeypatch.setattr(registry_module, "scan", scan)
+    monkeypatch.setattr(root_index, "scan", scan)
     with watching(tmp_path) as (_, told):
         told.until(serves("one", "two"))
 
@@ -194,12 +195,12 @@ def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
 def test_systems_without_inotify_have_the_events_of_whole_trees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_module, "sys", SimpleNamespace(platform="darwin"))
-    with closing(open_events([str(tmp_path)], threading.Event(), hidden=True)) as events:
-        assert isinstance(events, TreeEvents)
+    monkeypatch.setattr(events, "sys", SimpleNamespace(platform="darwin"))
+    with closing(open_events([str(tmp_path)], threading.Event(), hidden=True)) as opened:
+        assert isinstance(opened, TreeEvents)
         plant(tmp_path, {".later": "x"})
         plant(tmp_path, skills(".claude/one"))
-        assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in events.wait(DEADLINE)}
+        assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in opened.wait(DEADLINE)}
 
 
 def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_same(
@@ -208,7 +209,7 @@ def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_
     def broken(*_: object, **__: object) -> None:
         raise ValueError("not what anybody expects")
 
-    monkeypatch.setattr(watch, "open_events", broken)
+    monkeypatch.setattr(module, "open_events", broken)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
         edit(tmp_path, "one", 2)
@@ -247,7 +248,7 @@ def test_a_watch_that_breaks_is_armed_again_and_told_once(
             raise RuntimeError("broken")
         return open_events(*arguments, **options)
 
-    monkeypatch.setattr(watch, "open_events", opened)
+    monkeypatch.setattr(module, "open_events", opened)
     plant(tmp_path, skills("one"))
     with watching(tmp_path) as (_, told):
         assert "arming it again" in heard.next()
@@ -280,7 +281,7 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(watch, "open_events", Deaf)
+    monkeypatch.setattr(module, "open_events", Deaf)
     with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
         edit(tmp_path, "one", 2)
         told.until(version("one", 2))
@@ -292,7 +293,7 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
 ) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     plant(tmp_path, skills("one", "two"))
-    real, tries = registry_module.scan, iter(range(100))
+    real, tries = root_index.scan, iter(range(100))
 
     def scan(*arguments: Any, **options: Any) -> Any:
         found = real(*arguments, **options)
@@ -303,7 +304,7 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
             plant(tmp_path, skills("three/four"))
         return found
 
-    monkeypatch.setattr(registry_module, "scan", scan)
+    monkeypatch.setattr(root_index, "scan", scan)
     with watching(tmp_path) as (_, told):
         told.until(serves("one", "three/four", "two"))
         edit(tmp_path, "three/four", 2)
@@ -329,11 +330,58 @@ def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_pa
     assert not registry._listeners
 
 
+def test_a_watcher_follows_from_where_it_is_entered_to_the_end(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    told = Told(registry)
+    with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+        plant(tmp_path, skills("two"))
+        told.until(serves("one", "two"))
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_holds_no_event_loop_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first scan waits for something that only the event loop does."""
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, go_on.set)
+    async with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_whose_start_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    watcher = Watcher(registry)
+    with anyio.move_on_after(0) as scope:
+        await watcher.__aenter__()
+    go_on.set()
+    assert scope.cancelled_caught
+    for thread in watcher._threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
 STAYS = """
 import sys, threading
 from pathlib import Path
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.catalog.watch import Watcher, events
 registry = Registry([Path(sys.argv[1])])
 Watcher(registry).start()
 assert registry.loaded.wait(20)

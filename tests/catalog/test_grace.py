@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, Told, codes, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import held
-from mcp_skills_server.catalog.held import Held, Kept
-from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.model import SKILL_MD, Standing
-
-
-def served(registry: Registry) -> list[str]:
-    return registry.snapshot.paths(Standing.VALID)
+from catalog.forest import DEADLINE, Told, codes, loaded, plant, served, skill_md, skills
+from mcp_skills_server.catalog import grace
+from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.model import SKILL_MD
 
 
 class Clock:
@@ -24,12 +19,12 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(held.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(grace.time, "monotonic", lambda: self.now)
 
 
 def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, rung = Clock(monkeypatch), threading.Event()
-    subject = Held(rung.set, quiet_s=1)
+    subject = GracePeriod(rung.set, quiet_s=1)
     assert subject.keep(0, "a", "torn")
     clock.now += 0.9
     assert subject.keep(0, "a", "torn") and subject.keep(0, "b", None)
@@ -45,7 +40,7 @@ def test_a_state_counts_when_it_has_lasted(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
-    subject = Held(lambda: None, quiet_s=1)
+    subject = GracePeriod(lambda: None, quiet_s=1)
     for directory in ("a", "a/b", "c"):
         assert subject.keep(0, directory, "torn")
     subject.settle(0, "a", {"a"})
@@ -53,17 +48,6 @@ def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch)
     subject.settle(1, "", ())
     subject.settle(0, "", ())
     assert subject.places == []
-
-
-def test_kept_values_are_bounded_in_number_and_size() -> None:
-    subject: Kept[int, str] = Kept(3, 10, lambda text: text)
-    for number in range(5):
-        subject.put(number, "ab")
-    assert [subject.get(number) for number in range(5)] == [None, None, "ab", "ab", "ab"]
-    subject.put(9, "x" * 8)
-    assert (len(subject), 3 in subject, 4 in subject) == (2, False, True)
-    subject.put(10, "x" * 11)
-    assert len(subject) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,33 +97,3 @@ def test_what_was_broken_from_the_start_is_not_held(tmp_path: Path) -> None:
     plant(tmp_path, {"a/SKILL.md": "y\0"})
     registry.refresh()
     assert codes(registry) == ["nul-byte"]
-
-
-def test_the_bytes_of_a_skill_md_that_is_replaced_again_are_kept_and_are_those_of_its_digest(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a")))
-    assert registry.last_body(registry.snapshot.skills["a"]) is None
-    text = skill_md("a", body="Second.")
-    plant(tmp_path, {"a/SKILL.md": text})
-    registry.refresh()
-    skill = registry.snapshot.skills["a"]
-    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Third and last.")})
-    assert registry.last_read(skill.files[SKILL_MD]) == text.encode()
-    body = registry.last_body(skill)
-    assert body is not None and body.text == "Second."
-
-
-def test_the_last_state_with_all_digests_is_known_until_the_next_has_them(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/x.md": "1"}))
-    first = registry.snapshot.skills["a"]
-    registry.hash_files(first)
-    plant(tmp_path, {"a/x.md": "22"})
-    registry.refresh()
-    plant(tmp_path, {"a/x.md": "333"})
-    registry.refresh()
-    now = registry.snapshot.skills["a"]
-    assert registry.last_proved(now) is first
-    registry.hash_files(now)
-    assert registry.last_proved(now) is None
-    shutil.rmtree(tmp_path / "a")
-    registry.refresh()
-    assert registry.last_proved(now) is None

@@ -1,188 +1,14 @@
-"""The types that every room speaks.
-
-The model follows the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in `dialects/`.
-Nothing here changes after it was built, with one exception that is named where it stands: what was once derived from
-a file's bytes (digest, wire entry) may be remembered beside it.
-"""
+"""All skills at one moment, and what tells one moment from the next."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-Severity: TypeAlias = Literal["error", "warning"]
-
-SKILL_MD = "SKILL.md"
-ORIGIN = "mcp-skills-server/origin"
-"""Under which key a protocol's `_meta` tells where a skill comes from; the extension's prefix is not ours (S40-31)."""
-LONGEST_PATH: Final = 4096
-"""Characters of a skill path and a file path together, and of a name: PATH_MAX of Linux, which no path that a program
-names exceeds. What is longer is unknown without a look."""
-DEEPEST_PATH: Final = LONGEST_PATH // 2
-"""Segments of such a path: each takes a character and a slash at least."""
-
-
-class Standing(IntEnum):
-    """How far a skill may be shown. Higher is better."""
-
-    UNUSABLE = 0
-    """SKILL.md cannot be read, or a limit is exceeded: never served."""
-    LENIENT = 1
-    """SKILL.md can be read but breaks the specification: only `--dialect sep-2076` and the runtime tools show it."""
-    VALID = 2
-    """Keeps the specification: served everywhere (S40-5)."""
-
-
-def printable(text: str) -> str:
-    """The text with control characters written out, for a terminal or a log; file names may hold anything."""
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something wrong with a skill or a root, told so that a person can fix it.
-
-    Attributes:
-        code: a stable word from `format.codes`.
-        severity: "error" or "warning".
-        message: what is wrong.
-        hint: what to do about it.
-        line: 1-based line in the file, where one can be named.
-        path: the file or directory, as the operator would type it.
-        skill: the skill path, "" where no skill is meant.
-    """
-
-    code: str
-    severity: Severity
-    message: str
-    hint: str
-    line: int | None = None
-    path: str = ""
-    skill: str = ""
-
-    def at(self, path: str, skill: str) -> Problem:
-        """This problem with its place filled in."""
-        return replace(self, path=path, skill=skill)
-
-    @property
-    def text(self) -> str:
-        """The message and the hint as one line."""
-        return f"{self.message}; {self.hint}" if self.hint else self.message
-
-    def __str__(self) -> str:
-        """All of it as one line: place, severity, what is wrong and what to do."""
-        place = self.path if self.line is None else f"{self.path}:{self.line}"
-        return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What SKILL.md says, as far as it could be read.
-
-    Attributes:
-        frontmatter: all fields, verbatim, JSON-safe (S40-13); empty when it could not be read.
-        heading: the body's first level-1 heading as plain text, if it has one.
-        standing: what the file alone allows; limits of the bundle can still lower it.
-        problems: everything wrong in the file.
-        headings: the body's headings as plain text, in order and not more than a search needs.
-    """
-
-    frontmatter: Mapping[str, Json]
-    heading: str | None
-    standing: Standing
-    problems: tuple[Problem, ...]
-    headings: tuple[str, ...] = ()
-
-
-@dataclass(slots=True, eq=False)
-class SkillFile:
-    """One regular file of a root.
-
-    `signature`, `digest` and `executable` are memos, not content: a rescan that finds the same bytes under a new time
-    stamp renews the signature, and the digest is filled in when somebody first asks for it.
-
-    Attributes:
-        root: index of the root it lies in.
-        location: path from the root, `/`-separated, with links resolved.
-        size: bytes.
-        signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
-        mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
-        digest: `sha256:` and 64 hex digits of the bytes (S40-18), or None while nobody asked.
-        executable: whether its owner may execute it. No listing tells this, so a change of it is no news.
-    """
-
-    root: int
-    location: str
-    size: int
-    signature: tuple[int, ...]
-    mtime_reliable: bool
-    digest: str | None = None
-    executable: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Skill:
-    """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the same object.
-
-    Attributes:
-        path: the skill path, `acme/billing/refunds`.
-        root: index of the root it lies in.
-        directory: path from the root, "" when the root itself is the skill.
-        reading: what SKILL.md says.
-        files: every file by its path in the skill, in path order, SKILL.md and nested skills' files included (S40-16).
-        findings: problems of the directory rather than of SKILL.md.
-        standing: how far it may be shown.
-        empty: directories without a file that is served, by their path in the skill.
-        memo: values derived from this object alone, kept by whoever derived them.
-        origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
-            skill of the operator's own.
-    """
-
-    path: str
-    root: int
-    directory: str
-    reading: Reading
-    files: Mapping[str, SkillFile]
-    findings: tuple[Problem, ...]
-    standing: Standing
-    empty: tuple[str, ...] = ()
-    memo: dict[str, Any] = field(default_factory=dict[str, Any])
-    origin: str | None = None
-
-    @property
-    def frontmatter(self) -> Mapping[str, Json]:
-        """The frontmatter, verbatim."""
-        return self.reading.frontmatter
-
-    @property
-    def name(self) -> str:
-        """The frontmatter's name, or the directory's where there is none."""
-        name = self.reading.frontmatter.get("name")
-        return name if isinstance(name, str) and name else self.path.rpartition("/")[2]
-
-    @property
-    def description(self) -> str:
-        """The frontmatter's description, or ""."""
-        description = self.reading.frontmatter.get("description")
-        return description if isinstance(description, str) else ""
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Everything wrong with it."""
-        return self.reading.problems + self.findings
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(file.size for file in self.files.values())
+from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
 
 
 @dataclass(frozen=True)
@@ -220,11 +46,19 @@ class Changes:
 class Snapshot:
     """All skills at one moment. Never changes; `replacing` makes the next one.
 
+    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves, `LENIENT` for what can
+    be read, `UNUSABLE` for all.
+
+        for path in snapshot.paths(Standing.VALID):
+            print(path, snapshot.skills[path].description)
+
+    Args:
+        skills: by skill path; the dict belongs to the snapshot from then on.
+        problems: as below.
+
     Attributes:
         skills: by skill path, unusable ones included.
         problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
-
-    The dict that it is made from belongs to it from then on.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
@@ -273,9 +107,17 @@ class Snapshot:
         return self._names[least].get(name, [])
 
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
-        """Up to `size` skills whose path is greater than `after`, and the path to go on from, if any are left.
+        """Up to `size` skills in the order of their paths, and where the next page begins.
 
         Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
+
+        Args:
+            after: the skill path that ended the page before; None for the first page.
+            size: skills of one page, at least 1.
+            least: how far a skill must stand.
+
+        Returns:
+            The skills, and the path to pass as `after` next, None when no more are left.
         """
         paths = self._paths[least]
         start = 0 if after is None else bisect_left(paths, after + "\0")
@@ -284,17 +126,30 @@ class Snapshot:
         return [self.skills[path] for path in chosen], more
 
     def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
-        """The skill and the file path that these segments name: the innermost skill wins.
+        """The skill and the path in it that a path names: of nested skills the innermost wins.
 
-        Lookups only: the segments never become a path on disk.
+        Look-ups only: the segments never become a path on disk.
+
+        Args:
+            segments: the skill path and the file's path in the skill, split at the slashes.
+            least: how far the skill must stand.
+
+        Returns:
+            The skill and the path of the file in it, or None where no skill has such a file.
         """
         path = "/".join(segments)
         return self._file(path, self._holders(path, least))
 
     def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
-        """The direct children of a directory by name: (skill, file path) of a file, None for a directory.
+        """The direct children of a directory of a skill, or of what lies above skills.
 
-        None when it is no directory of a served skill nor a prefix of one's path.
+        Args:
+            segments: the path of the directory, split at the slashes.
+            least: how far a skill must stand.
+
+        Returns:
+            By name, in order: the skill and the path in it of a file, None for a directory. None where there is no
+            such directory.
         """
         directory = "/".join(segments)
         holders = self._holders(directory, least)

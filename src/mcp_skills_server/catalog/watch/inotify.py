@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
-from mcp_skills_server.catalog.events import CannotWatchError, WatchLostError
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 
 _CAME: Final = int(flags.CREATE | flags.MOVED_TO)
@@ -110,12 +110,12 @@ class DirectoryEvents:
                 if mask & _OVERFLOW:
                     raise WatchLostError("more happened than the system keeps events of")
                 for place in self._places.get(watch, ()):
-                    self._hear(place, mask, name, changed)
+                    self._handle(place, mask, name, changed)
         return changed
 
-    def _hear(self, place: _Place, mask: int, name: str, changed: set[str]) -> None:
+    def _handle(self, place: _Place, mask: int, name: str, changed: set[str]) -> None:
         if not name:
-            self._hear_itself(place, mask, changed)
+            self._handle_own(place, mask, changed)
         elif not mask & _IS_DIRECTORY:
             if not is_ignored(name):
                 changed.add(os.path.join(place.path(), name))
@@ -129,7 +129,7 @@ class DirectoryEvents:
                 if not mask & _WENT and place.level() < self._reach:
                     self._arm(_Place(name, place))
 
-    def _hear_itself(self, place: _Place, mask: int, changed: set[str]) -> None:
+    def _handle_own(self, place: _Place, mask: int, changed: set[str]) -> None:
         if mask & _REPLACED and place.above is None:
             raise WatchLostError("a root is gone")
         if mask & _IGNORED:
@@ -164,7 +164,7 @@ class DirectoryEvents:
                     raise CannotWatchError(_no_watches()) from None
                 elif error.errno in (*_OUT_OF_DESCRIPTORS, errno.ENOMEM):
                     raise CannotWatchError(f"no file events ({error.strerror})") from None
-                continue  # gone meanwhile; whoever took it away is heard of above
+                continue  # gone meanwhile; its end is an event of the directory above
             todo += [(_Place(name, place), f"{path}{os.sep}{name}", levels - 1) for name in inner]
 
     def _add(self, place: _Place, path: str) -> None:

@@ -1,12 +1,17 @@
-"""What a scan passed over for the dot that begins a folder's name, counted for the operator."""
+"""Skills in folders whose names begin with a dot, which no scan enters by default: counted for the operator."""
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.tree import MOST_LEVELS
+from mcp_skills_server.format.ignored import is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD
 
 _MOST_NAMES: Final = 20_000
 """Names that are looked at below one root: some hundredths of a second."""
@@ -51,7 +56,7 @@ def passed_over(registry: Registry) -> list[PassedOver]:
         for location in registry.dot_folders(root):
             if left <= 0:
                 break
-            count, names = tree.count_skills(root.path, location, most_names=left)
+            count, names = _count_skills(root.path, location, most_names=left)
             left -= names
             if count:
                 skills += count
@@ -59,3 +64,37 @@ def passed_over(registry: Registry) -> list[PassedOver]:
         if skills:
             out.append(PassedOver(root.shown, skills, tuple(folders), left > 0))
     return out
+
+
+def _count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, int]:
+    """How many skills a walk that enters dot folders would find at or below a directory, by names alone.
+
+    Returns the number of skills and of the names that were looked at. Those are at most `most_names`; when they are
+    as many, the number of skills may be too small.
+    """
+    skills = names = 0
+    todo = [(path, False)]
+    while todo and names < most_names:
+        place, inside = todo.pop()
+        inner: list[str] = []
+        dotted: list[str] = []
+        found = False
+        with suppress(OSError), open_directory(root_path, place) as handle, os.scandir(handle) as entries:
+            for entry in entries:
+                names += 1
+                if names >= most_names:
+                    break
+                name = entry.name
+                with suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        if not is_ignored(name):
+                            inner.append(name)
+                        elif is_entered(name, hidden=True):
+                            dotted.append(name)
+                    elif name == SKILL_MD and entry.is_file(follow_symlinks=False):
+                        found = True
+        skills += found
+        inside = inside or found
+        if place.count("/") < MOST_LEVELS:
+            todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
+    return skills, names

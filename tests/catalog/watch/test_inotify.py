@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, plant, skills
-from mcp_skills_server.catalog.events import WatchLostError
+from mcp_skills_server.catalog.watch.events import WatchLostError
 
 if sys.platform != "linux":
     pytest.skip("inotify is of Linux", allow_module_level=True)
 
-from mcp_skills_server.catalog.inotify import DirectoryEvents
+from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import pytest
 from catalog.forest import DEADLINE, plant, skills
 from wire import COMMAND, Wire
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parent.parent.parent
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--mount"]
 LOWER = 'echo "$2" > /proc/sys/user/$1 && shift 2 && exec "$@"'
 

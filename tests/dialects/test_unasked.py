@@ -14,7 +14,8 @@ from mcp_skills_server.dialects import acp, prompts, resources, runtime, sep2076
 from mcp_skills_server.format import hidden, identity, manifest
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Json, Standing
-from mcp_skills_server.runtime.session import Runtime, Session
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.session import Session
 
 from .build import skill, snapshot
 

@@ -300,7 +300,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
     assert ask(search, "one") == ["one"]
     known.snapshot = build.snapshot(skill("two"), skill("three"))
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_skills_server.runtime.search._spelt", lambda _: 1 / 0)
+        patch.setattr("mcp_skills_server.runtime.search.spelt_words", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(search, "two")
     assert ask(search, "two") == ["two"]

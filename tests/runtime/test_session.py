@@ -26,8 +26,9 @@ from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.runtime.scripts import Outcome
-from mcp_skills_server.runtime.session import Runtime, RuntimeSettings, Session
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.session import Session
 from wire import FIXTURES
 
 pytestmark = pytest.mark.anyio

@@ -26,7 +26,7 @@ from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry

@@ -37,8 +37,8 @@ def approve(
       mcp-skills-server approve https://example.com refunds --revoke
     """
     from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.approvals import Approval, default_file, digest_over, read, write
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.approvals import Approval, default_file, digest_over, read, write
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     if len(arguments) < 2:
         raise UsageError(

@@ -14,7 +14,8 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.runtime.session import Runtime, Session
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.session import Session
 
 MOST: Final = 4096
 IDLE_S: Final = 24 * 3600

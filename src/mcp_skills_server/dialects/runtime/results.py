@@ -124,7 +124,7 @@ def shows_structure(client: str | None) -> bool:
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """That the catalogue has changed since the model was told of it; `uncounted`: by more than this."""
+    """That the skills have changed since the model was told of it; `uncounted`: by more than this."""
     said = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
     more = " or more" if uncounted else ""
     shown = f"{' and '.join(said)}{more}"

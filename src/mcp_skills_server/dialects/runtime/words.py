@@ -51,7 +51,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Overview:
     """The skills that a model may load.
 
     Attributes:

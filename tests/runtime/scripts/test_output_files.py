@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime import remains
-from mcp_skills_server.runtime.remains import Made, made_since, open_directory, read
+from mcp_skills_server.runtime.scripts import output_files
+from mcp_skills_server.runtime.scripts.output_files import OutputFile, files_since, open_directory, read
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of POSIX")
 ODD = ["..", ".", "", "a", "out", "loop", "file", "up", "\0", "\\", "é", "\n", "/etc/passwd"]
@@ -23,7 +23,7 @@ ODD = ["..", ".", "", "a", "out", "loop", "file", "up", "\0", "\\", "é", "\n", 
 @pytest.fixture(params=[pytest.param("descriptors", marks=POSIX), "paths"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways; on Windows there is the second alone (11.E: it used what is not there)."""
-    monkeypatch.setattr(remains, "BY_DESCRIPTOR", request.param == "descriptors")
+    monkeypatch.setattr(output_files, "BY_DESCRIPTOR", request.param == "descriptors")
     return request.param
 
 
@@ -80,7 +80,7 @@ def test_no_link_is_followed_and_no_second_name_read(top: Path) -> None:
         assert "link, or no plain file" in refused(top, path)
     for path in ("up/secret", "a/etc/passwd", "up/work/plain"):
         assert "has no file" in refused(top, path)
-    assert made_since(str(top), 0, 50)[0] == (Made("a/b/file", 6), Made("plain", 5))
+    assert files_since(str(top), 0, 50)[0] == (OutputFile("a/b/file", 6), OutputFile("plain", 5))
     (top.parent / "other").symlink_to(top)
     assert open_directory(str(top.parent / "other")) is None
 
@@ -139,10 +139,10 @@ def test_whatever_is_asked_for_nothing_outside_is_read(tmp_path_factory: pytest.
 @pytest.mark.usefixtures("way")
 def test_new_and_changed_files_are_named_and_others_counted(top: Path) -> None:
     since = os.stat(top / "plain").st_ctime_ns
-    assert made_since(str(top), since + 10**15, 50) == ((), 0)
+    assert files_since(str(top), since + 10**15, 50) == ((), 0)
     for number in range(60):
         (top / f"n{number:02}").write_text("x")
-    files, more = made_since(str(top), since, 50)
+    files, more = files_since(str(top), since, 50)
     assert len(files) == 50 and more >= 11 and list(files) == sorted(files, key=lambda made: made.path)
 
 
@@ -151,7 +151,7 @@ def test_new_and_changed_files_are_named_and_others_counted(top: Path) -> None:
 def test_names_that_a_result_cannot_carry_are_counted_only(top: Path) -> None:
     for name in (b"\xff", b"a\nb", "a\u202eb".encode(), b"back\\slash"):
         (Path(os.fsdecode(os.fsencode(top) + b"/" + name))).write_text("x")
-    files, more = made_since(str(top), 0, 50)
+    files, more = files_since(str(top), 0, 50)
     assert [each.path for each in files] == ["a/b/file", "plain"] and more == 4
 
 
@@ -162,10 +162,10 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
         here /= "d"
         here.mkdir()
         (here / "x").write_text("x")
-    assert len(made_since(str(top), 0, 1000)[0]) == 2 + 32
+    assert len(files_since(str(top), 0, 1000)[0]) == 2 + 32
     looked: list[str] = []
-    usual: Callable[..., object] = remains.Directory.look
-    monkeypatch.setattr(remains.Directory, "look", lambda self, name: looked.append(name) or usual(self, name))
-    monkeypatch.setattr(remains, "_MAX_ENTRIES", 10)
-    made_since(str(top), 0, 1000)
+    usual: Callable[..., object] = output_files.Directory.look
+    monkeypatch.setattr(output_files.Directory, "look", lambda self, name: looked.append(name) or usual(self, name))
+    monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
+    files_since(str(top), 0, 1000)
     assert len(looked) == 10

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError, StaleFileError
-from mcp_skills_server.runtime.workspace import Workspace, discard, empty, exceeds, lay_out
-from runtime import zoo
+from mcp_skills_server.runtime.scripts.workspace import Workspace, discard, empty, exceeds, lay_out
+from runtime.scripts import zoo
 
 PARTS = st.sampled_from(["a", "b", "..", ".", "", "out", "loop", "file", "ä", "\n", "c:", "\\"])
 

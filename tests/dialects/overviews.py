@@ -6,7 +6,7 @@ import re
 from itertools import product
 from typing import Final
 
-from mcp_skills_server.dialects.runtime import Catalogue, Offer
+from mcp_skills_server.dialects.runtime import Offer, Overview
 
 FIRST_LINE: Final = 240
 CUT: Final = 4_096
@@ -34,7 +34,7 @@ _TASKS: Final = re.findall(
 )
 
 
-def made_up(count: int, folders: int = 0) -> Catalogue:
+def made_up(count: int, folders: int = 0) -> Overview:
     """So many skills, flat or in folders of very different size; descriptions of 30 to 1,000 characters."""
     offers: list[Offer] = []
     pairs = [f"{area}-{task}" for area, task in product(_AREAS, _TASKS)]
@@ -48,4 +48,4 @@ def made_up(count: int, folders: int = 0) -> Catalogue:
         folder = min((count // (rank + 1)).bit_length() - 1, folders - 1) if folders else 0
         path = f"{_AREAS[folder * 3]}/{name}" if folders else name
         offers.append(Offer(name, description, path=path))
-    return Catalogue(sorted(offers, key=lambda offer: offer.path))
+    return Overview(sorted(offers, key=lambda offer: offer.path))

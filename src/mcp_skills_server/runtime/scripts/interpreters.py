@@ -17,7 +17,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.processes import ask
+from mcp_skills_server.runtime.scripts.processes import ask
 
 _PYTHON: Final = ("-I", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
 _NODE: Final = ("-p", "process.execPath")

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import CATALOGUE_CHARACTERS, Catalogue, Offer
-from mcp_skills_server.dialects.runtime.catalogue import groups, lead, loading, turns, within
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
+from mcp_skills_server.dialects.runtime.overview import groups, lead, loading, turns, within
+from mcp_skills_server.runtime.runtime import Runtime
 from wire import FIXTURES, ROOT
 
-from .catalogues import CUT, FIRST_LINE, made_up
+from .overviews import CUT, FIRST_LINE, made_up
 
 PLENTY = 100_000
 SIZES = (17, 148, 600, 10_000)
@@ -31,21 +31,21 @@ OFFERS = st.lists(
 
 
 @cache
-def skills(size: int) -> Catalogue:
+def skills(size: int) -> Overview:
     """The skills of a golden text."""
     if size != SIZES[0]:
         return made_up(size, folders=0 if size < 300 else 20)
     registry = Registry([FIXTURES])
     registry.load()
-    offers = Runtime(registry).catalogue.current
+    offers = Runtime(registry).briefing.overview
     assert len(offers.offers) == size
     return offers
 
 
 def texts(size: int) -> tuple[str, str]:
     """The instructions and the description of the loading tool."""
-    told = runtime.instructions(skills(size), CATALOGUE_CHARACTERS, scripts=False)
-    return told, loading(skills(size), CATALOGUE_CHARACTERS)[0]
+    told = runtime.instructions(skills(size), OVERVIEW_CHARACTERS, scripts=False)
+    return told, loading(skills(size), OVERVIEW_CHARACTERS)[0]
 
 
 def golden(size: int) -> Path:
@@ -80,7 +80,7 @@ def test_a_host_that_cuts_at_240_characters_shows_how_many_there_are_and_what_to
 @pytest.mark.parametrize("size", SIZES)
 def test_a_host_that_cuts_at_4096_characters_cuts_nothing(size: int) -> None:
     for text in texts(size):
-        assert text[:CUT] == text and len(text) <= CATALOGUE_CHARACTERS
+        assert text[:CUT] == text and len(text) <= OVERVIEW_CHARACTERS
         assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", text))
         assert f"{size:,} skills" in text
 
@@ -93,7 +93,7 @@ def test_every_name_is_shown_in_both_texts(size: int) -> None:
 
 def test_all_of_134_names_are_shown() -> None:
     found = made_up(134)
-    for text in (runtime.instructions(found, CATALOGUE_CHARACTERS, scripts=True), loading(found, 4_000)[0]):
+    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)[0]):
         assert {offer.name for offer in found.offers} <= set(re.findall(r"[\w-]+", text))
 
 
@@ -121,7 +121,7 @@ def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_
 
 @pytest.mark.requirement("RT-3", "ASG-20")
 def test_where_all_fits_each_skill_has_its_whole_description_and_location() -> None:
-    found = Catalogue([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])
+    found = Overview([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])
     assert runtime.available(found, PLENTY) == (
         "<available_skills>\n"
         "<skill>\n<name>b</name>\n<description>Does b.</description>\n<location>/skills/b/SKILL.md</location>\n"
@@ -138,26 +138,26 @@ def test_whatever_a_skill_says_stays_in_its_place(found: list[Offer]) -> None:
         | ({} if each.location is None else {"location": each.location})
         for each in found
     ]
-    block = ElementTree.fromstring(runtime.available(Catalogue(found), PLENTY))
+    block = ElementTree.fromstring(runtime.available(Overview(found), PLENTY))
     assert [{field.tag: field.text or "" for field in each} for each in block.findall("skill")] == wanted
 
 
 @given(OFFERS, st.integers(0, 5_000))
 def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[Offer], characters: int) -> None:
-    told = runtime.instructions(Catalogue(found), characters, scripts=False)
+    told = runtime.instructions(Overview(found), characters, scripts=False)
     rule, _, block = told.partition("<available_skills>")
     assert len(told) <= characters or not block
-    assert runtime.instructions(Catalogue(found), 0, scripts=False).strip() == rule.strip()
+    assert runtime.instructions(Overview(found), 0, scripts=False).strip() == rule.strip()
     if block:
         ElementTree.fromstring(f"<available_skills>{block}")
-    described, complete = loading(Catalogue(found), characters)
+    described, complete = loading(Overview(found), characters)
     assert len(described) <= characters or "\n\n" not in described
     if complete and all(offer.name.isalpha() for offer in found):
         assert all(offer.name in described for offer in found)
 
 
 def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
-    found = Catalogue([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
+    found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
     shown, complete = within(found, 1_000)
     told = dict(line.removeprefix("- ").split(": ", 1) for line in shown.splitlines())
     assert complete and len(shown) <= 1_000
@@ -168,7 +168,7 @@ def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_par
 
 
 def test_names_come_before_any_description() -> None:
-    found = Catalogue([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
+    found = Overview([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
     enough = len(", ".join(offer.name for offer in found.offers))
     assert within(found, enough) == (", ".join(offer.name for offer in found.offers), True)
     assert within(found, enough - 1)[1] is False
@@ -179,7 +179,7 @@ def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_whe
     assert {label: sorted(positions) for label, positions in two.items()} == {"mine": [1, 2], "acme": [3], "site": [0]}
     many = groups([("", f"folder-{n % 100}/skill-{n}") for n in range(150)])
     assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
-    found = Catalogue([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
+    found = Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
     assert re.search(r"\n- in other folders: 1,140$", within(found, 4_000)[0])
 
 
@@ -202,17 +202,17 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
     assert alone != sorted(alone)
 
 
-def test_the_texts_depend_on_the_catalogue_alone() -> None:
+def test_the_texts_depend_on_the_skills_alone() -> None:
     again = made_up(600, folders=20)
-    told = runtime.instructions(again, CATALOGUE_CHARACTERS, scripts=False)
-    assert (told, loading(again, CATALOGUE_CHARACTERS)[0]) == texts(600)
+    told = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
+    assert (told, loading(again, OVERVIEW_CHARACTERS)[0]) == texts(600)
 
 
 # While the skills are still being read
 
 
 def test_what_is_unread_is_counted_and_not_named() -> None:
-    found = Catalogue([Offer("a", "Does a.", path="a"), Offer("", "", path="b", known=False)])
+    found = Overview([Offer("a", "Does a.", path="a"), Offer("", "", path="b", known=False)])
     told = runtime.instructions(found, PLENTY, scripts=False)
     assert told.startswith("2 skills here") and "\na, ..." in told
     tools: Any = runtime.definitions(found, PLENTY, scripts=False, handles=False)
@@ -220,9 +220,9 @@ def test_what_is_unread_is_counted_and_not_named() -> None:
 
 
 def test_a_count_that_was_cut_short_is_said_as_such() -> None:
-    found = Catalogue([Offer("a", "Does a.", path="a")], more=True)
+    found = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert lead(found).startswith("More than 1 skill here")
-    none = Catalogue([], more=True)
+    none = Overview([], more=True)
     told = runtime.instructions(none, PLENTY, scripts=False)
     assert "MUST" in told and "<available_skills>" not in told
     assert len(lead(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
@@ -234,18 +234,18 @@ def test_a_count_that_was_cut_short_is_said_as_such() -> None:
 
 @pytest.mark.parametrize("scripts", [True, False])
 def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bool) -> None:
-    tools: Any = runtime.definitions(skills(148), CATALOGUE_CHARACTERS, scripts=scripts, handles=True)
+    tools: Any = runtime.definitions(skills(148), OVERVIEW_CHARACTERS, scripts=scripts, handles=True)
     assert len(tools) == 5 + scripts
     for tool in tools:
         assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
 
 
 def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
-    described = loading(skills(17), CATALOGUE_CHARACTERS)[0]
+    described = loading(skills(17), OVERVIEW_CHARACTERS)[0]
     assert re.search(r"MUST load.*skills_search.*skills_load.*skills_read.*17 skills:\n- ", described, re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b"])
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
-    for found in (Catalogue([Offer(name, "Does x.")]), Catalogue([Offer(name, "Does x."), Offer("", "", known=False)])):
+    for found in (Overview([Offer(name, "Does x.")]), Overview([Offer(name, "Does x."), Offer("", "", known=False)])):
         assert len(within(found, PLENTY)[0].splitlines()) == len(found.offers)

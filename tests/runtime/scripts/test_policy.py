@@ -12,10 +12,11 @@ from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime import approvals, sandbox
-from mcp_skills_server.runtime.approvals import Approval, digest_over
-from mcp_skills_server.runtime.policy import Policy, canonical, reference, secrets_of
-from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
+from mcp_skills_server.runtime.scripts import approvals, sandbox
+from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
+from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference, secrets_of
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from wire import write_skill
 
 SITE = "https://example.com"

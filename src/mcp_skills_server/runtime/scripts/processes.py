@@ -25,9 +25,9 @@ import anyio
 from anyio import to_thread
 from anyio.abc import Process
 
-from mcp_skills_server.runtime import launch
-from mcp_skills_server.runtime.launch import NOT_STARTED
-from mcp_skills_server.runtime.usage import family
+from mcp_skills_server.runtime.scripts import launch
+from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts.usage import family
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import Skill, printable
-from mcp_skills_server.runtime import approvals
+from mcp_skills_server.runtime.scripts import approvals
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from mcp_skills_server.runtime.workspace import exceeds
+from mcp_skills_server.runtime.scripts.workspace import exceeds
 
 _AT_LEAST_S: Final = 1.0
 _SHARE: Final = 16

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.runtime import usage
-from mcp_skills_server.runtime.usage import Usage, family
+from mcp_skills_server.runtime.scripts import usage
+from mcp_skills_server.runtime.scripts.usage import Usage, family
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 GIB, MIB = 1 << 30, 1 << 20

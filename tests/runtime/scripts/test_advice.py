@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_skills_server.runtime.advice import advice
+from mcp_skills_server.runtime.scripts.advice import advice
 
 
 @pytest.mark.parametrize(

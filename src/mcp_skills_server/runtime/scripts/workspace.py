@@ -19,7 +19,7 @@ from typing import Final
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, printable
-from mcp_skills_server.runtime import remains
+from mcp_skills_server.runtime.scripts import output_files
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Workspace:
         Raises:
             RequestError: there is no such file, it is a link or the like, or has more than `most` bytes.
         """
-        return remains.read(self.path, path, most)
+        return output_files.read(self.path, path, most)
 
     def close(self) -> None:
         """Remove it, or let the last script that runs in it do so at its end. Safe to call twice."""

@@ -26,7 +26,7 @@ _MAX_PATH: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class OutputFile:
     """A file in a work directory.
 
     Attributes:
@@ -39,7 +39,7 @@ class Made:
 
 
 class Directory:
-    """An open directory. Made by `open_directory` and `inner`; close it, or use it in a `with` statement."""
+    """An open directory. OutputFile by `open_directory` and `inner`; close it, or use it in a `with` statement."""
 
     def __init__(self, descriptor: int | None, path: str) -> None:
         self._descriptor = descriptor
@@ -146,7 +146,7 @@ def read(top: str, path: str, most: int) -> bytes:
     raise RequestError(f"The work directory has no file {shown!r}")
 
 
-def made_since(top: str, since_ns: int, most: int) -> tuple[tuple[Made, ...], int]:
+def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
     """The files below a directory that are new or changed, in order, and how many more there are at least.
 
     Args:
@@ -154,14 +154,14 @@ def made_since(top: str, since_ns: int, most: int) -> tuple[tuple[Made, ...], in
         since_ns: a time of the same disk, in nanoseconds; nobody but the kernel sets the time of a file's last change.
         most: how many are named.
     """
-    found: list[Made] = []
+    found: list[OutputFile] = []
     hidden = 0
     for parts, state in _walk(top):
         if not is_plain(state) or state.st_ctime_ns < since_ns:
             continue
         path = "/".join(parts)
         if printable(path) == path and "\\" not in path and path.isprintable():
-            found.append(Made(path, state.st_size))
+            found.append(OutputFile(path, state.st_size))
         else:
             hidden += 1  # nobody could ask for it by what a result can say
     found.sort(key=lambda made: made.path)

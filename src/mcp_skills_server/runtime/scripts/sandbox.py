@@ -17,16 +17,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime import system_calls
-from mcp_skills_server.runtime.processes import ask, piped
-from mcp_skills_server.runtime.workspace import make_directory
+from mcp_skills_server.runtime.scripts import system_calls
+from mcp_skills_server.runtime.scripts.processes import ask, piped
+from mcp_skills_server.runtime.scripts.settings import Mode
+from mcp_skills_server.runtime.scripts.workspace import make_directory
 
 logger = logging.getLogger(__name__)
-
-Mode: TypeAlias = Literal["required", "off"]
 
 SKILLS: Final = "/skills"
 WORKSPACE: Final = "/workspace"

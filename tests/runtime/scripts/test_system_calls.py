@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.runtime import system_calls
-from mcp_skills_server.runtime.scripts import Scripts, ScriptSettings
-from mcp_skills_server.runtime.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, NEWEST, numbers, program
-from runtime import zoo
+from mcp_skills_server.runtime.scripts import system_calls
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, NEWEST, numbers, program
+from runtime.scripts import zoo
 
 ALLOWED, REFUSED, ABSENT = ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 COLUMN = {"x86_64": 0, "aarch64": 1}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_skills_server.runtime import launch
-from mcp_skills_server.runtime.processes import ask
+from mcp_skills_server.runtime.scripts import launch
+from mcp_skills_server.runtime.scripts.processes import ask
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keys of the Linux kernel")
 

@@ -1,6 +1,7 @@
-"""What a model is told of a registry's skills before it asks: kept as long as the skills are the same.
+"""What a model is shown of a registry's skills before it asks: the instructions, the tools, and news of changes.
 
-Before the first scan is done it is told what a first look found, so that a host that asks early, and once, has names.
+Kept as long as the skills are the same. Before the first scan is done it shows what a first look found, so that a host
+that asks early, and once, has names.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import basename
 from typing import Final
 
@@ -16,7 +17,7 @@ from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Loaded, Offer
+from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
@@ -26,24 +27,24 @@ _MOST_KEPT: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What is told of one snapshot."""
+class _Texts:
+    """What is shown of one snapshot."""
 
     snapshot: Snapshot
-    catalogue: runtime.Catalogue
+    overview: Overview
     instructions: str
-    tools: dict[bool, list[dict[str, Json]]]
+    tools: dict[bool, list[dict[str, Json]]] = field(default_factory=dict[bool, list[dict[str, Json]]])
     """By whether the session is an argument."""
 
 
-class Catalogue:
-    """The skills of a registry as a model is told of them.
+class Briefing:
+    """The skills of a registry as a model sees them before it asks.
 
     Args:
         registry: the skills.
         characters: how long the instructions, and the description of the loading tool, may be.
         scripts: whether scripts may be run.
-        absolute_paths: tell locations as paths of this machine, not as URIs.
+        absolute_paths: give locations as paths of this machine, not as URIs.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Catalogue:
         self._characters = characters
         self._scripts = scripts
         self._absolute_paths = absolute_paths
-        self._kept: _Told | None = None
+        self._texts: _Texts | None = None
         self._outline: Outline | None = None
         self._looking = threading.Lock()
         self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
@@ -67,7 +68,7 @@ class Catalogue:
     # The first look
 
     def look(self) -> None:
-        """Have something to tell before the first scan is done. Returns soon, whatever the size of the roots."""
+        """Have something to show before the first scan is done. Returns soon, whatever the size of the roots."""
         registry = self._registry
         with self._looking, collector.paused():
             if self._outline is None and not registry.loaded.is_set():
@@ -83,28 +84,28 @@ class Catalogue:
         found = runtime.groups([self._place(skill) for skill in skills])
         return (skills[position] for position in runtime.turns(found))
 
-    # What is told
+    # What is shown
 
     def instructions(self, active: Sequence[Loaded] | None = None) -> str:
         """What stands at the top of a model call; "" where there is no skill."""
-        told = self._current()
+        texts = self._current()
         if not active:
-            return told.instructions
-        return runtime.instructions(told.catalogue, self._characters, scripts=self._scripts(), active=active)
+            return texts.instructions
+        return runtime.instructions(texts.overview, self._characters, scripts=self._scripts(), active=active)
 
     def tools(self, *, handles: bool) -> list[dict[str, Json]]:
         """The definitions of the tools. `handles`: with the session as an argument. Do not change them."""
-        told = self._current()
-        if handles not in told.tools:
-            told.tools[handles] = runtime.definitions(
-                told.catalogue, self._characters, scripts=self._scripts(), handles=handles
+        texts = self._current()
+        if handles not in texts.tools:
+            texts.tools[handles] = runtime.definitions(
+                texts.overview, self._characters, scripts=self._scripts(), handles=handles
             )
-        return told.tools[handles]
+        return texts.tools[handles]
 
     @property
-    def current(self) -> runtime.Catalogue:
-        """The skills that a model is told of now."""
-        return self._current().catalogue
+    def overview(self) -> Overview:
+        """The skills that a model is shown now."""
+        return self._current().overview
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
         """Where a file of a skill, or with "" its directory, is said to be."""
@@ -113,15 +114,15 @@ class Catalogue:
         place = self._registry.place(skill)
         return f"{place}/{path}" if path else place
 
-    def _current(self) -> _Told:
+    def _current(self) -> _Texts:
         seen = None if self._registry.loaded.is_set() else self._outline
         snapshot = self._registry.snapshot if seen is None else seen.snapshot
-        kept = self._kept
+        kept = self._texts
         if kept is None or kept.snapshot is not snapshot:
-            kept = self._kept = self._tell(snapshot, seen)
+            kept = self._texts = self._write(snapshot, seen)
         return kept
 
-    def _tell(self, snapshot: Snapshot, seen: Outline | None) -> _Told:
+    def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():
             skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
             if seen is None:
@@ -133,9 +134,9 @@ class Catalogue:
                     for skill in skills
                     if skill.path not in known or runtime.is_offered(skill)
                 ]
-            catalogue = runtime.Catalogue(offers, more=seen is not None and seen.cut)
-            said = runtime.instructions(catalogue, self._characters, scripts=self._scripts())
-            return _Told(snapshot, catalogue, said, {})
+            overview = Overview(offers, more=seen is not None and seen.cut)
+            text = runtime.instructions(overview, self._characters, scripts=self._scripts())
+            return _Texts(snapshot, overview, text)
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

@@ -22,11 +22,13 @@ import pytest
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
-from mcp_skills_server.runtime import processes, scripts
-from mcp_skills_server.runtime import sandbox as boxes
-from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings
-from mcp_skills_server.runtime.workspace import Workspace, discard
-from runtime import zoo
+from mcp_skills_server.runtime.scripts import processes, runner
+from mcp_skills_server.runtime.scripts import sandbox as boxes
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+from runtime.scripts import zoo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -62,8 +64,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boxes, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
     monkeypatch.setattr(processes, "LINGER_S", 0.2)
-    monkeypatch.setattr(scripts, "BEAT_S", 0.1)
-    monkeypatch.setattr(scripts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "BEAT_S", 0.1)
+    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
 
 
 @pytest.fixture(autouse=True)

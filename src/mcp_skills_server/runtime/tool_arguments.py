@@ -1,4 +1,4 @@
-"""What a call of a tool asks for: whether its arguments are as the tool takes them, and which file a path means."""
+"""The arguments of a tool: whether they are as its schema has them, and which file of a skill a path means."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mcp_skills_server.model import Skill, printable
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-_MOST_SAID: Final = 400
+_MOST_SHOWN: Final = 400
 """Characters of what is wrong with an argument."""
 _SUGGESTED: Final = 3
 _SHOWN_PATHS: Final = 40
 
 
 def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
-    """The file that is meant, by look-up alone (RT-17, RT-18).
+    """The file that is meant, by look-up alone.
 
     Raises:
         RequestError: there is none. The message has those that there are.
@@ -41,8 +41,8 @@ def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") ->
     shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
     lead = "nearest" if close else "there is"
     kind = f"file below {below}" if below else "file"
-    said = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
-    raise RequestError(f"{wanted[:200]!r} {said}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
+    problem = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
+    raise RequestError(f"{wanted[:200]!r} {problem}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
 
 
 @cache
@@ -52,7 +52,7 @@ def _validators() -> dict[str, Draft202012Validator]:
     return {tool: Draft202012Validator(schema) for tool, schema in runtime.argument_schemas().items()}  # pyright: ignore[reportArgumentType]
 
 
-def amiss(tool: str, given: Mapping[str, Any]) -> str | None:
+def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
     """What is wrong with the arguments, and what the tool takes; None for nothing."""
     validator: Any = _validators()[tool]  # the stubs say little
     schema: dict[str, Any] = validator.schema
@@ -65,7 +65,7 @@ def amiss(tool: str, given: Mapping[str, Any]) -> str | None:
     if error is None:
         return None
     place = printable(".".join(map(str, error.absolute_path)))[:100]
-    said: str = error.message
-    if len(said) > _MOST_SAID:  # what was given comes first in it, what is wrong with that comes last
-        said = f"... {said[-_MOST_SAID // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SAID // 2]})"
-    return f"{f'Argument {place}: ' if place else ''}{said}. {tool} takes: {taken}"
+    text: str = error.message
+    if len(text) > _MOST_SHOWN:  # what was given comes first in it, what is wrong with that comes last
+        text = f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SHOWN // 2]})"
+    return f"{f'Argument {place}: ' if place else ''}{text}. {tool} takes: {taken}"

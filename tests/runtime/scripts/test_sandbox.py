@@ -17,10 +17,12 @@ import pytest
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.runtime import sandbox, system_calls
-from mcp_skills_server.runtime.scripts import Outcome, Scripts, ScriptSettings
-from mcp_skills_server.runtime.session import Runtime
-from runtime import zoo
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts import sandbox, system_calls
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from runtime.scripts import zoo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="there is no bubblewrap")]
 

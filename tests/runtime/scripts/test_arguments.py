@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.arguments import checked_args, checked_env, declared_env
+from mcp_skills_server.runtime.scripts.arguments import checked_args, checked_env, declared_env
 
 
 @pytest.mark.requirement("RTI-8")

@@ -1,8 +1,8 @@
 """The filter of system calls that bubblewrap lays over a script (`--seccomp`), as a program of classic BPF.
 
 The numbers of the calls are a table of this module and not a library's: a library asks for `libseccomp.so.2`, which
-small containers lack, and finds it by starting a compiler or `ldconfig`. `tests/runtime/test_system_calls.py` runs the
-program by an interpreter of its own, and tries every call in a real sandbox.
+small containers lack, and finds it by starting a compiler or `ldconfig`. Its tests run the program by an interpreter of
+their own, and try every call in a real sandbox.
 
 What is refused is what sandboxes have been left by, or what no limit counts: keys of the kernel, which no namespace
 separates; new namespaces and mounts; looking into other processes; `io_uring`, which goes past any such filter; memory

@@ -9,8 +9,9 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog import outline
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.runtime.catalogue import Catalogue
-from mcp_skills_server.runtime.session import Runtime, RuntimeSettings, Session
+from mcp_skills_server.runtime.briefing import Briefing
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.session import Session
 
 pytestmark = pytest.mark.anyio
 
@@ -27,21 +28,21 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(outline, limit, 60.0)
 
 
-def told(catalogue: Catalogue) -> tuple[str, str]:
+def told(briefing: Briefing) -> tuple[str, str]:
     """All that a model is told unasked."""
-    return catalogue.instructions(), str(catalogue.tools(handles=True))
+    return briefing.instructions(), str(briefing.tools(handles=True))
 
 
 @pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
 def test_before_the_scan_the_texts_are_those_of_afterwards(tmp_path: Path, paths: list[str]) -> None:
     hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
     registry = Registry([plant(tmp_path, skills(*paths) | (hidden if len(paths) < 100 else {}))])
-    catalogue = Runtime(registry).catalogue
-    catalogue.look()
-    before = told(catalogue)
+    briefing = Runtime(registry).briefing
+    briefing.look()
+    before = told(briefing)
     assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0]
     registry.load()
-    assert told(catalogue) == before
+    assert told(briefing) == before
 
 
 @pytest.mark.requirement("ASG-22")
@@ -49,34 +50,34 @@ def test_before_the_scan_the_texts_are_those_of_afterwards(tmp_path: Path, paths
 def test_a_skill_for_the_user_alone_is_named_at_no_time(tmp_path: Path, characters: int) -> None:
     hidden = {f"manual-{n}/SKILL.md": skill_md(f"manual-{n}", "disable-model-invocation: true") for n in range(40)}
     registry = Registry([plant(tmp_path, skills(*(f"other-{n}" for n in range(40))) | hidden)])
-    catalogue = Runtime(registry, RuntimeSettings(catalogue_characters=characters)).catalogue
-    catalogue.look()
-    assert "manual" not in str(told(catalogue)) and "other-1" in str(told(catalogue))
+    briefing = Runtime(registry, RuntimeSettings(overview_characters=characters)).briefing
+    briefing.look()
+    assert "manual" not in str(told(briefing)) and "other-1" in str(told(briefing))
     registry.load()
-    assert "manual" not in str(told(catalogue))
+    assert "manual" not in str(told(briefing))
 
 
 def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
     roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
-    shown = Runtime(loaded(*roots), RuntimeSettings(catalogue_characters=900)).catalogue.instructions()
+    shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
     assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
     assert str(tmp_path) not in shown
 
 
 def test_without_skills_nothing_is_told_before_the_scan_either(tmp_path: Path) -> None:
-    catalogue = Runtime(Registry([tmp_path])).catalogue
-    catalogue.look()
-    assert told(catalogue) == ("", "[]")
+    briefing = Runtime(Registry([tmp_path])).briefing
+    briefing.look()
+    assert told(briefing) == ("", "[]")
 
 
 def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
-    catalogue = Runtime(registry).catalogue
-    first = catalogue.tools(handles=True)
-    assert catalogue.tools(handles=True) is first and catalogue.current is catalogue.current
+    briefing = Runtime(registry).briefing
+    first = briefing.tools(handles=True)
+    assert briefing.tools(handles=True) is first and briefing.overview is briefing.overview
     plant(tmp_path, skills("b"))
     registry.refresh()
-    assert catalogue.tools(handles=True) is not first
+    assert briefing.tools(handles=True) is not first
 
 
 # News
@@ -84,36 +85,36 @@ def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
 
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
-    catalogue = Runtime(registry).catalogue
-    start = catalogue.moment
+    briefing = Runtime(registry).briefing
+    start = briefing.moment
     registry.load()
-    assert catalogue.news(start) is None
+    assert briefing.news(start) is None
     plant(
         tmp_path, skills("c", "d") | {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
     )
     (tmp_path / "b/SKILL.md").unlink()
     registry.refresh()
-    assert "2 added and 1 removed" in str(catalogue.news(start))
-    assert catalogue.news(catalogue.moment) is None
-    later = catalogue.moment
+    assert "2 added and 1 removed" in str(briefing.news(start))
+    assert briefing.news(briefing.moment) is None
+    later = briefing.moment
     (tmp_path / "c/SKILL.md").unlink()
     plant(tmp_path, skills("b"))
     registry.refresh()
-    assert "1 added." in str(catalogue.news(start))
-    assert "1 added and 1 removed." in str(catalogue.news(later))
+    assert "1 added." in str(briefing.news(start))
+    assert "1 added and 1 removed." in str(briefing.news(later))
     for name in ("d",):
         (tmp_path / name / "SKILL.md").unlink()
     registry.refresh()
-    assert catalogue.news(start) is None
+    assert briefing.news(start) is None
 
 
 def test_more_news_than_are_kept_are_counted_as_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_skills_server.runtime.catalogue._MOST_KEPT", 3)
+    monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
     registry = loaded(tmp_path)
-    catalogue = Runtime(registry).catalogue
+    briefing = Runtime(registry).briefing
     plant(tmp_path, skills("a", "b", "c", "d", "e"))
     registry.refresh()
-    assert "3 added or more." in str(catalogue.news(0))
+    assert "3 added or more." in str(briefing.news(0))
 
 
 async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:
@@ -136,8 +137,8 @@ async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_pat
 def test_a_runtime_that_is_closed_follows_nothing(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")))
     runtime = Runtime(registry)
-    start = runtime.catalogue.moment
+    start = runtime.briefing.moment
     runtime.close()
     plant(tmp_path, skills("b"))
     registry.refresh()
-    assert runtime.catalogue.moment == start
+    assert runtime.briefing.moment == start

@@ -1,6 +1,6 @@
 """What a model is told of the skills before it asks.
 
-Texts of a bounded length, each a function of the catalogue alone, so that prompt caches hold. The length is spent
+Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
 fairly: first what every model has to know, then every name, then descriptions cut to one length; where not even the
 names fit, groups with counts, and as many names as fit, of each group in turn.
 """
@@ -12,7 +12,7 @@ from typing import Final
 from zlib import crc32
 
 from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
-from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Catalogue, Loaded, Offer
+from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Loaded, Offer, Overview
 from mcp_skills_server.format.markup import around, contained, element, escaped
 
 CHARACTERS: Final = 4_000
@@ -35,25 +35,23 @@ FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read it
 """Stands in the description of each tool, so that a search among tools finds all of them at once."""
 
 
-def instructions(
-    catalogue: Catalogue, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None
-) -> str:
+def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
     """The top-level instructions of a model call: the rule, what there is, and what is loaded (RT-4...7, ASG-21).
 
     The first line, of at most 240 characters, says all that a model needs, because some hosts show no more. Nothing
     where there is no skill (ASG-23).
 
     Args:
-        catalogue: the skills.
+        overview: the skills.
         characters: how long this may be, without what is loaded. The rule stands in any case.
         scripts: whether scripts may be run.
         active: what is loaded; None where the bodies travel in results (RT-22).
     """
-    if not catalogue and not active:
+    if not overview and not active:
         return ""
     run = f"; one runs its scripts with {RUN}" if scripts else ""
-    parts = [f"{lead(catalogue)}\n\n{_RULE} A loaded skill tells how to go on{run}."]
-    shown = available(catalogue, characters - len(parts[0]) - 2)
+    parts = [f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on{run}."]
+    shown = available(overview, characters - len(parts[0]) - 2)
     parts += [shown] if shown else []
     if active:
         bodies = [
@@ -69,47 +67,47 @@ def instructions(
     return "\n\n".join(parts)
 
 
-def lead(catalogue: Catalogue) -> str:
+def lead(overview: Overview) -> str:
     """One line with all that a model needs: how many skills there are, and which tool finds, loads and reads them."""
     return (
-        f"{counted(catalogue)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
+        f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
         f"loads them by name, {READ} reads their files. Search and load before you begin a task that may have one."
     )
 
 
-def counted(catalogue: Catalogue) -> str:
+def counted(overview: Overview) -> str:
     """How many skills there are, in words."""
-    count = len(catalogue.offers)
+    count = len(overview.offers)
     if not count:
         return "Skills"
     said = f"{count:,} skill{'' if count == 1 else 's'}"
-    return f"More than {said}" if catalogue.more else said
+    return f"More than {said}" if overview.more else said
 
 
-def available(catalogue: Catalogue, room: int) -> str:
+def available(overview: Overview, room: int) -> str:
     """`<available_skills>`: element by element where all of them fit whole, else as `within` has it (RT-3, ASG-20)."""
     around = len(f"<{_TAG}>\n\n</{_TAG}>")
-    whole = _elements(catalogue, room - around)
-    shown = within(catalogue, room - around, escaped)[0] if whole is None else whole
+    whole = _elements(overview, room - around)
+    shown = within(overview, room - around, escaped)[0] if whole is None else whole
     return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
 
 
-def within(catalogue: Catalogue, room: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
+def within(overview: Overview, room: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
     """The skills in at most so many characters, and whether every name is among them.
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
     """
-    if not catalogue.more and all(offer.known for offer in catalogue.offers):
-        names = [spell(one_line(offer.name)) for offer in catalogue.offers]
+    if not overview.more and all(offer.known for offer in overview.offers):
+        names = [spell(one_line(offer.name)) for offer in overview.offers]
         if sum(len(name) + 2 for name in names) - 2 <= room:
-            told = [spell(one_line(offer.description)) for offer in catalogue.offers]
+            told = [spell(one_line(offer.description)) for offer in overview.offers]
             left = room + 1 - sum(len(f"- {name}: \n") for name in names)
             most = even(map(len, told), left)
             if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, told), default=0)):
                 return ", ".join(names), True
             lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, told, strict=True))
             return "\n".join(lines), True
-    return _grouped(catalogue.offers, room, spell), False
+    return _grouped(overview.offers, room, spell), False
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
@@ -140,30 +138,30 @@ def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
         yield from (positions[step] for positions in found.values() if step < len(positions))
 
 
-def loading(catalogue: Catalogue, characters: int) -> tuple[str, bool]:
+def loading(overview: Overview, characters: int) -> tuple[str, bool]:
     """The description of the loading tool, and whether it names every skill.
 
     It stands alone, because some hosts show no instructions: the advice first, then the skills.
     """
     head = (
         "Load one or more skills by name: returns the instructions of each and the list of its files. When a task fits "
-        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(catalogue)}:"
+        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(overview)}:"
     )
-    shown, complete = within(catalogue, characters - len(head) - 1)
-    return (f"{head}\n{shown}" if shown else head.rpartition("\n\n")[0]), complete and bool(catalogue)
+    shown, complete = within(overview, characters - len(head) - 1)
+    return (f"{head}\n{shown}" if shown else head.rpartition("\n\n")[0]), complete and bool(overview)
 
 
-def _elements(catalogue: Catalogue, room: int) -> str | None:
+def _elements(overview: Overview, room: int) -> str | None:
     """Every skill with its whole description, None where there is no room for that."""
     pieces: list[str] = []
-    for offer in catalogue.offers:
+    for offer in overview.offers:
         said = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
         lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in said.items() if value is not None)
         pieces.append(f"<skill>\n{lines}\n</skill>")
         room -= len(pieces[-1]) + 1
         if room < -1 or not offer.known:
             return None
-    return None if catalogue.more else "\n".join(pieces)
+    return None if overview.more else "\n".join(pieces)
 
 
 def _grouped(offers: Sequence[Offer], room: int, spell: Callable[[str], str]) -> str:

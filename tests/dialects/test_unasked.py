@@ -117,6 +117,7 @@ def test_no_skill_speaks_for_another(tmp_path: Path) -> None:
     served = Runtime(Registry([tmp_path]))
 
     async def run() -> list[str]:
+        await served.load()
         hosted, own = served.session(), Session(served, hosted=False)
         names = {"names": ["bad", "good"]}
         found = [await own.call("skills_list"), await own.call("skills_load", names)]

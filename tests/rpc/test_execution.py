@@ -589,7 +589,8 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     kind, said = await failed(served, name="thing")
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]
-    approvals.write(file, [Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)])
+    approval = Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)
+    approvals.change(file, lambda _: [approval])
     assert (await run(served, name="thing"))["output"] == "theirs"
 
 

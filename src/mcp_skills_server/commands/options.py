@@ -25,6 +25,7 @@ _ONLY_SCRIPTS: Final = {
     "--script-secret": "script_secrets",
     "--allow-code": "allow_code",
     "--allow-scripts-of": "script_origins",
+    "--approvals": "approvals",
 }
 """Options that are nothing without --allow-scripts, with the parameter of each."""
 

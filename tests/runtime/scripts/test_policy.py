@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
-from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
+from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
@@ -40,7 +42,7 @@ class Place:
 
     def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
         digest = digest_over(self.registry, self.skill)
-        approvals.write(self.file, [Approval(origin, "thing", digest, at)])
+        approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
 
     def check(self, *origins: str) -> None:
         Policy(self.registry, origins, str(self.file)).check([self.skill])
@@ -112,32 +114,19 @@ def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
         place.registry.read(skill.files["scripts/run.py"])
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_may_write_approves_nothing(place: Place, mode: int) -> None:
+@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
+def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
     place.approve()
-    place.file.chmod(mode)
-    assert "must put the file of approvals in order" in place.refusal(SITE)
-    with pytest.raises(UsageError, match="others may write it"):
-        approvals.read(place.file)
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"{}", b'{"version": 2, "approvals": []}', b'{"version":1,"approvals":[3]}']
-)
-def test_neither_does_one_that_holds_something_else(place: Place, raw: bytes) -> None:
-    place.approve()
-    place.file.write_bytes(raw)
+    spoil(place.file)
     assert "must put the file of approvals in order" in place.refusal(SITE)
 
 
-def test_the_file_is_for_its_owner_alone(place: Place) -> None:
-    place.approve()
-    assert place.file.stat().st_mode & 0o777 == 0o600 and place.file.parent.stat().st_mode & 0o777 == 0o700
-    assert os.listdir(place.file.parent) == ["approvals.json"]
-    (place.file.parent / "folder").mkdir()
-    with pytest.raises(UsageError, match="--approvals"):
-        approvals.write(place.file.parent / "folder", [])
-    assert sorted(os.listdir(place.file.parent)) == ["approvals.json", "folder"]
+def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    Policy(place.registry, [SITE], str(place.file))
+    Policy(place.registry, [])
+    assert caplog.messages == []
+    Policy(place.registry, [], str(place.file))
+    assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,17 @@ import mmap
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_skills_server.runtime.scripts import usage
-from mcp_skills_server.runtime.scripts.usage import Usage, family
+from mcp_skills_server.runtime.scripts.proc import family
+from mcp_skills_server.runtime.scripts.usage import Usage
 
 LINUX = pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="processes are found by /proc")
 GIB, MIB = 1 << 30, 1 << 20
-CHILD = "import os, time, sys\nif os.fork(): pass\nsys.stdout.write('x'); sys.stdout.flush()\ntime.sleep(600)"
 
 
 class Disk:
@@ -86,23 +85,6 @@ def test_removed_files_that_are_open_or_mapped_count(tmp_path: Path) -> None:
         file.close()
         assert "its files took more" in str(run().over([os.getpid()]))
     assert run().over([os.getpid()]) is None
-
-
-@pytest.fixture
-def parent() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, start_new_session=True) as started:
-        assert started.stdout is not None
-        while len(os.read(started.stdout.fileno(), 1)) < 1 or len(list(family(started.pid))) < 2:
-            assert started.poll() is None
-        yield started
-        os.killpg(started.pid, 9)
-
-
-@LINUX
-def test_a_family_is_all_that_descends_from_a_process(parent: subprocess.Popen[bytes]) -> None:
-    found = list(family(parent.pid))
-    assert found[0] == parent.pid and len(found) == 2
-    assert list(family(1 << 30)) == [1 << 30]
 
 
 @LINUX

@@ -9,17 +9,21 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
+
+from filelock import FileLock, Timeout
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, printable
 
 _MOST_BYTES: Final = 16 << 20
+_LOCK_S: Final = 10.0
+"""How long another `approve` is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class Approval:
     """One skill that may run.
 
     Attributes:
-        origin: where it comes from, as `policy.canonical` spells it.
+        origin: where it comes from, as `policy.canonical` has it.
         skill: its skill path when it was approved.
         digest: `sha256:` and 64 hex digits over its files.
         approved_at: seconds of the epoch.
@@ -77,46 +81,60 @@ def read(path: Path) -> tuple[Approval, ...]:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or _is_others(found):
-                said = "others may write it; let it belong to you or to root, with mode 0600"
-                raise UsageError(f"{printable(str(path))}: {said}")
+                problem = "others may write it; let it belong to you or to root, with mode 0600"
+                raise UsageError(f"{printable(str(path))}: {problem}")
             raw = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); check it") from None
     try:
-        told = cast(dict[str, Any], json.loads(raw))
-        if told["version"] != 1:
-            raise ValueError(told["version"])
+        content = cast(dict[str, Any], json.loads(raw))
+        if content["version"] != 1:
+            raise ValueError(content["version"])
         return tuple(
             Approval(str(each["origin"]), str(each["skill"]), str(each["digest"]), float(each["approved_at"]))
-            for each in told["approvals"]
+            for each in content["approvals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{printable(str(path))}: this is no file of approvals; give another --approvals") from None
 
 
-def write(path: Path, approvals: Sequence[Approval]) -> None:
-    """Replace the file whole; it is for its owner alone.
+def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
+    """Replace the approvals of a file; of two that do so at once one waits, so that none is lost.
+
+    Args:
+        path: the file. It is for its owner alone, and so is the lock beside it.
+        edit: makes the new approvals of those that the file has.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be read or written, or another process keeps it locked.
     """
-    raw = json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()
-    made = ""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, made = tempfile.mkstemp(prefix=".approvals-", dir=path.parent)  # mode 0600
+        with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
+            _write(path, edit(read(path)))
+    except Timeout:
+        raise UsageError(f"{printable(str(path))}: another process is changing it; try again") from None
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror}); give another --approvals"
+        raise UsageError(f"{printable(str(path))}: {problem}") from None
+
+
+def _write(path: Path, approvals: Sequence[Approval]) -> None:
+    """Replace the file whole."""
+    raw = json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()
+    descriptor, made = tempfile.mkstemp(prefix=".approvals-", dir=path.parent)  # mode 0600
+    try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
         os.replace(made, path)
-    except OSError as error:
+    except OSError:
         with suppress(OSError):
             os.unlink(made)
-        said = f"cannot be written ({error.strerror}); give another --approvals"
-        raise UsageError(f"{printable(str(path))}: {said}") from None
+        raise
 
 
 def _is_others(found: os.stat_result) -> bool:

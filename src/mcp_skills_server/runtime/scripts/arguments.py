@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError, UsageError, listed
 from mcp_skills_server.model import Json, printable
-from mcp_skills_server.runtime.scripts.processes import TOKEN
+from mcp_skills_server.runtime.scripts.process_tree import TOKEN
 
 _MAX_ARGS: Final = 256
 _MAX_ARG_BYTES: Final = 16 << 10

@@ -1,4 +1,4 @@
-"""What scripts leave behind, read as something that an enemy made: step by step from a directory, no link followed.
+"""Files that scripts left, read as something that an enemy made: step by step from a directory, no link followed.
 
 Every step goes from the descriptor of the directory above, so that a script which swaps directories meanwhile swaps in
 only what it has. A file that has a second name is not read: it may be another's. Where a system has no such
@@ -7,10 +7,11 @@ descriptors (Windows), each step looks first whether it would follow a link.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -23,6 +24,7 @@ BY_DESCRIPTOR: Final = hasattr(os, "O_NOFOLLOW") and hasattr(os, "O_DIRECTORY") 
 _MAX_DEPTH: Final = 32
 _MAX_ENTRIES: Final = 20_000
 _MAX_PATH: Final = 4096
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Directory:
 
     def look(self, name: str) -> os.stat_result | None:
         """What is there under this name, a link as such; None for nothing."""
-        with suppress(OSError, ValueError):
+        with _nothing_if_absent():
             if self._descriptor is None:
                 return os.lstat(os.path.join(self._path, name))
             return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
@@ -79,12 +81,13 @@ class Directory:
         found = self.look(name)
         if found is None or not is_plain(found):
             return None
-        try:
+        file = -1
+        with _nothing_if_absent():
             if self._descriptor is None:
                 file = os.open(os.path.join(self._path, name), os.O_RDONLY | getattr(os, "O_BINARY", 0))
             else:
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor)
-        except OSError:
+        if file < 0:
             return None
         with suppress(OSError), os.fdopen(file, "rb") as opened:
             found = os.fstat(file)
@@ -104,8 +107,22 @@ def open_directory(path: str) -> Directory | None:
     return _opened(path, None, path)
 
 
+@contextmanager
+def _nothing_if_absent() -> Generator[None]:
+    """What cannot be opened or looked at is not there, unless it is only now that nothing can be opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise RequestError(
+                f"The work directory cannot be read now ({error.strerror}); try again in a moment"
+            ) from None
+    except ValueError:
+        return
+
+
 def _opened(name: str, within: int | None, path: str) -> Directory | None:
-    with suppress(OSError, ValueError):
+    with _nothing_if_absent():
         if BY_DESCRIPTOR:
             return Directory(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path)
         if stat.S_ISDIR(os.lstat(path).st_mode) and os.path.realpath(path) == os.path.abspath(path):
@@ -122,7 +139,7 @@ def read(top: str, path: str, most: int) -> bytes:
         most: bytes that are read at most.
 
     Raises:
-        RequestError: there is no such file that can be read. The message says why.
+        RequestError: there is no such file that can be read. The message says why, also where it cannot be read now.
     """
     shown = printable(path[:200])
     *above, name = path.split("/")
@@ -153,6 +170,9 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
         top: the directory.
         since_ns: a time of the same disk, in nanoseconds; nobody but the kernel sets the time of a file's last change.
         most: how many are named.
+
+    Raises:
+        RequestError: the directory cannot be read now.
     """
     found: list[OutputFile] = []
     hidden = 0
@@ -164,7 +184,7 @@ def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, .
             found.append(OutputFile(path, state.st_size))
         else:
             hidden += 1  # nobody could ask for it by what a result can say
-    found.sort(key=lambda made: made.path)
+    found.sort(key=lambda file: file.path)
     return tuple(found[:most]), len(found[most:]) + hidden
 
 

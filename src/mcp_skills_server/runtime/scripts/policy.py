@@ -29,7 +29,7 @@ _PORTS: Final = {"https": ":443", "http": ":80"}
 
 
 def canonical(origin: str) -> str:
-    """One spelling of an origin: of a site its address without index, query and default port; of an archive its path.
+    """An origin in the form that is compared: of a site its address without index, query and default port; of an archive its path.
 
     "" for what no operator can name.
     """
@@ -58,7 +58,7 @@ class Policy:
 
     Args:
         registry: where files are read.
-        origins: the origins whose approved skills may run, as `canonical` spells them.
+        origins: the origins whose approved skills may run, as `canonical` has them.
         file: where approvals are; None for the user's own.
     """
 
@@ -66,6 +66,8 @@ class Policy:
         self._registry = registry
         self._origins = frozenset(origins) - {""}
         self._file = approvals.default_file() if file is None else Path(file)
+        if file is not None and not self._origins:
+            logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
         self._reported: set[tuple[str, str]] = set()
 
     def check(self, skills: Iterable[Skill]) -> None:

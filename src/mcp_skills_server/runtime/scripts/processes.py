@@ -1,22 +1,19 @@
-"""The only room that starts programs: how one is started, listened to, and ended with all that it started.
+"""How a program is started, listened to, and ended with all that it started. Nothing else starts a skill's script.
 
 No shell, nothing on stdin, no descriptor of ours. Whatever a program does - fork, leave its group, ignore signals,
 write without end, keep the pipes open - its run is over soon after its time is, its output stays within its cap, and
-all of its processes that can be found are killed: its group at once, and on Linux every process that carries the run's
-token in its environment.
+all of its processes that can be found are killed.
 """
 
 from __future__ import annotations
 
-import codecs
 import logging
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
@@ -26,21 +23,18 @@ from anyio import to_thread
 from anyio.abc import Process
 
 from mcp_skills_server.runtime.scripts import launch
+from mcp_skills_server.runtime.scripts.capture import Capture
 from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
-from mcp_skills_server.runtime.scripts.usage import family
+from mcp_skills_server.runtime.scripts.process_tree import KILLING_S, TOKEN, ProcessTree
 
 logger = logging.getLogger(__name__)
 
-TOKEN: Final = "SKILL_RUN"  # noqa: S105
-"""The variable that carries a run's token."""
 GRACE_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 LINGER_S: Final = 0.5
 """How long output is awaited of what a program has left behind."""
-_KILLING_S: Final = 3.0
 _PROBE_S: Final = 10.0
-_STRAYS_S: Final = 1.0
-_CHUNK: Final = 64 << 10
+_REPORT_BYTES: Final = 64 << 10
 _SIGNALLED: Final = 128
 _WINDOWS: Final = sys.platform == "win32"
 
@@ -99,7 +93,7 @@ async def execute(
     timeout_s: float,
     output_bytes: int,
     beat_s: float,
-    beat: Callable[[Watched], Awaitable[bool]],
+    beat: Callable[[ProcessTree], Awaitable[bool]],
 ) -> Ended:
     """Run a program to its end. If the caller is cancelled, everything it started is killed first.
 
@@ -115,14 +109,14 @@ async def execute(
     """
     token = secrets.token_hex(16)
     with ExitStack() as held:
-        out, err = _Stream(output_bytes, held), _Stream(output_bytes, held)
+        out, err = Capture(output_bytes, held), Capture(output_bytes, held)
         streams = [out, err]
-        words, told, calls = list(command.argv), None, None
+        words, report, calls = list(command.argv), None, None
         if command.box is not None:
-            told = _Stream(_CHUNK, held)
-            streams.append(told)
+            report = Capture(_REPORT_BYTES, held)
+            streams.append(report)
             calls = held.enter_context(piped(command.calls))
-            words = [*command.box(told.writer, calls), *words]
+            words = [*command.box(report.writer, calls), *words]
         started: list[_Run] = []
         # Shielded, so that there is no moment in which a process runs that nobody knows.
         with anyio.CancelScope(shield=True):
@@ -134,9 +128,9 @@ async def execute(
                 env={**command.env, TOKEN: token},
                 cwd=command.cwd,
                 start_new_session=True,
-                pass_fds=[*([told.writer] if told else []), *([] if calls is None else [calls])],
+                pass_fds=[*([report.writer] if report else []), *([] if calls is None else [calls])],
             )
-            started.append(_Run(process, token, boxed=told is not None))
+            started.append(_Run(process, token, boxed=report is not None))
         run = started[0]
         for stream in streams:
             stream.close_writer()
@@ -147,7 +141,7 @@ async def execute(
                 with anyio.CancelScope(shield=True):
                     await run.kill()
         return Ended(
-            None if run.timed_out or run.stopped else run.exit_code(told),
+            None if run.timed_out or run.stopped else run.exit_code(report),
             out.text,
             err.text,
             run.duration_ms,
@@ -204,87 +198,26 @@ def ask(
         raise TimeoutError(f"{argv[0]} does not answer") from None
 
 
-class Watched:
-    """A program that runs, for whoever looks at what it takes."""
-
-    def __init__(self, pid: int, marked: Callable[[], Iterator[int]]) -> None:
-        self._pid = pid
-        self._marked = marked
-        self._strays: list[int] = []
-        self._due = 0.0
-
-    def processes(self) -> set[int]:
-        """Its processes as far as they are known: those that descend from it, and once in a while those that do not."""
-        now = time.monotonic()
-        if now >= self._due:  # a look at all processes of the machine
-            self._strays = list(self._marked())
-            self._due = now + _STRAYS_S
-        return {pid for start in (self._pid, *self._strays) for pid in family(start)}
-
-
-class _Stream:
-    """The reading end of a pipe, kept up to a cap and drained beyond it."""
-
-    def __init__(self, most: int, held: ExitStack) -> None:
-        self._reader, self.writer = os.pipe()
-        held.callback(os.close, self._reader)
-        held.callback(self.close_writer)
-        self._most = most
-        self._kept = bytearray()
-        self.truncated = False
-        self.ended = anyio.Event()
-        if not _WINDOWS:
-            os.set_blocking(self._reader, False)
-
-    def close_writer(self) -> None:
-        """Close our copy of the end that the program writes to. Safe to call twice."""
-        if self.writer >= 0:
-            os.close(self.writer)
-            self.writer = -1
-
-    async def drain(self) -> None:
-        """Read until every writer has closed its end."""
-        while chunk := await self._chunk():
-            room = self._most - len(self._kept)
-            self._kept += chunk[:room]
-            self.truncated = self.truncated or len(chunk) > room
-        self.ended.set()
-
-    async def _chunk(self) -> bytes:
-        if _WINDOWS:
-            return await to_thread.run_sync(os.read, self._reader, _CHUNK, abandon_on_cancel=True)
-        while True:
-            await anyio.wait_readable(self._reader)
-            with suppress(BlockingIOError):
-                return os.read(self._reader, _CHUNK)
-
-    @property
-    def text(self) -> str:
-        """What was kept. A character that the cap cuts in two is left out."""
-        return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(self._kept), final=not self.truncated)
-
-
 class _Run:
     """A program that was started, and everything that it starts."""
 
     def __init__(self, process: Process, token: str, *, boxed: bool) -> None:
         self._process = process
-        self._token = token
         self._boxed = boxed
         self._started = time.monotonic()
         self.duration_ms = 0
         self.timed_out = False
         self.stopped = False
-        self._watched = Watched(process.pid, self._marked)
+        self._tree = ProcessTree(process.pid, token)
         self.over = False
         """Nothing of it is left to be killed."""
 
     async def follow(
         self,
-        streams: Sequence[_Stream],
+        streams: Sequence[Capture],
         timeout_s: float,
         beat_s: float,
-        beat: Callable[[Watched], Awaitable[bool]],
+        beat: Callable[[ProcessTree], Awaitable[bool]],
     ) -> None:
         """Wait for its end, or bring it about."""
         wanted = False
@@ -293,7 +226,7 @@ class _Run:
             nonlocal wanted
             while not wanted:
                 await anyio.sleep(beat_s)
-                wanted = await beat(self._watched)
+                wanted = await beat(self._tree)
             limit.cancel()
 
         async with anyio.create_task_group() as tasks:
@@ -314,14 +247,14 @@ class _Run:
             await _closed(streams)
             tasks.cancel_scope.cancel()
 
-    def exit_code(self, told: _Stream | None) -> int | None:
-        """How it ended: see `Ended`. `told` is what a sandbox reported."""
+    def exit_code(self, report: Capture | None) -> int | None:
+        """How it ended: see `Ended`. `report` is what a sandbox wrote of it."""
         code = self._process.returncode
         if code is None:
             return None
         if code < 0:
             return _SIGNALLED - code
-        if code > 0 and told is not None and "exit-code" not in told.text:
+        if code > 0 and report is not None and "exit-code" not in report.text:
             return NOT_STARTED  # the sandbox, or in it the exec, failed: a program's own code would have been reported
         return code
 
@@ -330,11 +263,9 @@ class _Run:
         if _WINDOWS:
             return
         if self._boxed:
-            # The sandbox's own process would end at once and take the script with it.
-            await _in_thread(self._ask_inside)
+            await _in_thread(self._tree.terminate_inside)
         else:
-            _signal_group(self._process.pid, signal.SIGTERM)
-            _signal_group(self._process.pid, signal.SIGCONT)  # a stopped process hears of nothing else
+            self._tree.terminate_group()
         with anyio.move_on_after(GRACE_S):
             await self._process.wait()
 
@@ -344,44 +275,12 @@ class _Run:
             with suppress(ProcessLookupError):
                 self._process.kill()
         else:
-            await _in_thread(self._kill_all)
-        with anyio.move_on_after(_KILLING_S):
+            await _in_thread(self._tree.kill)
+        with anyio.move_on_after(KILLING_S):
             await self._process.wait()
         if self._process.returncode is None:
             logger.warning("process %d of a script does not end although it was killed", self._process.pid)
         self.over = True
-
-    def _ask_inside(self) -> None:
-        for pid in self._marked(but=self._process.pid):
-            _signal([pid], signal.SIGTERM)
-            _signal([pid], signal.SIGCONT)
-
-    def _kill_all(self) -> None:
-        _signal_group(self._process.pid, signal.SIGKILL)
-        deadline = time.monotonic() + _KILLING_S
-        clear = 0
-        # A process that is being replaced by `exec` shows no environment for a moment: one look is not enough.
-        while clear < 2:
-            found = list(self._marked())
-            clear = 0 if found else clear + 1
-            _signal(found, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                logger.warning("processes of a script do not end although they were killed: %s", found)
-                return
-            time.sleep(0.005)
-
-    def _marked(self, but: int = 0) -> Iterator[int]:
-        """The processes that carry the token; none where the system does not show environments."""
-        mark = f"{TOKEN}={self._token}".encode()
-        for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
-            if name.isdigit() and int(name) != but:
-                try:
-                    with open(f"/proc/{name}/environ", "rb") as file:
-                        environment = file.read()
-                except OSError:
-                    continue  # it ended meanwhile, or is another user's
-                if mark in environment:
-                    yield int(name)
 
 
 def _launcher(limits: Mapping[str, int]) -> list[str]:
@@ -396,19 +295,7 @@ async def _in_thread(work: Callable[[], None]) -> None:
     await to_thread.run_sync(work, limiter=anyio.CapacityLimiter(1))
 
 
-async def _closed(streams: Sequence[_Stream]) -> None:
+async def _closed(streams: Sequence[Capture]) -> None:
     with anyio.move_on_after(LINGER_S):
         for stream in streams:
             await stream.ended.wait()
-
-
-def _signal_group(group: int, number: int) -> None:
-    if not _WINDOWS:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, number)
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)

@@ -36,7 +36,8 @@ from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.policy import Policy
 from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
-from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, Watched, execute
+from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
+from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.usage import Usage
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
@@ -230,12 +231,12 @@ class Scripts:
         usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
 
-        def look(watched: Watched) -> str | None:
-            return usage.over(watched.processes())
+        def look(tree: ProcessTree) -> str | None:
+            return usage.over(tree.processes())
 
-        async def beat(watched: Watched) -> bool:
+        async def beat(tree: ProcessTree) -> bool:
             nonlocal reason
-            reason = await to_thread.run_sync(look, watched, abandon_on_cancel=True)
+            reason = await to_thread.run_sync(look, tree, abandon_on_cancel=True)
             return reason is not None
 
         async with _reported(progress):

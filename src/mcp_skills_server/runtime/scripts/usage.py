@@ -1,7 +1,7 @@
 """What a run takes of memory and disk while it runs: all of its processes together, and files that have no name.
 
 The limits that the kernel sets for a process do not count memory that processes share, and none counts a whole run. So
-it is looked at, often: memory at each look; the disk when it has lost room since the last look, and at least once in a
+it is looked at, often: memory at each look; the disk when it has lost space since the last look, and at least once in a
 second. A run can go beyond a limit by what it takes between two looks.
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
+from mcp_skills_server.runtime.scripts.proc import entries, lines
 from mcp_skills_server.runtime.scripts.workspace import exceeds
 
 _AT_LEAST_S: Final = 1.0
@@ -72,20 +73,6 @@ class Usage:
         return full
 
 
-def family(pid: int) -> Iterator[int]:
-    """A process and all that descends from it, as far as the system shows it (Linux)."""
-    todo, seen = [pid], {pid}
-    while todo:
-        here = todo.pop()
-        yield here
-        for task in _listed(f"/proc/{here}/task"):
-            for word in _text(f"/proc/{here}/task/{task}/children").split():
-                child = int(word)
-                if child not in seen:
-                    seen.add(child)
-                    todo.append(child)
-
-
 def _memory(pids: Sequence[int], most: int) -> int:
     """Bytes that these processes have; 0 where the system does not say.
 
@@ -100,7 +87,7 @@ def _memory(pids: Sequence[int], most: int) -> int:
 
 
 def _kibibytes(path: str, names: tuple[str, ...]) -> list[int]:
-    return [int(line.split()[1]) for line in _text(path).splitlines() if line.startswith(names)]
+    return [int(line.split()[1]) for line in lines(path) if line.startswith(names)]
 
 
 def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
@@ -111,7 +98,7 @@ def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
             disks.add(os.stat(top).st_dev)
     found: dict[tuple[int, int], int] = {}
     for pid in pids:
-        for name in _listed(f"/proc/{pid}/fd"):
+        for name in entries(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 of = os.stat(f"/proc/{pid}/fd/{name}")
                 if stat.S_ISREG(of.st_mode) and of.st_nlink == 0 and of.st_dev in disks:
@@ -124,7 +111,7 @@ def _nameless(pids: Iterable[int], tops: Sequence[str]) -> int:
 
 def _mapped(pid: int) -> Iterator[tuple[int, int, int]]:
     """Disk, number and mapped bytes of the removed files that a process has mapped."""
-    for line in _text(f"/proc/{pid}/maps").splitlines():
+    for line in lines(f"/proc/{pid}/maps"):
         if line.endswith(" (deleted)"):
             span, _, _, disk, inode = line.split()[:5]
             (begin, end), (major, minor) = span.split("-"), disk.split(":")
@@ -136,18 +123,3 @@ def _free(tops: Sequence[str]) -> int:
         with suppress(OSError):
             return shutil.disk_usage(top).free
     return 0
-
-
-def _listed(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []  # it ended meanwhile, is not shown, or there is no such thing here
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from catalog.forest import loaded, plant, skill_md, skills, together
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search import Search, _Indexed  # pyright: ignore[reportPrivateUsage]
 from wire import FIXTURES
 
 
@@ -333,3 +334,47 @@ def test_a_text_finds_what_it_is_said_of() -> None:
         "C3PO",
     ):
         assert found(text, skill("one", description=f"On {text}."), skill("two")) == ["one"], text
+
+
+# Many skills of one name
+
+
+def test_each_skill_of_a_shared_name_costs_the_same_however_many_there_are() -> None:
+    """Counted in function calls and resumed generators: a copy of all that share the name would grow them."""
+
+    def steps(count: int) -> int:
+        known = registry(*(skill(f"team-{number}/tool", description="Same.") for number in range(count)))
+        search = Search(known)
+        ask(search, "nothing")
+        known.snapshot = Snapshot({})
+        counted = 0
+
+        def count_one(_frame: object, event: str, _argument: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count_one)
+        try:
+            ask(search, "nothing")
+        finally:
+            sys.setprofile(before)
+        return counted
+
+    few, many = steps(50), steps(200)
+    assert many < 5 * few
+
+
+def test_what_shares_a_name_is_kept_in_one_place_that_grows() -> None:
+    first = skill("team-0/tool", description="Same.")
+    known = registry(first)
+    index = _Indexed()
+    index.follow(known.snapshot)
+    kept = index._names["tool"]
+    many = [skill(f"team-{number}/tool", description="Same.") for number in range(1, 50)]
+    index.follow(build.snapshot(first, *many))
+    assert index._names["tool"] is kept and len(kept) == 50  # a copy for each would be as many squared
+    index.follow(build.snapshot(first))
+    assert index._names["tool"] is kept and len(kept) == 1
+    index.follow(Snapshot({}))
+    assert not index._names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
+
+logger = logging.getLogger(__name__)
 
 _SUGGESTED: Final = 3
 
@@ -139,6 +142,15 @@ class Runtime:
         from mcp_skills_server.runtime.search import Search
 
         return Search(self.registry)
+
+    def warn_if_unsearchable(self) -> None:
+        """Log a line if this Python cannot search: an operator is to know before a model asks."""
+        from mcp_skills_server.runtime.full_text import missing
+
+        reason = missing()
+        if reason is not None:
+            hint = "run the server with a Python whose sqlite3 has FTS5"
+            logger.warning("%s finds nothing, because %s; %s", runtime.SEARCH, reason, hint)
 
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
         """These skills as the listing and the search show them."""

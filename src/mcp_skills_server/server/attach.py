@@ -120,6 +120,8 @@ class Attachment:
                 self._watcher.start()
             else:
                 self.registry.load()
+            if self.settings.tools:
+                self.sessions.runtime.warn_if_unsearchable()
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()

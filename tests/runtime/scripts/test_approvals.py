@@ -66,7 +66,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(approvals.os, "replace", refuse)
-    with pytest.raises(UsageError, match="No space left on device.*--approvals"):
+    with pytest.raises(UsageError, match="No space left on device"):
         change(file, lambda _: [])
     assert read(file) == before
     assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}

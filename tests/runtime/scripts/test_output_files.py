@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -169,3 +171,26 @@ def test_a_deep_or_large_tree_is_looked_at_up_to_a_bound(top: Path, monkeypatch:
     monkeypatch.setattr(output_files, "_MAX_ENTRIES", 10)
     files_since(str(top), 0, 1000)
     assert len(looked) == 10
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+@pytest.mark.parametrize("refuse_from", [0, 1, 2, 3])
+def test_without_a_descriptor_a_file_is_not_absent_but_cannot_be_read_now(
+    top: Path, monkeypatch: pytest.MonkeyPatch, number: int, refuse_from: int
+) -> None:
+    opened = 0
+    usual = os.open
+
+    def limited(*args: Any, **options: Any) -> int:
+        nonlocal opened
+        opened += 1
+        if opened > refuse_from:
+            raise OSError(number, os.strerror(number))
+        return usual(*args, **options)
+
+    monkeypatch.setattr(os, "open", limited)
+    if refuse_from >= (4 if output_files.BY_DESCRIPTOR else 1):
+        assert read(str(top), "a/b/file", 100) == b"inside"
+    else:
+        assert f"cannot be read now ({os.strerror(number)}); try again" in refused(top, "a/b/file")

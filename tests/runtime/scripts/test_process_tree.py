@@ -31,12 +31,14 @@ def test_what_left_the_group_and_the_family_is_found_and_killed(tmp_path: Path) 
     with subprocess.Popen(
         [sys.executable, "-c", STRAY], stdout=subprocess.PIPE, env=env, start_new_session=True
     ) as started:
-        assert started.stdout is not None
-        seen = b""
-        while seen.count(b" ") < 2:
-            seen += os.read(started.stdout.fileno(), 64)
-        pids = {int(each) for each in seen.split()}
         tree = ProcessTree(started.pid, token)
-        assert started.pid in pids and tree.processes() == pids
-        tree.kill()
+        try:
+            assert started.stdout is not None
+            seen = b""
+            while seen.count(b" ") < 2:
+                seen += os.read(started.stdout.fileno(), 64)
+            pids = {int(each) for each in seen.split()}
+            assert started.pid in pids and len(pids) == 2 and pids <= tree.processes()
+        finally:
+            tree.kill()
     assert list(having(TOKEN, token)) == []

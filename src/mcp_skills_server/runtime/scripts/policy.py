@@ -29,7 +29,7 @@ _PORTS: Final = {"https": ":443", "http": ":80"}
 
 
 def canonical(origin: str) -> str:
-    """An origin in the form that is compared: of a site its address without index, query and default port; of an archive its path.
+    """An origin as it is compared: of a site its address without index, query and default port; of an archive its path.
 
     "" for what no operator can name.
     """

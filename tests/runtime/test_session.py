@@ -220,12 +220,6 @@ async def test_sessions_know_nothing_of_each_other(registry: Registry) -> None:
     assert "<active_skills>" not in await other.instructions()
 
 
-async def test_a_session_reads_the_skills_if_nobody_has(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path, WORKSHOP)])
-    session = Runtime(registry).session()
-    assert listed(await ask(session, "skills_list")) == NAMES
-
-
 @pytest.mark.requirement("MCP-26", "X-17")
 async def test_loading_changes_no_tool(session: Session) -> None:
     before = json.dumps(session.tools())

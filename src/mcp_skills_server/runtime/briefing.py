@@ -108,7 +108,7 @@ class Briefing:
         return self._current().overview
 
     def location(self, skill: Skill, path: str = SKILL_MD) -> str:
-        """Where a file of a skill, or with "" its directory, is said to be."""
+        """Where a file of a skill, or with "" its directory, is."""
         if not self._absolute_paths:
             return uri(skill.path, path)
         place = self._registry.place(skill)

@@ -23,7 +23,7 @@ _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """How much of a question counts."""
 _MOST_HITS: Final = 12_000
-"""How many occurrences a question may weigh; its commonest words give way, they tell the least."""
+"""How many occurrences a question may weigh; its commonest words give way, for they say the least."""
 _FOLLOWED: Final = 8
 """How many words of a question are looked at for slips of the typist."""
 
@@ -106,7 +106,7 @@ class _Indexed:
                 yield row, texts
 
     def find(self, query: str) -> Iterator[Skill]:
-        """The skills that are meant, the best first: by their very name, then by what is said of them."""
+        """The skills that are meant, the best first: by their very name, then by their texts."""
         words = words_of(query[:_QUERY_LENGTH])
         exact = self._names.get("".join(words), frozenset[int]())
         yield from self._in_order(exact)

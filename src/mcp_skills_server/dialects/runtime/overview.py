@@ -1,4 +1,4 @@
-"""What a model is told of the skills before it asks.
+"""What a model is shown of the skills before it asks.
 
 Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
 fairly: first what every model has to know, then every name, then descriptions cut to one length; where not even the
@@ -80,34 +80,34 @@ def counted(overview: Overview) -> str:
     count = len(overview.offers)
     if not count:
         return "Skills"
-    said = f"{count:,} skill{'' if count == 1 else 's'}"
-    return f"More than {said}" if overview.more else said
+    text = f"{count:,} skill{'' if count == 1 else 's'}"
+    return f"More than {text}" if overview.more else text
 
 
-def available(overview: Overview, room: int) -> str:
+def available(overview: Overview, budget: int) -> str:
     """`<available_skills>`: element by element where all of them fit whole, else as `within` has it (RT-3, ASG-20)."""
     around = len(f"<{_TAG}>\n\n</{_TAG}>")
-    whole = _elements(overview, room - around)
-    shown = within(overview, room - around, escaped)[0] if whole is None else whole
+    whole = _elements(overview, budget - around)
+    shown = within(overview, budget - around, escaped)[0] if whole is None else whole
     return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
 
 
-def within(overview: Overview, room: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
+def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
     """The skills in at most so many characters, and whether every name is among them.
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
     """
     if not overview.more and all(offer.known for offer in overview.offers):
         names = [spell(one_line(offer.name)) for offer in overview.offers]
-        if sum(len(name) + 2 for name in names) - 2 <= room:
-            told = [spell(one_line(offer.description)) for offer in overview.offers]
-            left = room + 1 - sum(len(f"- {name}: \n") for name in names)
-            most = even(map(len, told), left)
-            if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, told), default=0)):
+        if sum(len(name) + 2 for name in names) - 2 <= budget:
+            descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
+            left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
+            most = even(map(len, descriptions), left)
+            if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
                 return ", ".join(names), True
-            lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, told, strict=True))
+            lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, descriptions, strict=True))
             return "\n".join(lines), True
-    return _grouped(overview.offers, room, spell), False
+    return _grouped(overview.offers, budget, spell), False
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
@@ -151,37 +151,37 @@ def loading(overview: Overview, characters: int) -> tuple[str, bool]:
     return (f"{head}\n{shown}" if shown else head.rpartition("\n\n")[0]), complete and bool(overview)
 
 
-def _elements(overview: Overview, room: int) -> str | None:
-    """Every skill with its whole description, None where there is no room for that."""
+def _elements(overview: Overview, budget: int) -> str | None:
+    """Every skill with its whole description, None where that does not fit."""
     pieces: list[str] = []
     for offer in overview.offers:
-        said = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
-        lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in said.items() if value is not None)
+        fields = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
+        lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None)
         pieces.append(f"<skill>\n{lines}\n</skill>")
-        room -= len(pieces[-1]) + 1
-        if room < -1 or not offer.known:
+        budget -= len(pieces[-1]) + 1
+        if budget < -1 or not offer.known:
             return None
     return None if overview.more else "\n".join(pieces)
 
 
-def _grouped(offers: Sequence[Offer], room: int, spell: Callable[[str], str]) -> str:
+def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> str:
     """The groups with their counts, each with some of its names."""
     if not offers:
         return ""
     found = groups([(offer.root, offer.path) for offer in offers])
-    room -= len(_SOME)
+    budget -= len(_SOME)
     rest = len(offers)
     heads: dict[str, str] = {}
     for label, positions in found.items():
         head = f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} ({len(positions):,}): "
         head = head if len(found) > 1 else ""
-        if len(head) + len(_DOTS) + 1 > room - len(_OTHERS) - len(f"{rest:,}"):
+        if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
             break
         heads[label] = head
-        room -= len(head) + len(_DOTS) + 1
+        budget -= len(head) + len(_DOTS) + 1
         rest -= len(positions)
     last = f"{_OTHERS}{rest:,}" if rest and heads else ""
-    room -= len(last)
+    budget -= len(last)
     named: dict[str, list[int]] = {label: [] for label in heads}
     of = {position: label for label in heads for position in found[label]}
     open_ones = set(heads)
@@ -190,14 +190,14 @@ def _grouped(offers: Sequence[Offer], room: int, spell: Callable[[str], str]) ->
         if label not in open_ones or not offers[position].known:
             continue
         size = len(spell(one_line(offers[position].name))) + 2
-        if size <= room:
+        if size <= budget:
             named[label].append(position)
-            room -= size
+            budget -= size
         else:
             open_ones.discard(label)
             if not open_ones:
                 break
-    lines = [_SOME] if room >= 0 else []
+    lines = [_SOME] if budget >= 0 else []
     for label, head in heads.items():
         names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
         left = [_DOTS] if len(names) < len(found[label]) else []

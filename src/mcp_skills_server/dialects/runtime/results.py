@@ -124,10 +124,10 @@ def shows_structure(client: str | None) -> bool:
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """That the skills have changed since the model was told of it; `uncounted`: by more than this."""
-    said = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
+    """That the skills have changed since the model was shown them; `uncounted`: by more than this."""
+    counts = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
     more = " or more" if uncounted else ""
-    shown = f"{' and '.join(said)}{more}"
+    shown = f"{' and '.join(counts)}{more}"
     return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
 
 
@@ -171,8 +171,11 @@ def text_file(
 def _part(text: str, *notes: str) -> Result:
     """The text as it is; what there is to say of it stands in blocks of their own."""
     unseen = hidden.count(text)
-    said = [*notes, *([f"[{unseen:,} hidden characters, which no person who looked at it has seen]"] if unseen else ())]
-    return _result(text, more=[{"type": "text", "text": each} for each in said])
+    blocks = [
+        *notes,
+        *([f"[{unseen:,} hidden characters, which no person who looked at it has seen]"] if unseen else ()),
+    ]
+    return _result(text, more=[{"type": "text", "text": each} for each in blocks])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
@@ -185,11 +188,11 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     if shown and len(raw) <= most_bytes:
         block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
         return {"content": [block]}
-    said = f"{path} is no text ({kind}, {len(raw)} bytes)"
+    text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
-        return _result(f"{said}, and cannot be shown here.")
+        return _result(f"{text}, and cannot be shown here.")
     link: Json = {"type": "resource_link", "uri": target, "name": path, "mimeType": kind, "size": len(raw)}
-    return _result(f"{said}. It can be fetched as the resource {target}.", more=[link])
+    return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
 def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
@@ -210,29 +213,29 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
     return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
 
 
-def outcome(told: Mapping[str, Json]) -> Result:
+def outcome(run: Mapping[str, Json]) -> Result:
     """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
-    code = told["exit_code"]
+    code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
-    state = "was stopped at the time limit" if told["timed_out"] else ended
-    parts = [f"{told['path']} {state} after {told['duration_ms']} ms."]
+    state = "was stopped at the time limit" if run["timed_out"] else ended
+    parts = [f"{run['path']} {state} after {run['duration_ms']} ms."]
     for stream in ("stdout", "stderr"):
-        cut = " (cut)" if told[f"{stream}_truncated"] else ""
-        parts.append(element(stream, {}, str(told[stream])) + cut if told[stream] else f"{stream} is empty.")
-    where = f"user {told['user']}" if told.get("user") is not None else "the server's user"
-    boxed = "without a sandbox" if told["sandbox"] == "none" else f"in a sandbox ({told['sandbox']})"
-    gaps = told.get("sandbox_gaps")
+        cut = " (cut)" if run[f"{stream}_truncated"] else ""
+        parts.append(element(stream, {}, str(run[stream])) + cut if run[stream] else f"{stream} is empty.")
+    where = f"user {run['user']}" if run.get("user") is not None else "the server's user"
+    boxed = "without a sandbox" if run["sandbox"] == "none" else f"in a sandbox ({run['sandbox']})"
+    gaps = run.get("sandbox_gaps")
     parts.append(
         f"It ran {boxed}, as {where}."
         + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
     )
-    parts += _left_files(told)
-    out = _result("\n".join(parts), {**told})
+    parts += _left_files(run)
+    out = _result("\n".join(parts), {**run})
     return out if code == 0 else {**out, "isError": True}
 
 
-def _left_files(told: Mapping[str, Json]) -> list[str]:
-    files, more = told.get("files"), told.get("files_not_shown")
+def _left_files(run: Mapping[str, Json]) -> list[str]:
+    files, more = run.get("files"), run.get("files_not_shown")
     if not isinstance(files, list) or not files:
         return []
     names = [str(each["path"]) for each in files if isinstance(each, dict)]
@@ -242,17 +245,17 @@ def _left_files(told: Mapping[str, Json]) -> list[str]:
 
 
 def failure(message: str) -> Result:
-    """What went wrong, for the model to mend."""
+    """What went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     """These skills with instructions that fit, all cut to one length, and word of where each goes on."""
     files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
-    room = max(characters - files, characters // 2)
-    if sum(len(each.instructions) for each in fresh) <= room:
+    budget = max(characters - files, characters // 2)
+    if sum(len(each.instructions) for each in fresh) <= budget:
         return list(fresh)
-    most = lengths.even((len(each.instructions) for each in fresh), room)
+    most = lengths.even((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
     for each in fresh:
         whole = each.instructions
@@ -319,7 +322,7 @@ def _with_files(loaded: Loaded) -> str:
 def _listed(shown: Mapping[str, Json]) -> str:
     # Before the description, which could end with the same words.
     origin = f" [from {shown['origin']}]" if "origin" in shown else ""
-    said = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
+    text = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
     found = shown.get("problems")
-    said += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
-    return contained(said)
+    text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
+    return contained(text)

@@ -1,4 +1,4 @@
-"""What the runtime's tools are called, what they handle, and which skills a model is told of."""
+"""What the runtime's tools are called, what they handle, and which skills a model is shown."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Overview:
     more: bool = False
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell of."""
+        """Whether there is anything to show."""
         return bool(self.offers) or self.more
 
 
@@ -108,9 +108,9 @@ def is_usable(skill: Skill) -> bool:
 
 
 def is_offered(skill: Skill) -> bool:
-    """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name.
+    """Whether a model is shown it. One that only the user may start can still be loaded by name.
 
-    One whose path holds hidden characters is not told of: no name would be left that can be shown and asked for.
+    One whose path holds hidden characters is not shown: no name would be left that can be shown and asked for.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -118,14 +118,14 @@ def is_offered(skill: Skill) -> bool:
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
-    """Whether what a model is told of the skills may differ once these took the place of those."""
+    """Whether what a model is shown of the skills may differ once these took the place of those."""
 
-    def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
+    def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
         # A hidden skill counts with its name: another skill of that name goes by its path (`identity.name_of`).
         usable = ((path, each) for path, each in skills.items() if is_usable(each))
         return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
 
-    return told(before) != told(after)
+    return shown_of(before) != shown_of(after)
 
 
 def problems(skill: Skill) -> tuple[str, ...]:

@@ -28,21 +28,21 @@ def advice(stderr: str, *, network_closed: bool) -> list[str]:
         network_closed: whether scripts have no network here.
     """
     end = stderr[-_MOST:]
-    said: list[str] = []
+    lines: list[str] = []
     if network_closed and _NETWORK.search(end):
-        said.append("scripts have no network here; whoever runs this server can give it to them with --script-network")
+        lines.append("scripts have no network here; whoever runs this server can give it to them with --script-network")
     module, program = _MODULE.search(end), _PROGRAM.search(end)
     if module:
-        said.append(
+        lines.append(
             f"the package {_first(module)} is missing; whoever runs this server can name a program that has it, such "
             "as the Python of a virtual environment, with --interpreter .EXT=PROGRAM"
         )
     elif program:
-        said.append(
+        lines.append(
             f"the program {_first(program)} is not there for scripts; they see the system's programs alone, so whoever "
             "runs this server must install it for all users"
         )
-    return said
+    return lines
 
 
 def _first(found: re.Match[str]) -> str:

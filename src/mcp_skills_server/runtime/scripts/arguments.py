@@ -51,8 +51,8 @@ def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
     What is no name of a variable is left out, and so is what is beyond the limit of a call.
     """
     metadata = frontmatter.get("metadata")
-    said = metadata.get("env") if isinstance(metadata, dict) else None
-    words = _BETWEEN.split(said) if isinstance(said, str) else said if isinstance(said, list) else []
+    declared = metadata.get("env") if isinstance(metadata, dict) else None
+    words = _BETWEEN.split(declared) if isinstance(declared, str) else declared if isinstance(declared, list) else []
     names = (each for each in words if isinstance(each, str) and _is_name(each))
     return list(dict.fromkeys(names))[:_MAX_VARIABLES]
 

@@ -67,7 +67,7 @@ def _limit(name: str, most: int, user: int | None) -> None:
 
 
 def _running(user: int) -> int | None:
-    """Tasks that this user has now, for the kernel counts all; None where that cannot be told or limits nothing."""
+    """Tasks that this user has now, for the kernel counts all; None where that cannot be known or limits nothing."""
     if user == 0 or not os.path.isdir("/proc/self/task"):
         return None
     count = 0

@@ -54,7 +54,7 @@ class Outcome:
 def outcome_of(
     path: str, ended: Ended, remarks: str, sandbox: Bubblewrap | None, files: tuple[tuple[OutputFile, ...], int]
 ) -> Outcome:
-    """What is said of a run.
+    """The outcome of a run.
 
     Args:
         path: the script's path.

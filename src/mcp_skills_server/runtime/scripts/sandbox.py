@@ -151,13 +151,13 @@ class Bubblewrap:
     def trouble(self) -> str | None:
         """Try it out: why it does not work here, or None."""
         try:
-            code, said = self._try(f": > {WORKSPACE}/trial")
+            code, stderr = self._try(f": > {WORKSPACE}/trial")
         except OSError as error:
             return error.strerror or str(error)
-        return (said.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
+        return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
 
     def locked(self) -> list[str]:
-        """Those of its folders that a script cannot write to, as far as that can be told."""
+        """Those of its folders that a script cannot write to, as far as that can be known."""
         try:
             return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
         except OSError:

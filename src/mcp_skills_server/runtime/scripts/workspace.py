@@ -96,7 +96,7 @@ class Workspace:
         """
         if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
             raise RequestError(f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one")
-        self._mend()
+        self._restore()
         if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
             raise RequestError(
                 f"workdir {printable(workdir)!r} must be a relative path without '..', below the session's work "
@@ -109,11 +109,11 @@ class Workspace:
         try:
             _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
         except OSError as error:
-            said = f"workdir {printable(workdir[:200])!r} cannot be a directory ({error.strerror}); choose another"
-            raise RequestError(said) from None
+            problem = f"workdir {printable(workdir[:200])!r} cannot be a directory ({error.strerror}); choose another"
+            raise RequestError(problem) from None
         return path
 
-    def _mend(self) -> None:
+    def _restore(self) -> None:
         """Make it again if a script, or what cleans temporary directories, has removed or replaced it."""
         if os.path.islink(self.path) or os.path.isfile(self.path):
             os.unlink(self.path)

@@ -21,7 +21,7 @@ _ABOUT_SESSION: Final = (
 
 
 def definitions(found: Overview, characters: int, *, scripts: bool, handles: bool) -> list[dict[str, Json]]:
-    """The tools, as `tools/list` or a model API takes them; none where there is no skill (ASG-23, MCP-27, X-17).
+    """The tools, as `tools/list` or a model API takes them; none where there is no skill.
 
     Args:
         found: the skills, which the description of the loading tool names.

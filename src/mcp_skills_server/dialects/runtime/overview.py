@@ -36,16 +36,16 @@ FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read it
 
 
 def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
-    """The top-level instructions of a model call: the rule, what there is, and what is loaded (RT-4...7, ASG-21).
+    """The top-level instructions of a model call: the rule, what there is, and what is loaded.
 
     The first line, of at most 240 characters, says all that a model needs, because some hosts show no more. Nothing
-    where there is no skill (ASG-23).
+    where there is no skill.
 
     Args:
         overview: the skills.
         characters: how long this may be, without what is loaded. The rule stands in any case.
         scripts: whether scripts may be run.
-        active: what is loaded; None where the bodies travel in results (RT-22).
+        active: what is loaded; None where the bodies travel in results.
     """
     if not overview and not active:
         return ""
@@ -85,7 +85,7 @@ def counted(overview: Overview) -> str:
 
 
 def available(overview: Overview, budget: int) -> str:
-    """`<available_skills>`: element by element where all of them fit whole, else as `within` has it (RT-3, ASG-20)."""
+    """`<available_skills>`: element by element where all of them fit whole, else as `within` has it."""
     around = len(f"<{_TAG}>\n\n</{_TAG}>")
     whole = _elements(overview, budget - around)
     shown = within(overview, budget - around, escaped)[0] if whole is None else whole

@@ -61,7 +61,7 @@ def entry(
     version: str | None = None,
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
-    """A skill as the listing and the search show it, marked with its problems (X-2)."""
+    """A skill as the listing and the search show it, marked with its problems."""
     out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
     more: dict[str, Json] = {
         "title": title,
@@ -83,13 +83,13 @@ def receipt(
     once: bool = False,
     note: str | None = None,
 ) -> Result:
-    """The answer of loading and unloading: what is active now, in order, and what came with it (RT-13, RT-14).
+    """The answer of loading and unloading: what is active now, in order, and what came with it.
 
     Args:
         active: the loaded skills, the latest last.
-        session: the handle, None where a host binds it (RT-23).
+        session: the handle, None where a host binds it.
         fresh: those that this call loaded.
-        bodies: whether the instructions travel in the result rather than at the top of the next call (RT-22).
+        bodies: whether the instructions travel in the result rather than at the top of the next call.
         characters: how long the instructions and the lists of files may be together; longer instructions are cut at
             the end of a paragraph and say where to read on.
         once: the instructions stand in the structure alone, and the text points there: for a host that shows both.
@@ -134,7 +134,7 @@ def news(added: int, removed: int, *, uncounted: bool = False) -> str:
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> Result:
-    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on (RT-17).
+    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
 
     The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
     part; `start_character` is where in the first line to begin.
@@ -171,15 +171,13 @@ def text_file(
 def _part(text: str, *notes: str) -> Result:
     """The text as it is; what there is to say of it stands in blocks of their own."""
     unseen = hidden.count(text)
-    blocks = [
-        *notes,
-        *([f"[{unseen:,} hidden characters, which no person who looked at it has seen]"] if unseen else ()),
-    ]
-    return _result(text, more=[{"type": "text", "text": each} for each in blocks])
+    if unseen:
+        notes = (*notes, f"[{unseen:,} hidden characters, which no person who looked at it has seen]")
+    return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
-    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource (RT-17).
+    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
     """
@@ -214,7 +212,7 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
 
 
 def outcome(run: Mapping[str, Json]) -> Result:
-    """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
+    """The answer of running a script. One that failed is marked as an error too; its exit code says which."""
     code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
     state = "was stopped at the time limit" if run["timed_out"] else ended

@@ -17,7 +17,7 @@ READ: Final = "skills_read"
 RUN: Final = "skills_run_script"
 LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
-"""The argument that carries a session's handle where no host binds it (X-15)."""
+"""The argument that carries a session's handle where no host binds it."""
 SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
 """What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
@@ -36,7 +36,7 @@ class Offer:
     Attributes:
         name: what it is called here.
         description: what it does and when to use it.
-        location: where its SKILL.md lies, None where that is no use to the model (RT-3).
+        location: where its SKILL.md lies, None where that is no use to the model.
         path: its skill path.
         root: what its root is called, "" where there is one root only.
         known: False while its SKILL.md is unread: it is counted, and not named.
@@ -97,13 +97,13 @@ class Loaded:
 
 
 def canonical(name: str) -> str | None:
-    """The tool that a name means, with dots and hyphens for underscores too (X-16), or None."""
+    """The tool that a name means, with dots and hyphens for underscores too, or None."""
     plain = name.replace(".", "_").replace("-", "_")
     return plain if plain in _NAMES else _OTHER_NAMES.get(plain)
 
 
 def is_usable(skill: Skill) -> bool:
-    """Whether it can be loaded: leniently, a skill that breaks a rule too (X-2)."""
+    """Whether it can be loaded: leniently, a skill that breaks a rule too."""
     return skill.standing >= Standing.LENIENT
 
 
@@ -140,7 +140,7 @@ def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """The paths of the files that can be run (RT-18)."""
+    """The paths of the files that can be run."""
     return (path for path in skill.files if path.startswith(SCRIPTS))
 
 

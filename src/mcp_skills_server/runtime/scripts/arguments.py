@@ -32,7 +32,7 @@ _BETWEEN: Final = re.compile(r"[\s,]+")
 
 
 def checked_args(args: Sequence[str]) -> tuple[str, ...]:
-    """The arguments, if they can be passed on (RTI-8).
+    """The arguments, if they can be passed on.
 
     Raises:
         RequestError: too many, too long, or no text that a program can be given.
@@ -73,7 +73,7 @@ def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
-    """The variables, if they can be passed on (RTI-8).
+    """The variables, if they can be passed on.
 
     Args:
         env: the variables.

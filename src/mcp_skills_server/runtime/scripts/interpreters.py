@@ -1,4 +1,4 @@
-"""Which program runs which script: by the file's extension, else by its own first line (RT-20).
+"""Which program runs which script: by the file's extension, else by its own first line.
 
 Programs are found on the server's PATH when they are first needed. Version managers put small scripts there instead
 of programs; those work neither in the minimal environment nor in a sandbox, so an interpreter is asked where it really

@@ -263,7 +263,7 @@ def _filterless(why: str) -> str:
 
 
 def is_off_forbidden() -> bool:
-    """Whether nothing may run without a sandbox: this process is root's (SP-30)."""
+    """Whether nothing may run without a sandbox: this process is root's."""
     return is_root()
 
 

@@ -15,14 +15,20 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher as Watcher
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
+    from mcp_skills_server.errors import SkillsServerError as SkillsServerError
+    from mcp_skills_server.errors import StaleFileError as StaleFileError
     from mcp_skills_server.errors import UsageError as UsageError
+    from mcp_skills_server.model import Changes as Changes
     from mcp_skills_server.model import Problem as Problem
     from mcp_skills_server.model import Skill as Skill
+    from mcp_skills_server.model import SkillFile as SkillFile
     from mcp_skills_server.model import Snapshot as Snapshot
+    from mcp_skills_server.model import Standing as Standing
     from mcp_skills_server.runtime.runtime import Runtime as Runtime
     from mcp_skills_server.runtime.runtime import RuntimeSettings as RuntimeSettings
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings as ScriptSettings
     from mcp_skills_server.runtime.session import Session as Session
+    from mcp_skills_server.server.attach import Attachment as Attachment
     from mcp_skills_server.server.attach import attach as attach
     from mcp_skills_server.server.handlers import Settings as Settings
 
@@ -30,6 +36,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AcpSkills": "acp.skills",
+    "Attachment": "server.attach",
+    "Changes": "model",
     "Limits": "catalog.scan",
     "NotServedError": "errors",
     "Problem": "model",
@@ -41,7 +49,11 @@ _HOMES = {
     "Session": "runtime.session",
     "Settings": "server.handlers",
     "Skill": "model",
+    "SkillFile": "model",
+    "SkillsServerError": "errors",
     "Snapshot": "model",
+    "StaleFileError": "errors",
+    "Standing": "model",
     "UsageError": "errors",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
@@ -49,6 +61,8 @@ _HOMES = {
 
 __all__ = [
     "AcpSkills",
+    "Attachment",
+    "Changes",
     "Limits",
     "NotServedError",
     "Problem",
@@ -60,7 +74,11 @@ __all__ = [
     "Session",
     "Settings",
     "Skill",
+    "SkillFile",
+    "SkillsServerError",
     "Snapshot",
+    "StaleFileError",
+    "Standing",
     "UsageError",
     "Watcher",
     "__version__",

@@ -1,8 +1,8 @@
 """The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
 
-A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none
-(MCP-11, X-15). An unknown handle and another's handle are answered in the same words. Whoever opens too many loses its
-own oldest, and nobody another's.
+A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none. An
+unknown handle and another's handle are answered in the same words. Whoever opens too many loses its own oldest, and
+nobody another's.
 """
 
 from __future__ import annotations

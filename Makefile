@@ -9,7 +9,11 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz lint format requirements mutants golden interop hosts image bench clean
+$(VENV)/.docs: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+.PHONY: help demo test test-programs fuzz lint format docs requirements mutants golden interop hosts image bench clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -34,6 +38,9 @@ lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)
 format: $(VENV)/.ready  ## let ruff format and fix what it can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.docs  ## build the pages and the reference of the library into .site/, and check every link between them
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
 	@$(BIN)/python tools/requirements.py
@@ -62,4 +69,4 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench.acp
 
 clean:  ## remove the virtual environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .site .pytest_cache .ruff_cache .hypothesis

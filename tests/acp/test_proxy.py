@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -20,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs processes and signals as POSIX has them")
@@ -276,9 +278,10 @@ def test_the_exit_code_of_the_agent_is_handed_on(code: int) -> None:
     assert through(b"", python(f"print('last'); raise SystemExit({code})")) == (b"last\n", code, "")
 
 
-def test_an_agent_that_dies_by_a_signal_shows_it() -> None:
-    code = "import os, signal; os.write(1, b'half'); os.kill(os.getpid(), signal.SIGKILL)"
-    assert through(b"", python(code)) == (b"half", 128 + signal.SIGKILL, "")
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])  # the lowest number of all, and the usual one
+def test_an_agent_that_dies_by_a_signal_shows_it(number: signal.Signals) -> None:
+    code = f"import os; os.write(1, b'half'); os.kill(os.getpid(), {int(number)})"
+    assert through(b"", python(code)) == (b"half", 128 + number, "")
 
 
 def test_an_agent_that_dies_ends_an_editor_s_conversation_at_once() -> None:
@@ -288,9 +291,15 @@ def test_an_agent_that_dies_ends_an_editor_s_conversation_at_once() -> None:
 
 
 def test_an_agent_that_cannot_be_started_is_one_line_and_127(tmp_path: Path) -> None:
-    for command in (["no-such-agent"], [str(tmp_path)]):
-        out, code, err = through(b"x", command, tmp_path)
-        assert (out, code, err.count("\n")) == (b"", 127, 1) and command[0] in err
+    for command, reason in (("no-such-agent", errno.ENOENT), (str(tmp_path), errno.EACCES)):
+        out, code, err = through(b"x", [command], tmp_path)
+        assert (out, code, err.count("\n")) == (b"", 127, 1)
+        assert err.endswith(f"{command}: the agent cannot be started: {os.strerror(reason)}\n")
+
+
+def test_a_command_that_no_system_takes_is_not_started_either() -> None:
+    with pytest.raises(NotStartedError, match="the agent cannot be started: embedded null byte"):
+        AgentProcess(["an\0agent"])
 
 
 def test_an_editor_that_closes_first_lets_the_agent_finish() -> None:
@@ -353,6 +362,25 @@ os.write(1, b"%d" % child.pid)
     out, exit_code, _ = through(b"", python(code))
     assert exit_code == 0
     gone(int(out))
+
+
+def test_what_an_agent_leaves_behind_is_asked_to_end_before_it_is_made_to() -> None:
+    left = """
+import os, signal, sys, time
+def end(*_):
+    os.write(1, b"asked")
+    os._exit(0)
+signal.signal(signal.SIGTERM, end)
+os.write(int(sys.argv[1]), b"ready")
+while True: time.sleep(9)
+"""
+    code = f"""
+import os, subprocess, sys
+read, write = os.pipe()
+child = subprocess.Popen([sys.executable, "-c", {left!r}, str(write)], pass_fds=[write])
+os.read(read, 9)
+"""
+    assert through(b"", python(code)) == (b"asked", 0, "")
 
 
 def test_a_pipe_that_a_daemon_holds_open_does_not_hold_up_the_end() -> None:
@@ -497,7 +525,7 @@ def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
     write_skill(tmp_path / "b" / "same")
     with proxied(python(AGENT), tmp_path) as process:
         stdin, stdout, stderr = pipes(process)
-        assert b"b/same is not told to the editor" in read_line(stderr)
+        assert b"b/same is not announced to the editor" in read_line(stderr)
         say(stdin, "session/new")
         read_line(stdout)
         assert names(read_line(stdout)) == ["same"]

@@ -133,6 +133,21 @@ async def test_every_session_is_told_once_a_change_and_none_that_has_ended(tmp_p
         assert connection.told.empty()
 
 
+async def test_after_its_end_nobody_is_told(tmp_path: Path) -> None:
+    registry = Registry([tmp_path])
+    registry.load()
+    connection = Connection()
+    with AcpSkills(registry) as skills:
+        skills.announce(connection, "a")
+        assert await connection.next() == ("a", [])
+    with AcpSkills(registry) as others:  # what these tell comes behind what those would tell, which came first
+        others.announce(connection, "b")
+        assert await connection.next() == ("b", [])
+        write_skill(tmp_path / "one")
+        registry.refresh()
+        assert await connection.next() == ("b", ["one"])
+
+
 async def test_an_empty_catalogue_is_told_too(tmp_path: Path) -> None:
     connection = Connection()
     with AcpSkills([tmp_path]) as skills:

@@ -618,6 +618,17 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
     assert [problem.code for problem in registry.lint(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
 
 
+def test_an_inspection_tells_of_comments_in_markdown_and_of_none_elsewhere(tmp_path: Path) -> None:
+    hidden = "Fine.\n<!-- hidden -->\n"
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body=hidden), "a/ref/x.md": hidden, "a/page.txt": hidden})
+    registry = loaded(tmp_path)
+    told = [(problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])]
+    assert sorted(told) == [
+        ("hidden-comment", str(tmp_path / "a/SKILL.md"), 7),
+        ("hidden-comment", str(tmp_path / "a/ref/x.md"), 2),
+    ]
+
+
 def test_an_inspection_of_a_skill_that_cannot_be_read_reads_what_it_can(tmp_path: Path) -> None:
     plant(tmp_path, {"SKILL.md": "no frontmatter", "x.md": "a\u200bb", "big": "x" * 2000})
     registry = loaded(tmp_path, limits=Limits(bytes=1000))

@@ -531,6 +531,12 @@ def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: P
     assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
 
 
+def test_no_dot_folder_of_a_skill_is_entered_however_deep_it_lies(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "a/ref/.no", "a/ref/deep/.no", "a/ref/deep/er/.no"))
+    registry = loaded(tmp_path, limits=Limits(hidden=True))
+    assert served(registry) == ["a"] and list(registry.snapshot.skills["a"].files) == ["SKILL.md"]
+
+
 def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
     plant(tmp_path, skills(".curated/b") | {".curated/a/.no/SKILL.md": skill_md("no"), ".curated/a/ref.md": "x"})

@@ -284,6 +284,14 @@ def test_only_a_file_that_has_been_quiet_is_settled(tmp_path: Path) -> None:
     assert tree.file_from(found, 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
     os.utime(tmp_path / "file", (4e9, 4e9))
     assert not tree.file_from(os.lstat(tmp_path / "file"), 0, "file", found.st_ctime_ns + 2_000_000_001).mtime_reliable
+    os.utime(tmp_path / "file", (1, 1))  # who rewrites a file may set this time back, but not that of the change
+    changed = os.lstat(tmp_path / "file")
+    assert not tree.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_000).mtime_reliable
+    assert tree.file_from(changed, 0, "file", changed.st_ctime_ns + 2_000_000_001).mtime_reliable
+    os.utime(tmp_path / "file", ns=(0, ahead := changed.st_ctime_ns + 60_000_000_000))
+    changed = os.lstat(tmp_path / "file")
+    assert not tree.file_from(changed, 0, "file", ahead + 2_000_000_000).mtime_reliable
+    assert tree.file_from(changed, 0, "file", ahead + 2_000_000_001).mtime_reliable
 
 
 def test_looking_again_finds_what_now_lies_there_but_nothing_behind_a_link(tmp_path: Path) -> None:
@@ -393,6 +401,16 @@ def test_a_hard_link_to_a_file_of_another_user_is_neither_served_nor_read(tmp_pa
     assert {name, "other.md"} <= registry.snapshot.skills["a"].files.keys()
 
 
+@AS_ROOT
+def test_a_file_of_another_user_that_has_no_other_name_is_served(tmp_path: Path) -> None:
+    write_skill(tmp_path / "root" / "a", notes_md="notes")
+    (tmp_path / "root" / "a" / "other.md").symlink_to("notes.md")
+    os.chown(tmp_path / "root" / "a", 65534, 65534)
+    registry = Registry([tmp_path / "root"])
+    registry.load()
+    assert {"notes.md", "other.md"} <= registry.snapshot.skills["a"].files.keys()
+
+
 def test_hard_links_among_the_files_of_one_user_are_served(tmp_path: Path) -> None:
     """As package stores and backups have them."""
     (tmp_path / "store").write_text("a")
@@ -421,3 +439,15 @@ def test_what_is_noted_of_a_directory_costs_once_each(tmp_path: Path) -> None:
     finally:
         sys.settrace(None)
     assert len(set(kept)) <= 2  # the one that is there at first, and the one that grows
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, (0, 2)), (3, (0, 3)), (4, (1, 4)), (5, (2, 4))])
+def test_skills_are_counted_among_so_many_names(tmp_path: Path, most: int, expected: tuple[int, int]) -> None:
+    plant(tmp_path, {".a/one/SKILL.md": "x", ".a/two/SKILL.md": "x"})
+    assert tree.count_skills(str(tmp_path), ".a", most_names=most) == expected
+
+
+@pytest.mark.parametrize(("most", "found"), [(1, 1), (4, 4), (5, 5), (6, 5)])
+def test_ignored_names_are_looked_for_among_so_many_names(tmp_path: Path, most: int, found: int) -> None:
+    plant(tmp_path, {f"a/.{number}": "x" for number in range(5)})
+    assert len(tree.ignored_in(str(tmp_path), "a", most_names=most)) == found

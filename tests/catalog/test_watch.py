@@ -8,20 +8,24 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
+from mcp_skills_server.catalog import events as events_module
 from mcp_skills_server.catalog import registry as registry_module
 from mcp_skills_server.catalog import watch
 from mcp_skills_server.catalog.events import TreeEvents, is_ignored_below, open_events
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.scan import Limits
 from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Skill
 
 
@@ -185,6 +189,41 @@ def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
     told.until(serves("one"))
     watcher.stop(DEADLINE)
     assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+def test_systems_without_inotify_have_the_events_of_whole_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "sys", SimpleNamespace(platform="darwin"))
+    with closing(open_events([str(tmp_path)], threading.Event(), hidden=True)) as events:
+        assert isinstance(events, TreeEvents)
+        plant(tmp_path, {".later": "x"})
+        plant(tmp_path, skills(".claude/one"))
+        assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in events.wait(DEADLINE)}
+
+
+def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("not what anybody expects")
+
+    monkeypatch.setattr(watch, "open_events", broken)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
+def test_polling_tells_what_a_reader_found(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path, poll=True) as (registry, told):
+        with registry._lock:  # or the poll may find it first
+            edit(tmp_path, "one", 2)
+            with pytest.raises(StaleFileError) as stale:
+                registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
+            registry.rescan(stale.value)
+        assert told.next().after.keys() == {"one"}
 
 
 def test_polling_sees_the_same(tmp_path: Path) -> None:

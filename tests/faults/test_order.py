@@ -41,11 +41,13 @@ def test_fetch_puts_no_skill_and_no_record_that_is_not_on_the_disk(tmp_path: Pat
     assert [name for name in order.open if "/stage/" not in name] == []
 
 
+@pytest.mark.parametrize("more", [0, 64])
 def test_publish_names_nothing_in_an_index_that_is_not_on_the_disk(
-    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
+    """Many files are synchronized in another way than few."""
     root, output = tmp_path / "root", tmp_path / "output"
-    for name in ("one", "two"):
+    for name in ("one", "two", *(f"more-{number}" for number in range(more))):
         write_skill(root / name, notes_md="notes")
     unsafe: list[tuple[str, str]] = []
     named = order.named

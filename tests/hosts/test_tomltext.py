@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tomllib
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts import tomltext
 
 OURS = {"command": "mcp-skills-server", "args": ["serve", '/a "b" \\ \x7f ü\n']}
@@ -50,3 +52,35 @@ def test_toml_comes_and_goes(parts: list[str], closed: bool, newline: str) -> No
     if text.strip():
         assert tomltext.drop(with_ours, "mcp_servers", "skills") == text
         assert tomltext.drop(changed, "mcp_servers", "skills") == text
+
+
+@pytest.mark.parametrize("before", ["", "first = [\n  [1],\n  [2],\n]\n"])
+def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before: str) -> None:
+    entry = '[mcp_servers.skills]\ncommand = "x"\n'
+
+    def text(lines: int) -> str:
+        # The first line is a try too, and the last one ends the value.
+        return f"{before}long = [\n" + "  [1],\n" * (lines - 1) + f"]\n{entry}"
+
+    changed = tomltext.put(text(200), "mcp_servers", "skills", {"command": "y"})
+    assert changed == text(200).replace('"x"', '"y"')
+    with pytest.raises(UsageError, match="too long to be edited here"):
+        tomltext.put(text(201), "mcp_servers", "skills", {"command": "y"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('command = "x" # why\n', 'command = "y" # why\n'),
+        ('command = "x"\t#why # twice\r\n', 'command = "y"\t#why # twice\r\n'),
+        ('command = "#x" # why\n', 'command = "y" # why\n'),
+        ('command = "#x"\n', 'command = "y"\n'),
+        ('command = """\n# x\n#x""" # why\n', 'command = "y" # why\n'),
+        ('command = """\n#x#"""  \n', 'command = "y"  \n'),
+        ('command = "x" #', 'command = "y" #'),
+        ('command = "x"', 'command = "y"'),
+    ],
+)
+def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
+    head = "[mcp_servers.skills]\n"
+    assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new

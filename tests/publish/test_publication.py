@@ -169,6 +169,14 @@ def test_an_empty_catalogue_has_an_index(tmp_path: Path) -> None:
     assert offered(edition.index) == {} and offered(edition.index_0_1, wellknown.DIRECTORY_0_1) == {}
 
 
+def test_a_tree_is_what_was_set_aside_whatever_happens_on_the_disk(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="one")
+    publication = published(tmp_path)
+    items = {item.path: item for item in publication.tree(publication.edition())}
+    (tmp_path / "a" / "notes.md").write_bytes(b"two")
+    assert items["/.well-known/skills/a/notes.md"].read() == b"one"
+
+
 @pytest.mark.requirement("X-7")
 def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):

@@ -55,6 +55,19 @@ def test_a_file_of_mostly_waste_is_given_up_but_not_under_a_reader() -> None:
     assert spool.tidy(kept) == {}
 
 
+@pytest.mark.parametrize(("kept", "moved"), [(4, 4), (5, 0), (10, 0)])
+def test_a_file_is_given_up_when_less_than_half_of_it_is_used(kept: int, moved: int) -> None:
+    spool = Spool(segment=100)
+    slots = {str(number): spool.write(b"%10d" % number) for number in range(10)}
+    assert len(spool.tidy(dict(list(slots.items())[:kept]))) == moved
+
+
+def test_a_file_that_is_still_written_to_is_not_given_up() -> None:
+    spool = Spool(segment=100)
+    slots = [spool.write(b"%10d" % number) for number in range(9)]
+    assert spool.tidy({"0": slots[0]}) == {}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
 def test_memory_serves_where_there_is_no_folder_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(**_options: object) -> None:

@@ -549,6 +549,16 @@ def test_what_is_not_there_any_more_is_put_again(
     assert check(root, output) == [] and whole(output)
 
 
+def test_a_lost_file_of_the_old_index_is_put_again_without_packing_its_skill(
+    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(monkeypatch)
+    remembering(root, output)
+    lost = ".well-known/skills/third/notes.md"
+    (output / lost).unlink()
+    assert remembering(root, output) == [lost] and check(root, output) == [] and whole(output)
+
+
 @pytest.mark.parametrize("said", [b"", b"[]", b'{"format": 2}', b'{"format": 2, "skills": {"third": 1}, "files": {}}'])
 def test_a_memory_that_cannot_be_read_is_none(
     root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, said: bytes
@@ -561,6 +571,31 @@ def test_a_memory_that_cannot_be_read_is_none(
     memory.unlink()
     memory.mkdir()
     assert remembering(root, output) == [] and whole(output)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("/third.tar.gz", "/third.tar"),
+        ("/third.tar.gz", ""),
+        ("/third.tar.gz", "/third.tar.gz/x"),
+        ("/third/", "/x/"),
+        ("/third/", ""),
+    ],
+)
+def test_a_memory_that_names_another_place_is_not_believed(
+    root: Path, output: Path, monkeypatch: pytest.MonkeyPatch, right: str, wrong: str
+) -> None:
+    aged(monkeypatch)
+    (root / "third" / "run.sh").write_bytes(b"exit 0\n")
+    remembering(root, output)
+    (memory,) = (output.parent / "cache").iterdir()
+    said = json.loads(memory.read_bytes())
+    assert right in said["skills"]["third"][1]
+    said["skills"]["third"][1] = said["skills"]["third"][1].replace(right, wrong)
+    memory.write_text(json.dumps(said))
+    assert remembering(root, output) == [] and check(root, output) == [] and whole(output)
+    assert json.loads(memory.read_bytes())["skills"]["third"][1].endswith("/third.tar.gz")
 
 
 def test_a_young_file_is_not_known_by_its_time_stamps(root: Path, output: Path) -> None:

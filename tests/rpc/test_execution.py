@@ -220,8 +220,9 @@ async def test_a_run_has_its_share_of_memory(box: Any, tmp_path: Path) -> None:
     assert (await failed(desk(box, tmp_path, memory_bytes=256 << 20), name="thing"))[0] == "MemoryError"
 
 
-async def test_a_time_over_the_operators_is_refused(box: Any) -> None:
-    kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=10**9)
+@pytest.mark.parametrize("timeout_ms", [600_001, 10**9, 10**400])  # the last one is no number of floating point
+async def test_a_time_over_the_operators_is_refused(box: Any, timeout_ms: int) -> None:
+    kind, said = await failed(desk(box, ACTIONS), name="text.line-count", timeout_ms=timeout_ms)
     assert kind == "not_run" and "at most 600 seconds" in said
 
 
@@ -353,6 +354,26 @@ async def test_a_result_that_is_no_json_is_told(box: Any, tmp_path: Path) -> Non
         assert (await failed(desk(box, tmp_path), name="thing"))[1].endswith("cannot be read")
 
 
+@pytest.mark.parametrize(("more", "status"), [(0, "completed"), (1, "failed")])
+async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
+    length = (1 << 20) - len('{"output": ""}') + more
+    python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
+    told = await run(desk("off", tmp_path), name="thing")
+    assert told["status"] == status and (told["output"] is None or len(told["output"]) == length)
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [("' \\n'", "ValueError"), ("'two\\n lines'", "two lines"), ("'x' * 300", "x" * 200)],
+)
+async def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(
+    tmp_path: Path, message: str, summary: str
+) -> None:
+    python(tmp_path, f"def main(args):\n    raise ValueError({message})\n")
+    told = await run(desk("off", tmp_path), name="thing")
+    assert (told["summary"], told["error"]["type"]) == (summary, "ValueError")
+
+
 async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path: Path) -> None:
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
     told = await run(desk(box, tmp_path), name="thing")
@@ -360,6 +381,16 @@ async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path
     assert "more files in output_blobs than are kept" in told["logs_preview"]
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
     assert len((await run(desk(box, tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
+
+
+async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> None:
+    blobs = Blobs(most_bytes=100)
+    for number in range(4):  # as much as each of four owners may have
+        blobs.add(b"x" * 25, "text/plain", f"owner {number}")
+    shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
+    told = await run(desk("off", tmp_path, blobs=blobs), name="thing")
+    assert (told["status"], told["output_blobs"]) == ("completed", [])
+    assert "more files in output_blobs than are kept" in told["logs_preview"]
 
 
 async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
@@ -375,10 +406,12 @@ async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
 
 async def test_too_many_blobs_are_refused() -> None:
     served = desk("off", ACTIONS)
-    names = [(await served.call("create_blob", content="a"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
+    names = [(await served.call("create_blob", content="a\n"))["blob_id"] for _ in range(execution.MAX_INPUT_BLOBS + 1)]
     with pytest.raises(CallFailedError, match="at most 64 blobs"):
         await served.call("execute_skill", name="text.line-count", input_blobs=names)
     assert (await run(served, name="text.line-count", input_blobs=names[:1] * 100))["status"] == "completed"
+    told = await run(served, name="text.line-count", input_blobs=names[:-1])
+    assert (told["status"], told["output"]) == ("completed", {"lines": 64})
 
 
 async def test_a_blob_is_text_of_whole_characters() -> None:
@@ -592,6 +625,17 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     approval = Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)
     approvals.change(file, lambda _: [approval])
     assert (await run(served, name="thing"))["output"] == "theirs"
+
+
+async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> None:
+    names = [f"thing-{number:02}" for number in range(17)]
+    for name in names:
+        write(tmp_path / name, toml(name))
+    served = desk("off", tmp_path, settings=ExecutionSettings(code=True))
+    with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
+        await served.call("run_code", language="sh", code="true", mount_skills=names)
+    told = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
+    assert told["status"] == "completed"
 
 
 async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:

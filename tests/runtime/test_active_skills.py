@@ -14,9 +14,10 @@ from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.runtime import active_skills
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
-from runtime.workshop import NAMES, Held, active, ask, forbidden, listed, long_md, refused, text
+from runtime.workshop import NAMES, PDF, WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
 
 pytestmark = pytest.mark.anyio
 
@@ -256,6 +257,21 @@ async def test_a_body_is_read_once(session: Session, registry: Registry, monkeyp
     monkeypatch.setattr(registry, "read", forbidden)
     monkeypatch.setattr(registry, "body", forbidden)
     assert await session.instructions() == await session.instructions()
+
+
+async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ["data-analysis", "refunds"]
+    size = sum(len(raw) for path in WORKSHOP if path.endswith("SKILL.md") and isinstance(raw := WORKSHOP[path], str))
+    size -= len(PDF)
+    monkeypatch.setattr(active_skills, "MOST_BYTES", size)
+    await ask(session, "skills_load", names=both)
+    monkeypatch.setattr(active_skills, "MOST_BYTES", size - 1)
+    words = await refused(session, "skills_load", {"names": both})
+    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
+    monkeypatch.setattr(active_skills, "MOST_BYTES", 1)
+    await ask(session, "skills_load", names=["refunds"])
 
 
 # Unloading

@@ -43,6 +43,17 @@ def test_what_is_in_use_does_not_go() -> None:
     assert "d" not in quota
 
 
+def test_who_would_be_within_its_share_hears_that_the_whole_is_taken() -> None:
+    """What the oldest gives back counts before it is said whose limit it was."""
+    quota = Quota[str]("bytes", 10, 5)
+    quota.claim("a", "ann", 1)
+    quota.claim("b", "bob", 5)
+    quota.claim("c", "cy", 4)
+    with pytest.raises(QuotaError, match="all 10 that this server keeps"):
+        quota.claim("d", "ann", 5)
+    assert "a" in quota and quota.used("ann") == 1
+
+
 def test_amounts_differ() -> None:
     quota = Quota[str]("bytes", 100, 50)
     quota.claim("a", "ann", 20)

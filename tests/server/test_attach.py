@@ -112,6 +112,35 @@ async def test_events_of_the_server_s_own_bus_reach_the_same_stream(tmp_path: Pa
                 assert repr(await anext(events)) == "ResourceUpdated(uri='skill://a/SKILL.md')"
 
 
+async def test_what_the_server_says_of_its_capabilities_stays(tmp_path: Path) -> None:
+    server: Server[Any] = paged_server()
+    declared = {"own": {"x": 1}, "resources": {"own": True, "subscribe": False}, "extensions": {"own/x": {}}}
+
+    async def declare(_: Any, call_next: Any) -> Any:
+        result = await call_next(_)
+        return (
+            {**result, "capabilities": {**result["capabilities"], **declared}}
+            if isinstance(result, dict) and "capabilities" in result
+            else result
+        )
+
+    attach(server, Registry([tmp_path]))
+    server.middleware.append(declare)  # within ours
+    seen: list[Any] = []
+
+    async def look(ctx: Any, call_next: Any) -> Any:
+        seen.append(await call_next(ctx))
+        return seen[-1]
+
+    server.middleware.insert(0, look)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode="legacy"):
+            capabilities = seen[0]["capabilities"]
+    assert capabilities["own"] == {"x": 1}
+    assert capabilities["resources"] == {"own": True, "subscribe": True, "listChanged": True}
+    assert capabilities["extensions"].keys() == {"own/x", EXTENSION}
+
+
 class Ask(types.Request[dict[str, Any], str]):
     """A request for a method that the SDK does not know."""
 

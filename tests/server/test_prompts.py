@@ -15,9 +15,10 @@ from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Skill
-from mcp_skills_server.server import cursors, prompts
+from mcp_skills_server.server import prompts
 from mcp_skills_server.server.handlers import Caller, Settings
 from wire import FIXTURES, SCHEMAS
 
@@ -376,3 +377,10 @@ def test_news_is_what_another_listing_would_show(tmp_path: Path) -> None:
     assert every_name(registry) == ["a", "x/b"]
     assert news({"x/b/SKILL.md": skill_md("b", "user-invocable: false")})
     assert every_name(registry) == ["a"]
+
+
+def test_names_of_the_server_s_own_prompts_and_of_skills_are_names_and_nothing_else_is(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "b"))
+    names = prompts.Names(loaded(tmp_path), Settings(), others=("own", "a", 5))
+    assert all(each in names for each in ("own", "a", "b"))
+    assert not any(each in names for each in ("c", "", 5, None, ["a"]))

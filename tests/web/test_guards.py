@@ -6,7 +6,9 @@ import hashlib
 import hmac
 import logging
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -375,3 +377,58 @@ def test_a_token_is_in_no_representation(caplog: pytest.LogCaptureFixture) -> No
     for text in (repr(policy), str(policy), repr(TOKENS), caplog.text):
         assert SECRET not in text and OTHER not in text
     assert "alpha" in repr(policy)
+
+
+# As middleware
+
+
+def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
+    """The status of an answer; 200 where the request was handed on."""
+    told: list[int] = []
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            told.append(message["status"])
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads the body")
+
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw}
+    anyio.run(guards.Guard(app, policy), scope, receive, send)
+    (status,) = told
+    return status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "said"),
+    [
+        ({}, 403, "refused Host None; --allowed-host admits it"),
+        ({"host": "evil.example"}, 403, "refused Host 'evil.example'; --allowed-host admits it"),
+        (
+            {"host": "localhost", "origin": "https://evil.example"},
+            403,
+            "refused Origin 'https://evil.example'; --allowed-origin admits it",
+        ),
+        ({"host": "localhost"}, 401, "refused a request without a token that lets it in"),
+        ({"host": "localhost", "authorization": f"Bearer {OTHER}"}, 401, "refused a request without a token"),
+    ],
+)
+def test_who_is_refused_is_told_with_what_admits_it(
+    caplog: pytest.LogCaptureFixture, headers: dict[str, str], status: int, said: str
+) -> None:
+    assert asked(local(tokens=tuple(read_tokens(f"me={SECRET}", "x"))), **headers) == status
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING and record.getMessage().startswith(said)
+    assert record.__dict__["repeats"] is True  # or a stranger would fill the disk
+
+
+def test_who_is_let_in_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert asked(local(), host="localhost", origin="http://localhost:3000") == 200
+    tokens = tuple(read_tokens(f"me={SECRET}", "x"))
+    assert asked(local(tokens=tokens), host="localhost", authorization=f"Bearer {SECRET}") == 200
+    assert asked(local(tokens=tokens), "/healthz") == 200
+    assert caplog.records == []

@@ -76,6 +76,18 @@ def test_where_all_are_busy_a_newcomer_is_refused_and_nobody_is_closed() -> None
     assert crowd.come("d").spare
 
 
+def test_who_moves_from_a_spare_place_to_another_leaves_the_spare_one_free() -> None:
+    crowd = Crowd(1, spare=1)
+    leaving = crowd.come("a", State.BUSY)
+    moving = crowd.come("b", State.BUSY)
+    leaving.leave()
+    assert moving.spare and moving.admitted(None) and not moving.spare
+    for owner in "cd":  # the second of them takes the spare place of the first
+        newcomer = crowd.come(owner)
+        assert newcomer.spare and moving not in crowd.closed
+    assert len(crowd.closed) == 1
+
+
 def test_who_holds_more_than_half_gives_even_a_busy_one_but_only_to_who_was_let_in() -> None:
     crowd = Crowd(4, spare=4)
     hog = [crowd.come("hog", State.BUSY) for _ in range(4)]

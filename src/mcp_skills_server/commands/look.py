@@ -14,6 +14,8 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.model import Problem, Skill
 
@@ -99,7 +101,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None
-    problems = sorted({*skill.problems, *registry.lint(skill)}, key=lambda each: (each.path, each.line or 0))
+    problems = _in_order({*skill.problems, *registry.lint(skill)})
     readable = skill.standing > Standing.UNUSABLE
     told: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
@@ -169,7 +171,7 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
         if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
             remark(f"no skill at {root.shown}: no folder there has a SKILL.md")
     count = len(skills)
-    problems = sorted(found, key=lambda each: (each.path, each.line or 0, each.code, each.message))
+    problems = _in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
     ok = not (problems if strict else errors)
     if form == "json":
@@ -214,6 +216,11 @@ def _summary(skill: Skill) -> dict[str, Any]:
         "problems": len(skill.problems),
         "served": skill.standing is Standing.VALID,
     }
+
+
+def _in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """By place, what has no line first; the same each time, whatever order a set has."""
+    return sorted(problems, key=lambda each: (each.path, each.line or 0, each.code, each.message))
 
 
 def _as_json(problem: Problem) -> dict[str, Any]:

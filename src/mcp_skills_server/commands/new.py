@@ -19,7 +19,7 @@ import click
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.validation.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
+from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 

@@ -119,7 +119,7 @@ class Folder:
 
     # What is put there
 
-    def put(self, path: str, raw: bytes, *, lasting: bool = False) -> None:
+    def put(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Have these bytes there, in folders that are made; `lasting` as for `replace`."""
         if not self._is_way(path):
             os.makedirs(os.path.join(self.path, os.path.dirname(path)), exist_ok=True)
@@ -128,7 +128,7 @@ class Folder:
         found = os.lstat(os.path.join(self.path, path))
         self._seen[path] = (hashlib.sha256(raw).hexdigest(), signature(found), False)
 
-    def replace(self, path: str, raw: bytes, *, lasting: bool = False) -> None:
+    def replace(self, path: str, raw: bytes, *, lasting: bool) -> None:
         """Have these bytes there, whole or not at all; with `lasting` after a power cut too, from now on."""
         staging = os.path.join(self.path, STAGING)
         os.makedirs(staging, exist_ok=True)

@@ -117,10 +117,11 @@ class Memory:
         if mark != self._mark(skill) or len(digests) != len(skill.files) or not mark:
             return None
         parts = place.split("/")
-        if len(parts) != 6 or parts[3] != skill.name:
+        try:
+            suffix = parts[5].removeprefix(skill.name) if wellknown.kind(skill) == "archive" else ""
+            artifact = wellknown.artifact(skill.name, f"sha256:{parts[4]}", suffix)
+        except LookupError:  # a place of another shape, or an ending that no archive has
             return None
-        suffix = parts[5].removeprefix(skill.name) if wellknown.kind(skill) == "archive" else ""
-        artifact = wellknown.artifact(skill.name, f"sha256:{parts[4]}", suffix)
         if artifact.path != place:
             return None
         for file, digest in zip(skill.files.values(), digests, strict=True):

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.briefing import Briefing, name_of

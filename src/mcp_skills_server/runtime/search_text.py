@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final, TypeAlias
 
 from mcp_skills_server.format import identity
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Skill
 
 Texts: TypeAlias = tuple[str, ...]

@@ -331,19 +331,6 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
                 failed = error
         raise failed
 
-    async def connect_unix_socket(
-        self,
-        path: str,
-        timeout: float | None = None,  # noqa: ASYNC109, the base class has it
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        """Nothing that is fetched is behind one."""
-        raise NotImplementedError
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait."""
-        await anyio.sleep(seconds)
-
 
 def _not_public(host: str, address: str) -> UnacceptableError:
     what = f"{host} leads" if host == address else f"{host} leads to {address},"

@@ -92,3 +92,12 @@ def test_neither_is_one_that_holds_something_else(file: Path, raw: bytes) -> Non
 
 def test_where_there_is_no_file_nothing_is_approved(tmp_path: Path) -> None:
     assert read(tmp_path / "none") == ()
+
+
+def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = file.stat().st_size
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size)
+    assert len(read(file)) == 1
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
+    with pytest.raises(UsageError, match="no file of approvals"):
+        read(file)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import anyio
 import pytest
 
+from mcp_skills_server.runtime.scripts import capture as capture_module
 from mcp_skills_server.runtime.scripts.capture import Capture
 
 pytestmark = pytest.mark.anyio
@@ -18,12 +19,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize(
     ("written", "kept", "truncated"),
     [(b"", "", False), (b"abcd", "abcd", False), (b"abcde", "abcd", True), ("äöü".encode(), "äö", True),
      ("aäöü".encode(), "aä", True), (b"\xff", "\ufffd", False)],
 )  # fmt: skip
-async def test_a_stream_is_kept_up_to_its_cap(written: bytes, kept: str, truncated: bool) -> None:
+async def test_a_stream_is_kept_up_to_its_cap(
+    monkeypatch: pytest.MonkeyPatch, windows: bool, written: bytes, kept: str, truncated: bool
+) -> None:
+    """Pipes are read in a thread where they cannot be waited for."""
+    monkeypatch.setattr(capture_module, "_WINDOWS", windows)
     with ExitStack() as held, anyio.fail_after(10):
         capture = Capture(4, held)
         os.write(capture.writer, written)

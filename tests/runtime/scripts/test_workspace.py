@@ -150,6 +150,15 @@ def test_a_size_is_what_the_disk_gives(tmp_path: Path) -> None:
     assert exceeds([str(tmp_path)], 4 << 20)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="blocks are not told there")
+def test_a_tree_may_have_exactly_so_many_bytes(tmp_path: Path) -> None:
+    """Each entry counts, and each block of 512 bytes."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(b"x" * 100_000)
+    taken = 2 * 1024 + (tmp_path / "folder" / "file").stat().st_blocks * 512
+    assert not exceeds([str(tmp_path)], taken) and exceeds([str(tmp_path)], taken - 1)
+
+
 def test_a_skill_is_laid_out_as_it_was_scanned(tmp_path: Path) -> None:
     registry = zoo.opened(zoo.build(tmp_path / "skills"))
     skill = registry.snapshot.skills["zoo"]

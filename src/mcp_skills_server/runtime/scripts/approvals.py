@@ -83,7 +83,7 @@ def read(path: Path) -> tuple[Approval, ...]:
             if not stat.S_ISREG(found.st_mode) or _is_others(found):
                 problem = "others may write it; let it belong to you or to root, with mode 0600"
                 raise UsageError(f"{printable(str(path))}: {problem}")
-            raw = file.read(_MOST_BYTES + 1)
+            raw = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return ()
     except OSError as error:

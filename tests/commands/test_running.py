@@ -1,0 +1,55 @@
+"""How a command ends before its loop takes the signals over."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from wire import DEADLINE
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_command_that_only_begins_and_that_is_no_failure(number: signal.Signals) -> None:
+    code = (
+        "import signal\n"
+        "from mcp_skills_server.commands.running import end_on_signals\n"
+        "end_on_signals()\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout.readline() == b"ready\n"
+            process.send_signal(number)
+            assert process.wait(DEADLINE) == 0 and process.stderr.read() == b""
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_command_that_leaves_at_once_has_its_exit_code(code: int) -> None:
+    words = f"from mcp_skills_server.commands.running import leave; leave({code})"
+    assert subprocess.run([sys.executable, "-c", words], timeout=DEADLINE, check=False).returncode == code
+
+
+def test_a_hangup_is_told_and_changes_nothing() -> None:
+    code = (
+        "import logging, os, signal\n"
+        "from mcp_skills_server.commands.running import ignore_hangup\n"
+        "logging.basicConfig(format='%(message)s')\n"
+        "ignore_hangup()\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"
+        "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "ignore_hangup()\n"
+        "os.kill(os.getpid(), signal.SIGHUP)\n"
+        "print('there')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stdout) == (0, "there\n")
+    assert done.stderr.startswith("SIGHUP is ignored: ") and done.stderr.count("\n") == 1

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.session import RuntimeSettings as RuntimeSettings
     from mcp_skills_server.runtime.session import Session as Session
     from mcp_skills_server.server.attach import attach as attach
-    from mcp_skills_server.server.handlers import Settings as Settings
+    from mcp_skills_server.server.requests import Settings as Settings
 
 __version__ = "0.1.0"
 
@@ -39,7 +39,7 @@ _HOMES = {
     "RuntimeSettings": "runtime.session",
     "ScriptSettings": "runtime.scripts",
     "Session": "runtime.session",
-    "Settings": "server.handlers",
+    "Settings": "server.requests",
     "Skill": "model",
     "Snapshot": "model",
     "UsageError": "errors",

@@ -1,19 +1,19 @@
 """The types that every room speaks.
 
 The model follows the newest specification (SEP-2640, Agent Skills); older and other protocols adapt in `dialects/`.
-Nothing here changes after it was built, with one exception that is named where it stands: what was once derived from
-a file's bytes (digest, wire entry) may be remembered beside it.
+Nothing here changes after it was built, with one exception that is named where it stands: the digest of a file's bytes,
+once it is known. Whoever derives more from a skill keeps it by the skill's identity, in a WeakKeyDictionary of its own.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning"]
@@ -128,7 +128,7 @@ class SkillFile:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
     """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the same object.
 
@@ -141,7 +141,6 @@ class Skill:
         findings: problems of the directory rather than of SKILL.md.
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
-        memo: values derived from this object alone, kept by whoever derived them.
         origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
             skill of the operator's own.
     """
@@ -154,7 +153,6 @@ class Skill:
     findings: tuple[Problem, ...]
     standing: Standing
     empty: tuple[str, ...] = ()
-    memo: dict[str, Any] = field(default_factory=dict[str, Any])
     origin: str | None = None
 
     @property

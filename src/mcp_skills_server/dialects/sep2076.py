@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Result, Subject
 from mcp_skills_server.format import fields, hidden, icons, identity
 from mcp_skills_server.format.arguments import declared
-from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
+from mcp_skills_server.format.dependencies import FIELD, Dependencies, Served, resolve
 from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
-CAPABILITY: Final = {"skills": {"listChanged": True}}
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
@@ -52,13 +52,6 @@ def definition(
     out["instructions"] = instructions
     _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
     out["files"] = files(skill, linked)
-    return out
-
-
-def listing(entries: list[Json], next_cursor: str | None) -> dict[str, Json]:
-    """The answer of `skills/list` (S76-5)."""
-    out: dict[str, Json] = {"skills": entries}
-    _put(out, "nextCursor", next_cursor)
     return out
 
 
@@ -113,3 +106,30 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
     """Set what is there; an absent value leaves no key behind."""
     if value:
         out[key] = value
+
+
+def _entry_of(subject: Subject) -> dict[str, Json]:
+    return entry(subject.skill, subject.snapshot, subject.served, subject.least)
+
+
+def _varies_with(skill: Skill, snapshot: Snapshot, least: Standing) -> str | None:
+    return None if FIELD in skill.frontmatter else identity.name_of(skill, snapshot, least)
+
+
+def _definition_of(subject: Subject, instructions: str, linked: Mapping[str, str]) -> Result:
+    return definition(
+        subject.skill, subject.snapshot, subject.served, subject.least, instructions=instructions, linked=linked
+    )
+
+
+DIALECT: Final = Dialect(
+    name=NAME,
+    least=Standing.LENIENT,  # X-2
+    capabilities={"skills": {"listChanged": True}},  # S76-1
+    entry=_entry_of,
+    varies_with=_varies_with,
+    parameter="name",
+    find=identity.find,
+    result=InstructionsResult(_definition_of),
+    notifications={"skillsListChanged": LIST_CHANGED},  # X-12; the other protocol has no such notification (S40-33)
+)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Json
@@ -19,7 +19,7 @@ from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import cursors
-from mcp_skills_server.server.handlers import Caller, Params, Result, Settings
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
@@ -43,7 +43,7 @@ class Tools:
         """What a model is to know before it asks; None where there is no skill."""
         return self._sessions.runtime.catalogue.instructions() or None
 
-    async def list_tools(self, _registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
+    async def list_tools(self, _view: View, settings: Settings, caller: Caller, params: Params) -> Result:
         """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
@@ -51,7 +51,7 @@ class Tools:
         page: Result = {"tools": self.definitions(), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return {"resultType": "complete", **page}
 
-    async def call_tool(self, _registry: Registry, _: Settings, caller: Caller, params: Params) -> Result:
+    async def call_tool(self, _view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """`tools/call`: whatever the model can mend is a result with `isError`.
 
         Raises:

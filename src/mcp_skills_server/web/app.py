@@ -37,7 +37,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
-from mcp_skills_server.server.handlers import Settings
+from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery

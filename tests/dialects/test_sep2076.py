@@ -170,12 +170,6 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 
 
-@pytest.mark.requirement("S76-5")
-def test_a_listing_has_a_cursor_only_where_it_goes_on():
-    assert sep2076.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
-    assert sep2076.listing([], None) == {"skills": []}
-
-
 # Dependencies
 
 

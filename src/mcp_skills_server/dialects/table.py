@@ -83,7 +83,7 @@ class Spoken:
         return out
 
     def framed(self, result: Result, ttl_ms: int) -> Result:
-        """A result of `skills/list` or `skills/get` as it is sent."""
+        """A result of `skills/list` as it is sent."""
         for each in self.dialects:
             result = result if each.framed is None else each.framed(result, ttl_ms)
         return result

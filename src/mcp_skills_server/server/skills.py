@@ -60,4 +60,4 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
     except StaleFileError as stale:
         unreadable = RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read")
         raise view.refusal(stale, unreadable) from None
-    return settings.spoken.framed(made, settings.ttl_ms)
+    return made if dialect.framed is None else dialect.framed(made, settings.ttl_ms)

@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_skills_server.server.handlers import Caller, Settings
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
@@ -20,6 +19,7 @@ from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.requests import Caller, Settings
 from steps import growth
 from wire import Era, WireError, serving, write_skill
 

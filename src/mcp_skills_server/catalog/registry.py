@@ -26,6 +26,7 @@ from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.format.links import linked_files, references
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot, Standing
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.validation import advice, rules
 
 logger = logging.getLogger(__name__)
@@ -271,6 +272,8 @@ class Registry:
         if changes and self._rescanning and self.followed:
             self._deferred = changes
             return
+        if self.loaded.is_set():
+            events.emit_changes(changes)
         for listener, problems in list(self._listeners.values()):
             if not (changes or first or problems):
                 continue

@@ -186,8 +186,10 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     registry, supply = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
+    log_requests()
     _settle_after_load(registry)
     settings = Settings(
         dialect=options["dialect"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
@@ -93,7 +94,8 @@ def emit_changes(changes: Changes) -> None:
     for path, skill in sorted({**changes.before, **changes.after}.items()):
         outcome: Outcome = "changed" if path in changes.before else "appeared"
         outcome = outcome if path in changes.after else "vanished"
-        digest = skill.files[SKILL_MD].digest or ""
+        file = skill.files.get(SKILL_MD)  # which a skill that cannot be used need not have
+        digest = (file.digest if file is not None else None) or ""
         emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, skills=(path,), digests=(digest,)))
 
 
@@ -148,6 +150,11 @@ class Request:
         """The work starts from its beginning; what was read so far does not count."""
         self._skills.clear()
         self._bytes = 0
+
+
+def observe(protocol: str, method: str, *, principal: str | None = None) -> AbstractContextManager[Request | None]:
+    """A `Request` to enter around the work, or nothing while nobody reads events."""
+    return Request(protocol, method, principal=principal) if _readers else nullcontext()
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -12,10 +13,13 @@ from mcp.client import Client
 from mcp.server.lowlevel import Server
 from pydantic import ConfigDict
 
-from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, attach
+from catalog.forest import loaded
+from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError, attach
 from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
 from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.server.notices import notices
+from mcp_skills_server.server.notify import Notifier
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -80,21 +84,14 @@ async def asked(client: Client, method: str, **params: Any) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_a_row_is_announced_listed_found_and_notified(tmp_path: Path, mode: Any) -> None:
+async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) -> None:
     assert "tiny" in table.names()
     for name in ("b", "d"):
         write_skill(tmp_path / name)
     server = Server[Any]("mine")
     attach(server, Registry([tmp_path]), Settings(dialect="tiny"))
-    heard: list[str] = []
-    event = anyio.Event()
-
-    async def hear(message: Any) -> None:
-        heard.append(str(getattr(message, "method", "")))
-        event.set()
-
     with anyio.fail_after(DEADLINE):
-        async with Client(server, mode=mode, message_handler=hear) as client:
+        async with Client(server, mode=mode) as client:
             extensions = client.server_capabilities.extensions or {}
             assert extensions == {"com.example/tiny": {"numbers": True}}
             assert (await asked(client, "skills/list"))["skills"] == [
@@ -107,6 +104,35 @@ async def test_a_row_is_announced_listed_found_and_notified(tmp_path: Path, mode
                 await anyio.lowlevel.checkpoint()
             # What an entry varies with is looked at again: d was the second, and is the third now.
             assert (await asked(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
+
+
+async def test_a_name_that_no_row_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no dialect 'tiny'"):
+        Settings(dialect="tiny")
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_row_is_notified(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    registry, settings = loaded(tmp_path), Settings(dialect="tiny")
+    write_skill(tmp_path / "b")
+    method = "notifications/tiny/list_changed"
+    assert (method, None) in notices(registry.refresh(), settings, tools=False)
+    sent: list[dict[str, Any]] = []
+    notifier = Notifier(settings.spoken.notifications)
+
+    async def send(notification: Any, related_request_id: object = None) -> None:
+        sent.append(notification.model_dump(by_alias=True, exclude_none=True))
+        if len(sent) == 1:
+            notifier.publish([("notifications/other", None), (method, None)])
+            notifier.close()
+
+    ctx: Any = SimpleNamespace(request_id=1, request=object(), session=SimpleNamespace(send_notification=send))
+    wanted = types.SubscriptionFilter(tinyListChanged=True, skillsListChanged=True)
+    with anyio.fail_after(DEADLINE):
+        await notifier.listen(ctx, types.SubscriptionsListenRequestParams(notifications=wanted))
+    assert sent[0]["params"]["notifications"] == {"tinyListChanged": True}
+    assert [each["method"] for each in sent[1:]] == [method]
 
 
 @pytest.mark.usefixtures("tiny")

@@ -1,7 +1,7 @@
 """Cursors: opaque to clients, and a key of our own to us.
 
 A cursor holds the last key of its page, not a position, so it survives a change of the catalogue. It also holds the
-list that it belongs to, so that it is refused elsewhere (MCP-21, MCP-22).
+list that it belongs to, so that it is refused elsewhere.
 """
 
 from __future__ import annotations

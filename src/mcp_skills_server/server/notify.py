@@ -1,6 +1,6 @@
 """Changes -> the notifications that each connected client may receive.
 
-A legacy client hears of everything over its connection, once it said that it is initialized. A modern client hears
+A legacy client hears of everything over its connection, once it is initialized. A modern client hears
 what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
 notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
 bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
@@ -27,6 +27,7 @@ from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.uris import segments
 from mcp_skills_server.runtime.quota import Owner, Quota
+from mcp_skills_server.server.mailbox import Mailbox
 from mcp_skills_server.server.notices import Notice
 
 logger = logging.getLogger(__name__)
@@ -41,39 +42,6 @@ LONGEST_URI: Final = 4096
 """Characters of a URI that may be watched."""
 MOST_TEXT: Final = 32 << 10
 """Characters of all URIs that one stream may name."""
-
-
-class Mailbox:
-    """What one client has yet to be told, each thing once, in order."""
-
-    def __init__(self, wants: Callable[[Notice], bool]) -> None:
-        self._wants = wants
-        self._pending: dict[Notice, None] = {}
-        self._changed = anyio.Event()
-        self._closed = False
-
-    def put(self, notices: Iterable[Notice]) -> None:
-        """Owe the client those of the notices that it wants."""
-        if not self._closed:
-            self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
-            self._changed.set()
-
-    def close(self) -> None:
-        """Take no more. What is owed can still be taken."""
-        self._closed = True
-        self._changed.set()
-
-    async def take(self) -> Notice | None:
-        """The next notice, or None when there will be no more."""
-        while not self._pending:
-            if self._closed:
-                return None
-            self._changed = anyio.Event()
-            await self._changed.wait()
-        # Out of the box before it is sent: what changes during a slow send is news again.
-        notice = next(iter(self._pending))
-        del self._pending[notice]
-        return notice
 
 
 class _Legacy:
@@ -111,7 +79,7 @@ class Notifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """While this is entered, legacy clients are told."""
+        """While this is entered, legacy clients are notified."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
@@ -121,7 +89,7 @@ class Notifier:
                 tasks.cancel_scope.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
-        """Tell everyone. Returns at once."""
+        """Notify everyone. Returns at once."""
         notices = list(notices)
         for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices)
@@ -132,12 +100,12 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request (MCP-37)."""
+        """End every listen stream as the protocol says: what is owed, then the result of the request."""
         for mailbox in list(self._streams):
             mailbox.close()
 
     def add_legacy_client(self, session: ServerSession) -> None:
-        """A legacy client is ready to be told (S76-13)."""
+        """A legacy client is ready for notifications."""
         if self._tasks is not None:
             client = self._client(session)
             if client.mailbox not in self._sent_to:
@@ -175,7 +143,7 @@ class Notifier:
         params: types.SubscriptionsListenRequestParams,
         owner: Owner = None,
     ) -> types.SubscriptionsListenResult:
-        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it (MCP-35...38).
+        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it.
 
         An owner who opens too many streams has its oldest one ended, with its result.
 
@@ -206,7 +174,7 @@ class Notifier:
             while (notice := await mailbox.take()) is not None:
                 await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
             if ctx.request is None:
-                # On stdio no stream closes with the request, so its end is said in words too (MCP-38).
+                # On stdio no stream closes with the request, so its end is a message of its own (MCP-38).
                 cancelled = types.CancelledNotification(
                     params=types.CancelledNotificationParams(
                         request_id=ctx.request_id, reason="the server ends the stream"
@@ -239,7 +207,7 @@ class Notifier:
             while (notice := await mailbox.take()) is not None:
                 await session.send_notification(_notification(notice, None))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            logger.debug("a client left while it was being told")
+            logger.debug("a client left while it was being notified")
         finally:
             self._sent_to.discard(mailbox)
 

@@ -114,7 +114,7 @@ def is_prompt(reference: Any) -> bool:
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
-    """Whether clients should be told to fetch `prompts/list` again."""
+    """Whether clients should fetch `prompts/list` again."""
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )

@@ -67,7 +67,7 @@ class Caller:
         served: what else the server serves to this caller.
         owner: whom the caller proved to be, None where nobody has to.
         counted: among whose things counts what the caller opens, None where callers are not told apart.
-        connection: what its requests have in common, None where a request stands alone (MCP-10).
+        connection: what its requests have in common, None where a request stands alone.
         progress: tells the caller for how many seconds its request has been at work.
         audience: who saw the skills in one place: the connection, or the one client of a pipe. None where requests
             stand alone.

@@ -32,11 +32,11 @@ class Tools:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._told: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """The moment of the catalogue that an audience was told of first: most hosts show their model nothing newer."""
+        self._first_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """The moment of the catalogue that an audience saw first: most hosts show their model nothing newer."""
 
     def definitions(self) -> list[dict[str, Json]]:
-        """The tools as every caller sees them (MCP-26)."""
+        """The tools as every caller sees them."""
         return self._sessions.runtime.catalogue.tools(handles=True)
 
     def instructions(self) -> str | None:
@@ -44,7 +44,7 @@ class Tools:
         return self._sessions.runtime.catalogue.instructions() or None
 
     async def list_tools(self, _view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
+        """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._since(caller)
@@ -52,7 +52,7 @@ class Tools:
         return {"resultType": "complete", **page}
 
     async def call_tool(self, _view: View, _: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/call`: whatever the model can mend is a result with `isError`.
+        """`tools/call`: whatever the model can correct is a result with `isError`.
 
         Raises:
             RequestError: the tool is unknown, and not for a slip in the name of one of ours.
@@ -82,7 +82,7 @@ class Tools:
         """The moment of the catalogue that this caller knows of, None where callers cannot be told apart."""
         if caller.audience is None:
             return None
-        return self._told.setdefault(caller.audience, self._sessions.runtime.catalogue.moment)
+        return self._first_seen.setdefault(caller.audience, self._sessions.runtime.catalogue.moment)
 
     def _session(self, handle: object, caller: Caller) -> Session:
         if handle is None:

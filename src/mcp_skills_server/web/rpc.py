@@ -42,9 +42,9 @@ def route(rpc: Rpc) -> Route:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_with_client)
-            told = await rpc.answer(bytes(body), counted(request.scope), principal(request.scope))
-            if told is not None:
-                answer = Response(told, media_type=_JSON)
+            reply = await rpc.answer(bytes(body), counted(request.scope), principal(request.scope))
+            if reply is not None:
+                answer = Response(reply, media_type=_JSON)
             tasks.cancel_scope.cancel()
         return answer
 

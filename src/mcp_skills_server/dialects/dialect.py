@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
@@ -17,8 +17,7 @@ Entry: TypeAlias = "dict[str, Json]"
 Result: TypeAlias = "dict[str, Json]"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """A skill, and all that the text about it may depend on.
 
     Attributes:
@@ -32,8 +31,8 @@ class Subject:
     skill: Skill
     snapshot: Snapshot
     least: Standing
-    served: Served = field(default_factory=Served)
-    digests: Mapping[str, str] = field(default_factory=dict[str, str])
+    served: Served
+    digests: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from mcp_skills_server.telemetry import events
 logger = logging.getLogger(__name__)
 
 _CURSOR = "skills"
+_NOTHING = Served()
 
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -55,8 +56,8 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
             skill = dialect.find(snapshot, target, least)
             body = await view.body(skill)
             text = arguments.fill_in(body.text, arguments.declared(skill.frontmatter), given, target)
-            served = await caller.served(view) if FIELD in skill.frontmatter else Served()
-            made = result.write(Subject(skill, snapshot, least, served), text, body.linked)
+            served = await caller.served(view) if FIELD in skill.frontmatter else _NOTHING
+            made = result.write(Subject(skill, snapshot, least, served, {}), text, body.linked)
     except StaleFileError as stale:
         unreadable = RequestError(f"Unknown skill: {clipped(target)!r}; a file of it cannot be read")
         raise view.refusal(stale, unreadable) from None

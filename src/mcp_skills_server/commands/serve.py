@@ -32,13 +32,14 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
     watching,
 )
+from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.server.handlers import Settings
+    from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
 
 
@@ -124,8 +125,8 @@ logger = logging.getLogger(__name__)
 @click.option("--rpc/--no-rpc", default=True, help="HTTP: answer the Skills Protocol at /rpc too, to whom MCP is open.")
 @click.option(
     "--dialect",
-    type=click.Choice(["auto", "sep-2076", "sep-2640"]),
-    default="auto",
+    type=click.Choice(names()),
+    default=AUTO,
     help="What skills/list and skills/get speak. auto: both, to each client what it can take.",
 )
 @click.option(
@@ -184,9 +185,11 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     log_to_stderr(options["log_level"])
     registry, mirrors = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.server.handlers import Settings
+    from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
+    log_requests()
     _settle_after_load(registry)
     settings = Settings(
         dialect=options["dialect"],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, roots, sites
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
-from mcp_skills_server.commands.progress import progress
+from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -29,13 +30,42 @@ _SERVED: Final = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(RootOptions):
+    """All options of `list`."""
+
+    form: Literal["table", "json"] = option(
+        "table", "How to print.", "--format", type=click.Choice(["table", "json"]), show_default=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(RootOptions):
+    """All options of `show`."""
+
+    form: Literal["text", "json"] = option(
+        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions(RootOptions):
+    """All options of `validate`."""
+
+    form: Literal["text", "json", "github"] = option(
+        "text",
+        "How to print; github: annotations for a workflow.",
+        "--format",
+        type=click.Choice(["text", "json", "github"]),
+        show_default=True,
+    )
+    strict: bool = flag("Warnings count as errors.")
+
+
 @click.command("list")
 @roots
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
-)
-@limits
-def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
+@takes(ListOptions)
+def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
     PROBLEMS counts what a look at SKILL.md alone shows; `validate` reads every file.
@@ -50,7 +80,7 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     passed = _tell_of_passed(registry)
-    if form == "json":
+    if options.form == "json":
         found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed})
         return
@@ -61,7 +91,7 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
         state = str(told["problems"]) + _UNLISTED.get(skill.standing, "")
         rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
     if skills:
-        _table(rows)
+        say_table(rows)
     elif not passed:
         remark("no skill: no folder there has a SKILL.md")
     for problem in snapshot.problems:
@@ -70,12 +100,8 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
 
 @click.command()
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... NAME")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
-@sites
-@limits
-def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
+@takes(ShowOptions)
+def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     """Show one skill whole: its metadata, files with digests, instructions and problems.
 
     NAME is the skill's name or its path below its root.
@@ -112,7 +138,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         "problems": [_as_json(problem) for problem in problems],
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
-    if form == "json":
+    if options.form == "json":
         say_json(told)
         return
     for key in ("path", "name", "title", "version", "uri", "origin", "description"):
@@ -120,7 +146,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
             say(f"{key + ':':13}{' '.join(str(told[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
     say("")
-    _table(
+    say_table(
         [
             ("FILE", "BYTES", "DIGEST"),
             *((path, str(file.size), file.digest or "") for path, file in skill.files.items()),
@@ -134,19 +160,9 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "github"]),
-    default="text",
-    show_default=True,
-    help="How to print; github: annotations for a workflow.",
-)
-@click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@sites
-@limits
-def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
-    """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
+@takes(ValidateOptions)
+def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
+    """Check every skill at each PATH against the Agent Skills rules, and say how to fix what is wrong.
 
     A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site. Each is looked at
     alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
@@ -173,15 +189,15 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
     count = len(skills)
     problems = _in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
-    ok = not (problems if strict else errors)
-    if form == "json":
+    ok = not (problems if options.strict else errors)
+    if options.form == "json":
         told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
         say_json(told | {"passed_over": passed})
     else:
         for problem in problems:
-            say(_annotation(problem) if form == "github" else str(problem))
+            say(_annotation(problem) if options.form == "github" else str(problem))
         told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
-        say(", ".join(told), err=form == "github")
+        say(", ".join(told), err=options.form == "github")
     return 0 if ok else 1
 
 
@@ -245,11 +261,3 @@ def _annotation(problem: Problem) -> str:
         f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1] if len(row[-1]) <= 100 else row[-1][:97] + "..."
-        say("  ".join([*cells, last]).rstrip())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import click
@@ -33,7 +32,6 @@ class _BeforeTheAgent(Grouped):
         return [*super().collect_usage_pieces(ctx), "-- AGENT [ARGUMENT]..."]
 
 
-@dataclass(frozen=True, kw_only=True)
 class AcpOptions(FollowOptions, ScriptOptions):
     """All options of `acp`. Those of `serve` are passed on to the server that the agent starts."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -16,7 +15,6 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 
-@dataclass(frozen=True, kw_only=True)
 class ApproveOptions(ApprovalOptions, RootOptions):
     """All options of `approve`."""
 

@@ -7,13 +7,12 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
@@ -23,8 +22,7 @@ _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class InstallOptions:
+class InstallOptions(Options):
     """All options of `install`."""
 
     name: str = option("skills", "What the host calls the server.", show_default=True)

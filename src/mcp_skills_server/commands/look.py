@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -30,7 +29,6 @@ _SERVED: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
 class ListOptions(RootOptions):
     """All options of `list`."""
 
@@ -39,7 +37,6 @@ class ListOptions(RootOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ShowOptions(RootOptions):
     """All options of `show`."""
 
@@ -48,7 +45,6 @@ class ShowOptions(RootOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ValidateOptions(RootOptions):
     """All options of `validate`."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import click
 
-from mcp_skills_server.commands.fields import flag, many, option, switch
+from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
@@ -39,11 +38,10 @@ def roots(command: _F) -> _F:
     )(command)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LimitOptions:
+class LimitOptions(Options):
     """What bounds a skill, and where skills may lie."""
 
-    heading: ClassVar = "Which skills there are"
+    heading: ClassVar[str] = "Which skills there are"
     max_skill_md: int = option(1 << 20, "Bytes of a SKILL.md.", type=_COUNT, show_default=True)
     max_files: int = option(512, "Files of one skill.", type=_COUNT, show_default=True)
     max_bytes: int = option(16 << 20, "Bytes of one skill, all files together.", type=_COUNT, show_default=True)
@@ -57,11 +55,10 @@ class LimitOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiteOptions:
+class SiteOptions(Options):
     """How roots are fetched that are sites."""
 
-    heading: ClassVar = "Roots that are sites"
+    heading: ClassVar[str] = "Roots that are sites"
     cache_dir: str | None = option(
         None,
         "Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
@@ -75,7 +72,6 @@ class SiteOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RootOptions(LimitOptions, SiteOptions):
     """How the roots of a command are read."""
 
@@ -87,11 +83,10 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
     return tuple(map(canonical, value))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApprovalOptions:
+class ApprovalOptions(Options):
     """Where approvals are kept."""
 
-    heading: ClassVar = "Running scripts"
+    heading: ClassVar[str] = "Running scripts"
     approvals: str | None = option(
         None,
         "The file that lists approved skills; by default in the user's state directory.",
@@ -100,11 +95,10 @@ class ApprovalOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScriptOptions(ApprovalOptions):
     """Whether and how scripts of skills run."""
 
-    heading: ClassVar = "Running scripts"
+    heading: ClassVar[str] = "Running scripts"
     allow_scripts: bool = switch(
         False,
         "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
@@ -150,11 +144,10 @@ class ScriptOptions(ApprovalOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecutionOptions:
+class ExecutionOptions(Options):
     """What the Skills Protocol may run where scripts are allowed."""
 
-    heading: ClassVar = "Running scripts"
+    heading: ClassVar[str] = "Running scripts"
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
     script_secrets: tuple[str, ...] = many(
         "Skills Protocol: pass this variable of the server's environment to the skill at this path, if its skill.toml "
@@ -164,7 +157,6 @@ class ExecutionOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class RuntimeOptions(ScriptOptions, ExecutionOptions):
     """All that says what may run."""
 

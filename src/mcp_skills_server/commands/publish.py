@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,7 +17,6 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
 
-@dataclass(frozen=True, kw_only=True)
 class PublishOptions(RootOptions):
     """All options of `publish`."""
 

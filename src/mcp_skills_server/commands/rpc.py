@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 
 import click
 
@@ -13,7 +12,6 @@ from mcp_skills_server.commands.options import RuntimeOptions, execution_setting
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
 
 
-@dataclass(frozen=True, kw_only=True)
 class RpcOptions(FollowOptions, RuntimeOptions):
     """All options of `rpc`."""
 

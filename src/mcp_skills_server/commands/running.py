@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
-from mcp_skills_server.commands.fields import option, switch
+from mcp_skills_server.commands.fields import Options, option, switch
 from mcp_skills_server.commands.options import RootOptions, open_roots
 from mcp_skills_server.commands.printing import remark
 
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WatchOptions:
+class WatchOptions(Options):
     """How changes of the folders are followed."""
 
-    heading: ClassVar = "Following changes"
+    heading: ClassVar[str] = "Following changes"
     watch: bool = switch(True, "Follow changes of the folders.")
     poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
     reconcile: float = option(
@@ -38,7 +36,6 @@ class WatchOptions:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
 class FollowOptions(RootOptions, WatchOptions):
     """How the roots of a command are read and kept current."""
 

@@ -6,14 +6,14 @@ import gc
 import logging
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.fields import Grouped, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import log_level, log_to_stderr
 from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, open_roots, roots
 from mcp_skills_server.commands.running import (
@@ -38,11 +38,10 @@ logger = logging.getLogger(__name__)
 _COUNT = click.IntRange(min=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownOptions:
+class ShownOptions(Options):
     """What clients are shown."""
 
-    heading: ClassVar = "What clients are shown"
+    heading: ClassVar[str] = "What clients are shown"
     dialect: Literal["auto", "sep-2076", "sep-2640"] = option(
         "auto",
         "What skills/list and skills/get speak. auto: both, to each client what it can take.",
@@ -66,11 +65,10 @@ class ShownOptions:
     prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpOptions:
+class HttpOptions(Options):
     """How the server is reached over HTTP. They do nothing over stdio."""
 
-    heading: ClassVar = "Over HTTP (--transport http)"
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
     host: str = option("127.0.0.1", "The address to listen on.")
     port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
     allowed_host: tuple[str, ...] = many(
@@ -120,7 +118,6 @@ class HttpOptions:
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-@dataclass(frozen=True, kw_only=True)
 class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
     """All options of `serve`."""
 

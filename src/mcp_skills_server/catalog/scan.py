@@ -412,11 +412,15 @@ class _Scanner:
         """Outside every skill: what might have been one, told so that nothing is lost in silence."""
         for name in here.links:
             location = join(here.path, name)
-            if os.path.isdir(os.path.join(self._root.path, location)):
+            target = os.path.realpath(os.path.join(self._root.path, location))
+            if os.path.isdir(target):
+                leads_back = f"{target}{os.sep}".startswith(self._root.path.rstrip(os.sep) + os.sep)
                 found = problem(
                     "link-outside",
                     f"{name} is a link to a directory, and links are not followed",
-                    hint="serve the folder it leads to as a root of its own",
+                    hint="remove the link, since the folder it leads to is part of this root"
+                    if leads_back
+                    else "serve the folder it leads to as a root of its own",
                 )
                 self.out.problems.append((location, found.at(self._root.show(location), "")))
         for name in here.unnamed:

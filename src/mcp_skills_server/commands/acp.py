@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType, ScriptOptions
 from mcp_skills_server.commands.running import FollowOptions, leave, open_followed, say_that_it_waits
 from mcp_skills_server.commands.serve import serve
@@ -44,7 +44,7 @@ class AcpOptions(FollowOptions, ScriptOptions):
         type=click.FloatRange(min=0),
         metavar="SECONDS",
     )
-    log_level: str = log_level("warning")
+    log_level: Level = log_level("warning")
 
 
 @click.command(cls=_BeforeTheAgent, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})

@@ -44,7 +44,7 @@ class InstallOptions(Options):
     uninstall: bool = flag("Remove the entry and keep the rest.")
 
 
-@click.command()
+@click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
 @click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST")
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
 @takes(InstallOptions)
@@ -52,10 +52,9 @@ class InstallOptions(Options):
 def install(context: click.Context, options: InstallOptions, host: str, roots: tuple[str, ...]) -> None:
     """Have HOST start this server with the skills below each ROOT.
 
-    HOST is claude-desktop, claude-code, cursor, vscode, windsurf, gemini-cli, codex, opencode or antigravity. Its
-    configuration file keeps everything else that it holds, and a copy of it as it was stays beside it (.bak). Options
-    of serve go into the entry's "env" ("environment" of opencode), such as MCP_SKILLS_WATCH; a later install leaves
-    them alone.
+    HOST is one of those named at the end. Its configuration file keeps everything else that it holds, and a copy of it
+    as it was stays beside it (.bak). Options of serve go into the entry's "env" ("environment" of opencode), such as
+    MCP_SKILLS_WATCH; a later install leaves them alone.
 
     \b
     Examples:
@@ -128,8 +127,8 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: lis
     for word in words_of(entry):
         replaced = host.expands.search(word) if host.expands else None
         if replaced:
-            said = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
-            remark(f"{said}; use a path without it if the server is missing")
+            change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
+            remark(f"{change}; use a path without it if the server is missing")
 
 
 def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Path:
@@ -151,8 +150,8 @@ def _absolute(roots: Sequence[str]) -> list[str]:
 
     for root in roots:
         if not is_site(root) and not os.path.isdir(root) and not (is_archive(root) and os.path.isfile(root)):
-            said = "not a folder" if os.path.exists(root) else "no such folder"
-            raise UsageError(f"{printable(root)}: {said}; give the path of a folder that holds skills")
+            reason = "not a folder" if os.path.exists(root) else "no such folder"
+            raise UsageError(f"{printable(root)}: {reason}; give the path of a folder that holds skills")
     return [root if is_site(root) else os.path.abspath(root) for root in roots]
 
 

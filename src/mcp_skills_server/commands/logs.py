@@ -11,7 +11,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
@@ -22,7 +22,10 @@ _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 
 
-def log_level(default: str) -> str:
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def log_level(default: Level) -> Level:
     """The field of the option for what is logged on stderr."""
     return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
@@ -14,13 +15,13 @@ from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.scan import Root
     from mcp_skills_server.model import Problem, Skill
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
-"""What shows only when all roots are looked at together, as `serve` does."""
+"""Codes of problems that show only when all roots are read together, as `serve` does."""
+_EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
@@ -75,21 +76,23 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
-    passed = _tell_of_passed(registry)
+    passed = _report_passed(registry)
     if options.form == "json":
         found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill in skills:
-        told = _summary(skill)
-        about = " ".join(str(told["description"]).split())
-        state = str(told["problems"]) + _UNLISTED.get(skill.standing, "")
-        rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
+        summary = _summary(skill)
+        about = " ".join(str(summary["description"]).split())
+        state = str(summary["problems"]) + _UNLISTED.get(skill.standing, "")
+        rows.append(
+            (skill.path, str(summary["version"] or ""), str(summary["files"]), str(summary["bytes"]), state, about)
+        )
     if skills:
         say_table(rows)
-    elif not passed:
-        remark("no skill: no folder there has a SKILL.md")
+    else:
+        _report_empty(registry.roots, passed)
     for problem in snapshot.problems:
         say(str(problem), err=True)
 
@@ -125,7 +128,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         raise UsageError(f"{error}; {hint}") from None
     problems = _in_order({*skill.problems, *registry.lint(skill)})
     readable = skill.standing > Standing.UNUSABLE
-    told: dict[str, Any] = _summary(skill) | {
+    details: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
@@ -135,11 +138,11 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
     if options.form == "json":
-        say_json(told)
+        say_json(details)
         return
     for key in ("path", "name", "title", "version", "uri", "origin", "description"):
-        if told[key]:
-            say(f"{key + ':':13}{' '.join(str(told[key]).split())}")
+        if details[key]:
+            say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
     say("")
     say_table(
@@ -151,7 +154,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     for problem in problems:
         say(str(problem))
     say("")
-    say_lines(str(told["instructions"]))
+    say_lines(str(details["instructions"]))
 
 
 @click.command()
@@ -170,8 +173,8 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     """
     registry = make_registry(paths, options)
     registry.load()
-    passed = _tell_of_passed(registry)
-    # A root alone first: what another one hides is to be sound, too, and may be served without the other.
+    passed = _report_passed(registry)
+    # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [(root, registry.of_root(root)) for root in registry.roots]
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for _, snapshot in alone:
@@ -179,32 +182,37 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
     for skill in progress(skills, length=len(skills), label="Checking skills"):
         found.update(registry.lint(skill))
-    for root, snapshot in alone:
-        if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
-            remark(f"no skill at {root.shown}: no folder there has a SKILL.md")
+    _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
     count = len(skills)
     problems = _in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
     ok = not (problems if options.strict else errors)
     if options.form == "json":
-        told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
-        say_json(told | {"passed_over": passed})
+        result = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
+        say_json(result | {"passed_over": passed})
     else:
         for problem in problems:
             say(_annotation(problem) if options.form == "github" else str(problem))
-        told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
-        say(", ".join(told), err=options.form == "github")
+        counts = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
+        say(", ".join(counts), err=options.form == "github")
     return 0 if ok else 1
 
 
-def _tell_of_passed(registry: Registry) -> list[dict[str, Any]]:
-    """Say on stderr which skills were passed over with their dot folders, and return the same for a program."""
+def _report_passed(registry: Registry) -> list[dict[str, Any]]:
+    """Print on stderr which skills in dot folders were passed over, and return the same for a program."""
     from mcp_skills_server.catalog.passed import passed_over
 
     passed = passed_over(registry)
     for each in passed:
         remark(str(each))
     return [each.as_json() for each in passed]
+
+
+def _report_empty(roots: Iterable[Root], passed: list[dict[str, Any]]) -> None:
+    """Print on stderr which roots have no skill at all, not even in a dot folder."""
+    for root in roots:
+        if root.shown not in {each["root"] for each in passed}:
+            remark(f"no skill at {root.shown}: no folder there has a SKILL.md; {_EMPTY}")
 
 
 def _counted(count: int, what: str) -> str:
@@ -241,7 +249,8 @@ def _as_json(problem: Problem) -> dict[str, Any]:
         "skill": problem.skill,
         "severity": problem.severity,
         "code": problem.code,
-        "message": problem.text,
+        "message": problem.message,
+        "hint": problem.hint,
         "line": problem.line,
     }
 

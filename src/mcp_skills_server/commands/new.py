@@ -1,4 +1,4 @@
-"""`new`: the beginning of a skill. It keeps every rule, and `validate` names what its author has still to write.
+"""`new`: a skill to start from. It passes every rule, and `validate` names what its author still has to write.
 
 The bundle is made beside its place and then renamed, so that a server which watches the folder never sees half of it.
 """
@@ -59,12 +59,12 @@ def bundle(name: str, description: str) -> dict[str, str]:
     from mcp_skills_server.validation import rules
 
     title = name.replace("-", " ").capitalize()
-    said = {"name": name, "description": description}
+    values = {"name": name, "description": description}
     files: dict[str, str] = {}
     # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something else.
     for scalar in (_plain_if_harmless, _quoted):
         files = {
-            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in said.items()}),
+            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in values.items()}),
             DETAILS: REFERENCE.format(title=title),
         }
         document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
@@ -94,7 +94,7 @@ def _create(place: Path, files: dict[str, str]) -> None:
     from mcp_skills_server.hosts import disk
 
     shown = printable(str(place))
-    taken = UsageError(f"{shown} is there already, and stays; choose another name or --directory")
+    taken = UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
     if os.path.lexists(place):
         raise taken
     making = place.with_name(f".{place.name}.{secrets.token_hex(6)}")

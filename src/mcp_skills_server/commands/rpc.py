@@ -7,7 +7,7 @@ import shlex
 import click
 
 from mcp_skills_server.commands.fields import Grouped, takes
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
 
@@ -15,7 +15,7 @@ from mcp_skills_server.commands.running import FollowOptions, end_on_signals, le
 class RpcOptions(FollowOptions, RuntimeOptions):
     """All options of `rpc`."""
 
-    log_level: str = log_level("warning")
+    log_level: Level = log_level("warning")
 
 
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, open_roots, roots
 from mcp_skills_server.commands.running import (
     FollowOptions,
@@ -124,7 +124,7 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
     )
-    log_level: str = log_level("info")
+    log_level: Level = log_level("info")
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.

@@ -55,7 +55,7 @@ def type_of(parameter: click.Option) -> object:
     return kind if parameter.required or parameter.is_flag or parameter.default is not None else kind | None
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"new", "fetch"}))
+@pytest.mark.parametrize("name", COMMANDS)
 def test_each_field_has_the_type_of_its_option(name: str) -> None:
     command = commands()[name]
     assert command.callback is not None

@@ -1,4 +1,4 @@
-"""What the tests of this room share: the Skills Protocol in process, on a folder."""
+"""What the tests of this package share: the Skills Protocol in process, on a folder."""
 
 from __future__ import annotations
 

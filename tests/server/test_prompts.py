@@ -15,9 +15,10 @@ from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import Changes, Skill
-from mcp_skills_server.server import cursors, prompts
+from mcp_skills_server.server import prompts
 from mcp_skills_server.server.handlers import Caller, Settings
 from wire import FIXTURES, SCHEMAS
 

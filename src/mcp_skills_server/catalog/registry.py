@@ -21,20 +21,16 @@ from mcp_skills_server.catalog.path_index import PathIndex, join, merge, outermo
 from mcp_skills_server.catalog.scan import Limits, Root, Scan, digest_of, scan
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError, UsageError
-from mcp_skills_server.format import file_names, frontmatter, media
-from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.format.ignored import some_of
+from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.links import linked_files, references
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, SkillFile, Snapshot, Standing
-from mcp_skills_server.validation import advice, rules
+from mcp_skills_server.validation import rules
 
 logger = logging.getLogger(__name__)
 
 _BODIES_KEPT: Final = 256
 _BODIES_SIZE: Final = 8 << 20
 _NAMES_LOOKED_AT: Final = 100_000
-_VERSION_CONTROL: Final = (".git", ".hg", ".svn", ".jj")
-_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,21 +420,10 @@ class Registry:
         """
         snapshot = snapshot or self.snapshot
         found = snapshot.all_problems
-        for path in snapshot.paths(Standing.VALID):
-            skill = snapshot.skills[path]
-            sharing = snapshot.named(skill.name, Standing.VALID)
-            if len(sharing) > 1:
-                said = f"the name {skill.name} is also that of {_others(path, sharing)}"
-                found.append(problem("name-shared", said).at(self.roots[skill.root].show(skill.directory), path))
-        for path in snapshot.paths(Standing.VALID):
-            skill = snapshot.skills[path]
-            for missing in resolve(skill, snapshot, Served(), Standing.VALID).missing:
-                if missing.startswith("resource skill://"):
-                    place = join(skill.directory, SKILL_MD)
-                    told = problem(
-                        "dependency-unresolved", f"the {missing} that it depends on is no file of a served skill"
-                    )
-                    found.append(told.at(self.roots[skill.root].show(place), path))
+        for each in rules.check_catalog(snapshot):
+            skill = snapshot.skills[each.skill]
+            place = join(skill.directory, each.path) if each.path else skill.directory
+            found.append(each.at(self.roots[skill.root].show(place), skill.path))
         return sorted(found, key=lambda each: (each.path, each.line or 0, each.code))
 
     def lint(self, skill: Skill) -> list[Problem]:
@@ -446,61 +431,28 @@ class Registry:
 
         A file that cannot be read becomes a Problem.
         """
-        from mcp_skills_server.format import manifest  # and with it TOML, which no start needs
+        from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
 
         root = self.roots[skill.root]
-        found: list[Problem] = []
-        unreadable = {each.path for each in skill.problems if each.code == "unreadable"}
-
-        def place(file_path: str, problems: Iterable[Problem]) -> None:
-            location = join(skill.directory, file_path)
-            found.extend(each.at(root.show(location), skill.path) for each in problems)
-
+        above = skill.directory + "/" if skill.directory else ""
         nested = tuple(
-            directory[len(skill.directory) + 1 if skill.directory else 0 :] + "/"
+            f"{directory.removeprefix(above)}/"
             for directory in self._skills[skill.root].below(skill.directory)
             if directory != skill.directory
         )
-        unseen = tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT)
-        if not skill.directory:  # a checkout that is itself a skill has them, and they are its owner's
-            unseen = [path for path in unseen if not path.startswith(_VERSION_CONTROL)]
-        if unseen:
-            said = f"no part of the skill for their names, and not served: {some_of(unseen)}"
-            place("", [problem("ignored-file", said)])
-        for file_path, said in file_names.unportable(skill.files):
-            if not file_path.startswith(nested):
-                place(file_path, [said])
-        for file_path, file in skill.files.items():
-            if file_path.startswith(nested) or file.size > self.limits.bytes:
+        own = {path: file for path, file in skill.files.items() if not path.startswith(nested)}
+        found = lint.lint_names(skill, own, tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT))
+        known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
+        for path, file in own.items():
+            if file.size > self.limits.bytes:
                 continue
             try:
-                raw = self.read(file)
+                found += lint.lint_file(skill, path, self.read(file))
             except StaleFileError as stale:
-                if root.show(join(skill.directory, file_path)) not in unreadable:  # the scan may have said so
-                    place(
-                        file_path, [problem("unreadable", f"the file cannot be read ({stale.reason or 'it changed'})")]
-                    )
-                continue
-            if file_path == SKILL_MD and skill.standing > Standing.UNUSABLE:
-                document = frontmatter.parse(raw)
-                place(SKILL_MD, rules.check_deeply(document, skill.files))
-                place(SKILL_MD, advice.look_for_comments(document.body, document.body_line))
-                place(SKILL_MD, advice.permissions(skill.frontmatter, document.lines.get("allowed-tools")))
-            if file_path == manifest.SKILL_TOML and skill.standing > Standing.UNUSABLE:
-                place(file_path, manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems)
-            text = media.as_text(raw, media.media_type(file_path))
-            if text is not None:
-                place(file_path, advice.look_over(text))
-                if file_path != SKILL_MD and media.media_type(file_path) == media.MARKDOWN:
-                    place(file_path, advice.look_for_comments(text))
-        return found
-
-
-def _others(path: str, sharing: Sequence[str]) -> str:
-    """The paths beside this one, a few by name: the name of ten thousand skills must not make each line so long."""
-    named = [each for each in sharing[: _NAMED + 1] if each != path][:_NAMED]
-    left = len(sharing) - 1 - len(named)
-    return ", ".join(named) + (f" and {left:,} more" if left else "")
+                if root.show(join(skill.directory, path)) not in known:
+                    reason = f"the file cannot be read ({stale.reason or 'it changed'})"
+                    found.append(problem("unreadable", reason).at(path, ""))
+        return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
 
 
 def _open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:

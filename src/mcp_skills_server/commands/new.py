@@ -16,21 +16,26 @@ from typing import Final
 
 import click
 
+from mcp_skills_server.commands.fields import Options, option, takes
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.validation.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
+from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
+class NewOptions(Options):
+    """All options of `new`."""
+
+    directory: str = option(".", "The folder of the skill.", type=click.Path(), show_default=True, metavar="DIR")
+    description: str = option(DESCRIPTION, "What the skill does and when to use it.")
+
+
 @click.command()
 @click.argument("name")
-@click.option(
-    "--directory", type=click.Path(), default=".", show_default=True, metavar="DIR", help="The folder of the skill."
-)
-@click.option("--description", default=DESCRIPTION, help="What the skill does and when to use it.")
-def new(name: str, directory: str, description: str) -> None:
+@takes(NewOptions)
+def new(options: NewOptions, name: str) -> None:
     """Begin a skill: DIR/NAME with a SKILL.md to fill in and a file that it refers to.
 
     NAME has 1 to 64 of a-z, 0-9 and single hyphens.
@@ -40,8 +45,8 @@ def new(name: str, directory: str, description: str) -> None:
       mcp-skills-server new refunds
       mcp-skills-server new refunds --directory ~/skills --description "Handles refunds. Use when money goes back."
     """
-    files = bundle(name, description)
-    place = Path(directory, name)
+    files = bundle(name, options.description)
+    place = Path(options.directory, name)
     _create(place, files)
     shown = printable(str(place))
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
@@ -91,7 +96,7 @@ def _quoted(text: str) -> str:
 
 
 def _create(place: Path, files: dict[str, str]) -> None:
-    from mcp_skills_server.hosts import disk
+    from mcp_skills_server.durable import sync_path
 
     shown = printable(str(place))
     taken = UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
@@ -104,11 +109,11 @@ def _create(place: Path, files: dict[str, str]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8", newline="")
         for each in (*making.rglob("*"), making):
-            disk.settle(each)  # so that no power cut leaves the skill with empty files
+            sync_path(each)  # so that no power cut leaves the skill with empty files
         if os.path.lexists(place):
             raise taken
         making.rename(place)
-        disk.settle(place.parent)
+        sync_path(place.parent)
     except OSError as error:
         raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
     finally:

@@ -100,9 +100,9 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
 def _cache(given: str | None) -> Path:
     """Where it is kept which files need not be read again."""
-    from mcp_skills_server.sources.supply import default_cache
+    from mcp_skills_server.directories import cache_directory
 
-    return Path(given or default_cache(), "publish")
+    return Path(given or cache_directory(), "publish")
 
 
 def _count(files: Sequence[object]) -> str:

@@ -55,11 +55,11 @@ def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registr
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
-    registry, supply = open_roots(given, options)
+    registry, mirrors = open_roots(given, options)
 
     def start() -> None:
-        if supply is not None:
-            supply.start()
+        if mirrors is not None:
+            mirrors.start()
         watcher = make_watcher(registry, options)
         if watcher is None:
             registry.load()

@@ -74,9 +74,9 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
-    """An answer that says why there is no result (SP-20)."""
-    told: dict[str, Any] = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": id_, "error": told if data is None else {**told, "data": data}}
+    """An answer that says why there is no result."""
+    fields: dict[str, Any] = {"code": code, "message": message}
+    return {"jsonrpc": "2.0", "id": id_, "error": fields if data is None else {**fields, "data": data}}
 
 
 def dump(value: object) -> bytes:

@@ -30,11 +30,11 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
 
     0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
     """
-    said = directives(headers)
-    if "no-store" in said or "no-cache" in said:
+    found = directives(headers)
+    if "no-store" in found or "no-cache" in found:
         return 0.0
-    if "max-age" in said:
-        life: float | None = _seconds(said["max-age"])
+    if "max-age" in found:
+        life: float | None = _seconds(found["max-age"])
     elif "expires" in headers:
         expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
         life = 0.0 if expires is None else expires - (now if date is None else date)

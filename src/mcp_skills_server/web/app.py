@@ -50,7 +50,7 @@ from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.supply import SiteState
+    from mcp_skills_server.sources.follower import SourceState
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class HttpSettings:
     publish_only: bool = False
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
-    sites: Callable[[], Sequence[SiteState]] = list
+    sites: Callable[[], Sequence[SourceState]] = list
 
     @property
     def entrance(self) -> str:

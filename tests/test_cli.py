@@ -161,7 +161,7 @@ def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
         (problem,) = told["problems"]
         assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line"}
         assert (problem["severity"], problem["code"], problem["line"]) == ("error", "description-missing", 3)
-        assert problem["message"] == "the description is missing or empty" and problem["hint"].startswith("add 'desc")
+        assert problem["message"] == "the description is empty" and problem["hint"].startswith("add 'desc")
         assert os.path.samefile(problem["path"], skill / "SKILL.md")
 
 

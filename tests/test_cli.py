@@ -149,7 +149,7 @@ def test_the_fixtures_are_clean_even_strictly() -> None:
     assert done.stdout.endswith("skills, 0 errors, 0 warnings\n")
 
 
-def test_validate_names_path_line_code_and_mend(tmp_path: Path) -> None:
+def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "bad", description="", body="# T\n")
     done = run("validate", skill)
     assert done.returncode == 1
@@ -159,8 +159,9 @@ def test_validate_names_path_line_code_and_mend(tmp_path: Path) -> None:
         told = json.loads(run("validate", given, "--format", "json").stdout)
         assert (told["ok"], told["skills"]) == (False, 1)
         (problem,) = told["problems"]
-        assert problem.keys() == {"path", "skill", "severity", "code", "message", "line"}
+        assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line"}
         assert (problem["severity"], problem["code"], problem["line"]) == ("error", "description-missing", 3)
+        assert problem["message"] == "the description is empty" and problem["hint"].startswith("add 'desc")
         assert os.path.samefile(problem["path"], skill / "SKILL.md")
 
 

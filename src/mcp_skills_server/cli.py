@@ -1,6 +1,6 @@
 """The command line. Nothing heavy is imported before a command needs it: a host starts us for every conversation.
 
-stdout carries what was asked for, and under `serve` the protocol alone; every other word goes to stderr. Exit codes:
+stdout carries what was asked for, and under `serve` the protocol alone; everything else goes to stderr. Exit codes:
 0 fine, 1 the input has errors, 2 wrong usage, 130 ended by Ctrl-C.
 """
 
@@ -17,13 +17,20 @@ import mcp_skills_server
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
-_COMMANDS: Final = {
-    **{name: (name, name) for name in ("serve", "rpc", "acp", "approve", "fetch", "publish", "install", "new")},
+COMMANDS: Final = {
+    "acp": ("acp", "acp"),
+    "approve": ("approve", "approve"),
+    "fetch": ("fetch", "fetch"),
+    "install": ("install", "install"),
     "list": ("look", "list_"),
+    "new": ("new", "new"),
+    "publish": ("publish", "publish"),
+    "rpc": ("rpc", "rpc"),
+    "serve": ("serve", "serve"),
     "show": ("look", "show"),
     "validate": ("look", "validate"),
 }
-"""(module, function) of each command."""
+"""(module in `commands`, function) of each command. A new command is its file and one row here."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -76,18 +83,18 @@ def _fail(message: str) -> None:
     sys.exit(2)
 
 
-class _Late(click.Group):
-    """Commands that are imported when they are asked for."""
+class _LazyGroup(click.Group):
+    """Commands that are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - as click calls it
         """Their names, for the help."""
-        return sorted(_COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of this name, if there is one."""
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module, name = _COMMANDS[cmd_name]
+        module, name = COMMANDS[cmd_name]
         return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -97,7 +104,7 @@ class _Late(click.Group):
             formatter.write_dl([(name, each.get_short_help_str(limit=400)) for name, each in commands if each])
 
 
-@click.group(cls=_Late, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(mcp_skills_server.__version__, "-V", "--version", prog_name=_PROGRAM)
 def cli() -> None:
     """Serve folders of Agent Skills (directories with a SKILL.md) to every MCP host.

@@ -1,44 +1,42 @@
-"""What is told of problems, with plain values; the commands as a person runs them are in `test_cli.py`."""
+"""`list` and `validate`: what they print where there is nothing to list, and of links."""
 
 from __future__ import annotations
 
-from itertools import permutations
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from mcp_skills_server.commands import look
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Problem
-from wire import ROOT
+from mcp_skills_server.cli import cli
+from wire import write_skill
 
 
-def found(path: str, line: int | None, code: str, message: str = "it is wrong") -> Problem:
-    return Problem(code, "warning", message, "change it", line, path)
-
-
-def test_problems_come_by_place_and_alike_each_time() -> None:
-    ordered = [
-        found("a", None, "z"),
-        found("a", 1, "b"),
-        found("a", 1, "c", "first"),
-        found("a", 1, "c", "second"),
-        found("a", 2, "a"),
-        found("b", None, "a"),
+@pytest.mark.parametrize("command", ["list", "validate"])
+def test_no_skill_anywhere_names_each_folder(tmp_path: Path, command: str) -> None:
+    roots = [tmp_path / name for name in ("one", "two")]
+    for root in roots:
+        root.mkdir()
+    done = CliRunner().invoke(cli, [command, *map(str, roots)])
+    assert done.stderr.splitlines() == [
+        f"mcp-skills-server: no skill at {root}: no folder there has a SKILL.md; give the folder that holds your "
+        "skills, or begin one with 'new'"
+        for root in roots
     ]
-    for each in permutations(ordered):
-        assert look._in_order(each) == ordered
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("target", "hint"),
     [
-        (["fixtures/skills"], "show takes one or more roots and then the name of a skill"),
-        (["fixtures/skills", "gone"], "'list' shows what there is"),
-        (["fixtures/skills", "csv-profiling"], None),
+        (".", "remove the link, since the folder it leads to is part of this root"),
+        ("thing", "remove the link, since the folder it leads to is part of this root"),
+        ("../root-of-others", "serve the folder it leads to as a root of its own"),
+        ("..", "serve the folder it leads to as a root of its own"),
     ],
 )
-def test_show_wants_a_root_and_a_name(arguments: list[str], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    error = CliRunner().invoke(look.show, arguments).exception
-    assert error is None if said is None else isinstance(error, UsageError) and said in str(error)
+def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, hint: str) -> None:
+    root = tmp_path / "root"
+    write_skill(root / "thing")
+    (tmp_path / "root-of-others").mkdir()
+    (root / "link").symlink_to(target)
+    line = next(each for each in CliRunner().invoke(cli, ["list", str(root)]).stderr.splitlines() if "/link" in each)
+    assert line.endswith(f"; {hint} [link-outside]")

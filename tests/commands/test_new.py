@@ -127,9 +127,9 @@ def test_what_yaml_would_read_otherwise_is_in_quotes_and_nothing_else(
 def test_what_is_there_stays(tmp_path: Path) -> None:
     for place, make_it in (("folder", Path.mkdir), ("file", Path.touch)):
         make_it(tmp_path / place)
-        assert "is there already" in refused(place, "--directory", tmp_path)
+        assert "exists already" in refused(place, "--directory", tmp_path)
     (tmp_path / "link").symlink_to("nowhere")
-    assert "is there already" in refused("link", "--directory", tmp_path)
+    assert "exists already" in refused("link", "--directory", tmp_path)
     assert not list((tmp_path / "folder").iterdir()) and not (tmp_path / "file").read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["file", "folder", "link"]
 

@@ -172,7 +172,7 @@ def test_what_clients_cause_is_said_once_a_minute() -> None:
         for number in range(1000):
             record = logging.makeLogRecord({"name": name, "pathname": "p", "lineno": line, "msg": str(number), **more})
             if seldom.filter(record):
-                out.append(getattr(record, "unsaid", -1))
+                out.append(getattr(record, "left_out", -1))
         return out
 
     assert said("uvicorn.error", 1) == [0] == said("mcp.server", 2) == said("mcp_skills_server.web", 3, **REPEATS)

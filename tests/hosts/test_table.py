@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from mcp_skills_server.cli import cli
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.hosts.table import HOSTS, Platform, location
+from mcp_skills_server.hosts import edit, jsontext
+from mcp_skills_server.hosts.table import HOSTS, Host, Place, Platform, location
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,21 @@ def test_claude_desktop_as_a_packaged_application(tmp_path: Path) -> None:
     (second / inside).parent.mkdir(parents=True)
     (second / inside).touch()
     assert location(row, platform) == second / inside
+
+
+def test_a_new_host_is_one_row(tmp_path: Path) -> None:
+    row = Host("Other", "jsonc", "servers", (Place("home", (".other", "mcp.json")),))
+    assert location(row, Platform.of("linux", tmp_path, tmp_path, {})) == tmp_path / ".other" / "mcp.json"
+    command = ["/bin/mcp-skills-server"]
+    raw = edit.install(
+        b'{\n  "theme": "dark", // mine\n}\n', row, "skills", edit.entry_for(row, command, ["/s"]), command
+    )
+    assert b'"theme": "dark", // mine\n' in raw
+    entry = {"command": "/bin/mcp-skills-server", "args": ["serve", "/s"]}
+    assert jsontext.read(raw.decode(), "jsonc")["servers"] == {"skills": entry}
+    assert edit.uninstall(raw, row, "skills", command) is not None
+
+
+def test_every_row_is_offered_by_install() -> None:
+    text = CliRunner().invoke(cli, ["install", "--help"]).output
+    assert " ".join(text.split()).endswith(f"Hosts: {', '.join(HOSTS)}.")

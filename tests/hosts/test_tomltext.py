@@ -84,3 +84,30 @@ def test_a_value_of_two_hundred_lines_that_may_be_its_end_is_the_longest(before:
 def test_a_value_that_changes_keeps_the_comment_behind_it(old: str, new: str) -> None:
     head = "[mcp_servers.skills]\n"
     assert tomltext.put(head + old, "mcp_servers", "skills", {"command": "y"}) == head + new
+
+
+APART = """\
+[mcp_servers.other]
+command = "x"
+[[profiles]]
+name = "a"
+
+# about the first one's variables
+[mcp_servers.other.env]
+A = "1"
+[mcp_servers.skills]
+command = "old" # ours
+
+# about the last one
+[mcp_servers.third]
+command = "z"
+"""
+
+
+def test_tables_that_stand_apart_stay_in_their_order() -> None:
+    """A library that builds a tree of the document writes them back together."""
+    changed = tomltext.put(APART, "mcp_servers", "skills", {"command": "new"})
+    assert changed == APART.replace('"old"', '"new"')
+    assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
+        '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
+    )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.grouping import Grouped
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
-from mcp_skills_server.commands.options import RootType, limits, scripts, sites
-from mcp_skills_server.commands.running import leave, open_followed, say_that_it_waits, watching
+from mcp_skills_server.commands.fields import Grouped, option, switch, takes
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.options import RootType, ScriptOptions
+from mcp_skills_server.commands.running import FollowOptions, leave, open_followed, say_that_it_waits
 from mcp_skills_server.commands.serve import serve
 
 _AGENT: Final = "mcp_skills_server.agent"
@@ -32,32 +32,31 @@ class _BeforeTheAgent(Grouped):
         return [*super().collect_usage_pieces(ctx), "-- AGENT [ARGUMENT]..."]
 
 
+class AcpOptions(FollowOptions, ScriptOptions):
+    """All options of `acp`. Those of `serve` are passed on to the server that the agent starts."""
+
+    server: bool = switch(
+        True, "Give each session one more MCP server, this one, so that the agent can load the skills."
+    )
+    grace: float = option(
+        2,
+        "How long an agent may be silent, once the editor has gone, before it is ended.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+    )
+    log_level: Level = log_level("warning")
+
+
 @click.command(cls=_BeforeTheAgent, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @click.argument("roots", nargs=-1, metavar="[ROOT]...", type=RootType(), envvar="MCP_SKILLS_ROOTS")
-@sites
-@click.option(
-    "--server/--no-server",
-    default=True,
-    help="Give each session an MCP server more, this one, so that the agent can load the skills.",
-)
-@click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=2,
-    metavar="SECONDS",
-    help="How long an agent may be silent, once the editor has gone, before it is ended.",
-)
-@scripts
-@watching
-@log_level("warning")
-@limits
+@takes(AcpOptions)
 @click.pass_context
-def acp(context: click.Context, roots: tuple[str, ...], **options: Any) -> None:
+def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> None:
     """Stand between an editor and an agent that speaks ACP on stdio, and add the skills below each ROOT.
 
-    The editor starts this in place of the agent. It is told of the skills in each session and whenever they change,
-    and the agent gets an MCP server more, which serves them. All other bytes pass as they are. The exit code is the
-    agent's. Options for scripts and limits are handed on to that server.
+    The editor starts this in place of the agent. It gets the list of skills in each session and whenever they change,
+    and the agent gets one more MCP server, which serves them. All other bytes pass as they are. The exit code is the
+    agent's. Options for scripts and limits are passed on to that server.
 
     \b
     Examples:
@@ -67,15 +66,15 @@ def acp(context: click.Context, roots: tuple[str, ...], **options: Any) -> None:
     agent: list[str] = context.meta[_AGENT]
     if not agent:
         raise click.UsageError("Which agent? Write its command behind --, as in: acp ~/skills -- my-agent.", context)
-    log_to_stderr(options["log_level"])
+    log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import Supply, run
 
     supply = None
     if roots:
-        words = _words(context, roots) if options["server"] else []
+        words = _words(context, roots) if options.server else []
         supply = Supply(words, lambda: open_followed(roots, options))
     say_that_it_waits("an editor that speaks ACP")
-    leave(run(agent, supply, grace=options["grace"]))
+    leave(run(agent, supply, grace=options.grace))
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
@@ -91,16 +90,16 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
 
 def _given(context: click.Context) -> Iterator[str]:
     """The options that were given and that `serve` has, too, as words."""
-    known = {parameter.name: parameter for parameter in serve.params}
-    for option in context.command.params:
-        name = option.name or ""
+    known = {each.name: each for each in serve.params}
+    for parameter in context.command.params:
+        name = parameter.name or ""
         given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
-        if not isinstance(option, click.Option) or name not in known or not given:
+        if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]
-        for each in value if option.multiple else [value]:
-            if option.is_flag:
-                yield (option.opts if each else option.secondary_opts)[0]
+        for each in value if parameter.multiple else [value]:
+            if parameter.is_flag:
+                yield (parameter.opts if each else parameter.secondary_opts)[0]
             else:
-                path = isinstance(option.type, click.Path)
-                yield from (option.opts[0], os.path.abspath(each) if path else str(each))
+                path = isinstance(parameter.type, click.Path)
+                yield from (parameter.opts[0], os.path.abspath(each) if path else str(each))

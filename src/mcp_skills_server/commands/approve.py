@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
-from mcp_skills_server.commands.options import approvals_file, limits, make_registry, sites
+from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.options import ApprovalOptions, RootOptions, make_registry
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 
+class ApproveOptions(ApprovalOptions, RootOptions):
+    """All options of `approve`."""
+
+    digest: str | None = option(
+        None, "Approve only what has this digest, as the server's message has it.", metavar="DIGEST"
+    )
+    revoke: bool = flag("Take the approval back.")
+
+
 @click.command()
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... SKILL")
-@click.option("--digest", metavar="DIGEST", help="Approve only what has this digest, as the server's message has it.")
-@click.option("--revoke", is_flag=True, help="Take the approval back.")
-@approvals_file
-@sites
-@limits
-def approve(
-    arguments: tuple[str, ...], digest: str | None, revoke: bool, approvals: str | None, **options: Any
-) -> None:
+@takes(ApproveOptions)
+def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     """Let scripts of one skill of a site or an archive run, as long as no file of it changes.
 
     SKILL is the skill's name or its path. The server runs them if it was started with --allow-scripts and
@@ -54,18 +57,18 @@ def approve(
     except StaleFileError as error:
         raise UsageError(f"{error.path}: cannot be read ({error.reason or 'it changed'}); try again") from None
     if skill.origin is None:
-        raise UsageError(f"{skill.path} is in a folder of your own; its scripts need no approval")
+        raise UsageError(f"{skill.path} is in one of your own folders; its scripts need no approval")
     origin = canonical(skill.origin)
     if not origin:
-        raise UsageError(f"{skill.path}: the record of where it comes from cannot be read; fetch it again")
-    if digest is not None and digest != found:
-        raise UsageError(f"{skill.path} has the digest {found} and not the one that was given; read it anew")
-    file = Path(approvals) if approvals is not None else default_file()
+        raise UsageError(f"{skill.path}: its record of origin cannot be read; fetch it again")
+    if options.digest is not None and options.digest != found:
+        raise UsageError(f"{skill.path} has the digest {found} and not the one given; read the skill again")
+    file = Path(options.approvals) if options.approvals is not None else default_file()
 
     def others(known: tuple[Approval, ...]) -> list[Approval]:
         return [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
 
-    if revoke:
+    if options.revoke:
         change(file, lambda known: [each for each in others(known) if (each.origin, each.digest) != (origin, found)])
         say(f"{skill.path} from {origin}: not approved any more")
         return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mcp_skills_server.commands.fields import Options, flag, many, option, takes
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.report import Report
     from mcp_skills_server.sources.settings import FetchSettings
 
+_COUNT = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
@@ -25,77 +27,49 @@ _FRAMING = frozenset(
 """Headers that change what an answer is or how it is framed."""
 
 
+class FetchOptions(Options):
+    """All options of `fetch`."""
+
+    output: str | None = option(
+        None, "The folder of fetched skills; made if missing.", type=click.Path(file_okay=False), metavar="DIR"
+    )
+    skills: tuple[str, ...] = many("This skill and no other. May be repeated.", "--skill", metavar="NAME")
+    only_list: bool = flag("Show what the site offers, and fetch nothing.", "--list")
+    update: bool = flag("Ask again although the index is fresh; without URL, all that DIR was fetched from.")
+    prune: bool = flag("Remove fetched skills that the site no longer has.")
+    force: bool = flag("Replace fetched skills that were edited.")
+    origins: tuple[str, ...] = many(
+        "Another origin that skills and redirects may lead to, such as https://cdn.example.com. May be repeated.",
+        "--fetch-origin",
+        metavar="ORIGIN",
+    )
+    allow_private: bool = flag("Private and loopback addresses, too.")
+    allow_http: bool = flag("Plain http, too.")
+    token_env: str | None = option(None, "Variable with a bearer token for the site, sent to it alone.", metavar="NAME")
+    headers: tuple[str, ...] = many("A header for the site alone. May be repeated.", "--header", metavar="NAME:VALUE")
+    timeout: float = option(600, "All of it.", type=_SECONDS, show_default=True, metavar="SECONDS")
+    download_timeout: float = option(60, "One download.", type=_SECONDS, show_default=True, metavar="SECONDS")
+    read_timeout: float = option(
+        10, "A connection, and each wait for bytes.", type=_SECONDS, show_default=True, metavar="SECONDS"
+    )
+    max_bytes: int = option(50 << 20, "One skill, unpacked.", type=_COUNT, show_default=True, metavar="BYTES")
+    max_total_bytes: int = option(1 << 30, "All downloads together.", type=_COUNT, show_default=True, metavar="BYTES")
+    max_unpacked_bytes: int = option(
+        2 << 30, "All skills of the site together, unpacked.", type=_COUNT, show_default=True, metavar="BYTES"
+    )
+    max_skills: int = option(20_000, "Entries of the index.", type=_COUNT, show_default=True)
+    connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64), show_default=True)
+
+
 @click.command()
 @click.argument("url", required=False)
-@click.option(
-    "--output", type=click.Path(file_okay=False), metavar="DIR", help="The folder of fetched skills; made if missing."
-)
-@click.option("--skill", "skills", multiple=True, metavar="NAME", help="This skill and no other. May be repeated.")
-@click.option("--list", "only_list", is_flag=True, help="Show what the site offers, and fetch nothing.")
-@click.option(
-    "--update", is_flag=True, help="Ask anew although the index is fresh; without URL, all that DIR was fetched from."
-)
-@click.option("--prune", is_flag=True, help="Remove fetched skills that the site no longer has.")
-@click.option("--force", is_flag=True, help="Replace fetched skills that were edited.")
-@click.option(
-    "--fetch-origin",
-    "origins",
-    multiple=True,
-    metavar="ORIGIN",
-    help="Another origin that skills and redirects may lead to, such as https://cdn.example.com. May be repeated.",
-)
-@click.option("--allow-private", is_flag=True, help="Private and loopback addresses, too.")
-@click.option("--allow-http", is_flag=True, help="Plain http, too.")
-@click.option("--token-env", metavar="NAME", help="Variable with a bearer token for the site, sent to it alone.")
-@click.option(
-    "--header", "headers", multiple=True, metavar="NAME:VALUE", help="A header for the site alone. May be repeated."
-)
-@click.option("--timeout", type=_SECONDS, default=600, show_default=True, metavar="SECONDS", help="All of it.")
-@click.option(
-    "--download-timeout", type=_SECONDS, default=60, show_default=True, metavar="SECONDS", help="One download."
-)
-@click.option(
-    "--read-timeout",
-    type=_SECONDS,
-    default=10,
-    show_default=True,
-    metavar="SECONDS",
-    help="A connection, and each wait for bytes.",
-)
-@click.option(
-    "--max-bytes",
-    type=click.IntRange(min=1),
-    default=50 << 20,
-    show_default=True,
-    metavar="BYTES",
-    help="One skill, unpacked.",
-)
-@click.option(
-    "--max-total-bytes",
-    type=click.IntRange(min=1),
-    default=1 << 30,
-    show_default=True,
-    metavar="BYTES",
-    help="All downloads together.",
-)
-@click.option(
-    "--max-unpacked-bytes",
-    type=click.IntRange(min=1),
-    default=2 << 30,
-    show_default=True,
-    metavar="BYTES",
-    help="All skills of the site together, unpacked.",
-)
-@click.option(
-    "--max-skills", type=click.IntRange(min=1), default=20_000, show_default=True, help="Entries of the index."
-)
-@click.option("--connections", type=click.IntRange(1, 64), default=6, show_default=True, help="Downloads at once.")
-def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **options: Any) -> int:
+@takes(FetchOptions)
+def fetch(options: FetchOptions, url: str | None) -> int:
     """Fetch the skills that a site publishes at /.well-known/agent-skills into a folder.
 
-    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is proved
+    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is checked
     against it before it appears in DIR, whole; what is current is not downloaded again. Exit code 1 when a skill could
-    not be fetched or proved; the others are there.
+    not be fetched or checked; the others are there.
 
     \b
     Examples:
@@ -104,14 +78,15 @@ def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **
       mcp-skills-server fetch https://example.com --output ~/skills --skill refunds
       mcp-skills-server fetch --output ~/skills --update
     """
-    if only_list and url is None:
+    output = options.output
+    if options.only_list and url is None:
         raise UsageError("fetch --list needs the URL of a site, as in 'fetch https://example.com --list'")
-    if output is None and not only_list:
+    if output is None and not options.only_list:
         raise UsageError("fetch needs --output DIR, the folder for the skills")
-    if url is None and not update:
+    if url is None and not options.update:
         raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
-    settings = _settings(update, options)
-    if url is not None and only_list:
+    settings = _settings(options)
+    if url is not None and options.only_list:
         return _exit_code(_list, url, settings)
     folder = str(output)
     if url is not None:
@@ -119,25 +94,23 @@ def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **
     return max(_exit_code(_fetch, given, folder, each) for given, each in _known(folder, settings))
 
 
-def _settings(update: bool, options: dict[str, Any]) -> FetchSettings:
+def _settings(options: FetchOptions) -> FetchSettings:
     from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy
 
     return FetchSettings(
-        wanted=frozenset(options["skills"]) or None,
-        revalidate=update,
-        force=options["force"],
-        prune=options["prune"],
+        wanted=frozenset(options.skills) or None,
+        revalidate=options.update,
+        force=options.force,
+        prune=options.prune,
         trust=OriginPolicy(
-            frozenset(_origin(each) for each in options["origins"]),
-            options["allow_private"],
-            options["allow_http"],
-            tuple(_headers(options["headers"], options["token_env"])),
+            frozenset(_origin(each) for each in options.origins),
+            options.allow_private,
+            options.allow_http,
+            tuple(_headers(options.headers, options.token_env)),
         ),
-        bounds=Bounds(options["read_timeout"], options["download_timeout"], total_bytes=options["max_total_bytes"]),
-        limits=FetchLimits(
-            options["max_skills"], options["max_bytes"], options["timeout"], options["max_unpacked_bytes"]
-        ),
-        connections=options["connections"],
+        bounds=Bounds(options.read_timeout, options.download_timeout, total_bytes=options.max_total_bytes),
+        limits=FetchLimits(options.max_skills, options.max_bytes, options.timeout, options.max_unpacked_bytes),
+        connections=options.connections,
     )
 
 

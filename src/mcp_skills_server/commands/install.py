@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from mcp_skills_server.commands.fields import Options, flag, option, takes
 from mcp_skills_server.commands.printing import remark, say_lines
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.hosts.table import HOSTS, Host, Platform, location
@@ -21,34 +22,39 @@ _PROGRAM: Final = "mcp-skills-server"
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-@click.command()
+class InstallOptions(Options):
+    """All options of `install`."""
+
+    name: str = option("skills", "What the host calls the server.", show_default=True)
+    project: bool = flag("Write the host's file of this project, not the user's.")
+    config: str | None = option(
+        None, "Write this file, wherever the host keeps its own.", type=click.Path(), metavar="FILE"
+    )
+    command: str | None = option(
+        None,
+        "What the host starts; a bare name is left to the host's PATH.  [default: this program]",
+        type=click.Path(),
+        metavar="PATH",
+    )
+    trust: bool = flag(
+        "Gemini CLI: have it call every tool of this server without asking, as its use without a person needs."
+    )
+    show: bool = flag("Print the entry and write nothing.", "--print")
+    dry_run: bool = flag("Print what would change and write nothing.")
+    uninstall: bool = flag("Remove the entry and keep the rest.")
+
+
+@click.command(epilog=f"Hosts: {', '.join(HOSTS)}.")
 @click.argument("host", type=click.Choice(tuple(HOSTS)), metavar="HOST")
 @click.argument("roots", nargs=-1, metavar="ROOT...", type=click.Path())
-@click.option("--name", default="skills", show_default=True, help="What the host calls the server.")
-@click.option("--project", is_flag=True, help="Write the host's file of this project, not the user's.")
-@click.option("--config", type=click.Path(), metavar="FILE", help="Write this file, wherever the host keeps its own.")
-@click.option(
-    "--command",
-    type=click.Path(),
-    metavar="PATH",
-    help="What the host starts; a bare name is left to the host's PATH.  [default: this program]",
-)
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="Gemini CLI: have it call every tool of this server without asking, as its use without a person needs.",
-)
-@click.option("--print", "show", is_flag=True, help="Print the entry and write nothing.")
-@click.option("--dry-run", is_flag=True, help="Print what would change and write nothing.")
-@click.option("--uninstall", is_flag=True, help="Remove the entry and keep the rest.")
+@takes(InstallOptions)
 @click.pass_context
-def install(context: click.Context, host: str, roots: tuple[str, ...], **options: Any) -> None:
+def install(context: click.Context, options: InstallOptions, host: str, roots: tuple[str, ...]) -> None:
     """Have HOST start this server with the skills below each ROOT.
 
-    HOST is claude-desktop, claude-code, cursor, vscode, windsurf, gemini-cli, codex, opencode or antigravity. Its
-    configuration file keeps everything else that it holds, and a copy of it as it was stays beside it (.bak). Options
-    of serve go into the entry's "env" ("environment" of opencode), such as MCP_SKILLS_WATCH; a later install leaves
-    them alone.
+    HOST is one of those named at the end. Its configuration file keeps everything else that it holds, and a copy of it
+    as it was stays beside it (.bak). Options of serve go into the entry's "env" ("environment" of opencode), such as
+    MCP_SKILLS_WATCH; a later install leaves them alone.
 
     \b
     Examples:
@@ -57,36 +63,40 @@ def install(context: click.Context, host: str, roots: tuple[str, ...], **options
       mcp-skills-server install codex ~/skills --print
       mcp-skills-server install cursor --uninstall
     """
-    row, name = HOSTS[host], options["name"]
+    row, name = HOSTS[host], options.name
     if not _NAME.fullmatch(name):
         raise UsageError(f"--name {name!r}: hosts take 1 to 64 letters, digits, '-' and '_'")
-    for one, other in (("show", "dry_run"), ("show", "uninstall"), ("project", "config"), ("trust", "uninstall")):
-        if options[one] and options[other]:
-            words = ("--" + each.replace("show", "print").replace("_", "-") for each in (one, other))
-            raise UsageError("{} and {} exclude each other; give one of them".format(*words))
-    if options["trust"] and row.trust is None:
+    for one, other, both in (
+        ("--print", "--dry-run", options.show and options.dry_run),
+        ("--print", "--uninstall", options.show and options.uninstall),
+        ("--project", "--config", options.project and options.config is not None),
+        ("--trust", "--uninstall", options.trust and options.uninstall),
+    ):
+        if both:
+            raise UsageError(f"{one} and {other} exclude each other; give one of them")
+    if options.trust and row.trust is None:
         raise UsageError(
             f"--trust: an entry of {row.title} has no such switch; docs/hosts.md says what it needs without a person"
         )
-    command = _command(options["command"])
+    command = _command(options.command)
     entry: dict[str, Any] = {}
-    if not options["uninstall"]:
+    if not options.uninstall:
         from mcp_skills_server.hosts.edit import entry_for
         from mcp_skills_server.hosts.ownership import words_of
 
         entry = entry_for(row, command, _absolute(roots))
         _must_be_utf8(words_of(entry))
-        if options["trust"] and row.trust:
+        if options.trust and row.trust:
             entry |= row.trust
     path = _path(row, context.find_object(Platform), options)
-    if options["show"]:
+    if options.show:
         from mcp_skills_server.hosts.edit import snippet
 
         say_lines(snippet(row, name, entry).removesuffix("\n"))
-        remark(f"this belongs into {path}; nothing was written")
+        remark(f"this belongs in {path}; nothing was written")
         return
     try:
-        _edit(path, row, name, entry, command, dry_run=options["dry_run"])
+        _edit(path, row, name, entry, command, dry_run=options.dry_run)
     except UsageError as error:
         raise UsageError(f"{printable(str(path))}: {error}") from None
 
@@ -104,7 +114,7 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: lis
         remark(f"{path} has no {name!r}; there is nothing to remove")
         return
     if new == found.raw:
-        remark(f"{path} has {name!r} just so; nothing was changed")
+        remark(f"{path} has {name!r} with this entry already; nothing was changed")
         return
     if dry_run:
         say_lines(_difference(found.raw or b"", new, path).removesuffix("\n"))
@@ -117,19 +127,19 @@ def _edit(path: Path, host: Host, name: str, entry: dict[str, Any], command: lis
     for word in words_of(entry):
         replaced = host.expands.search(word) if host.expands else None
         if replaced:
-            said = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
-            remark(f"{said}; use a path without it if the server is missing")
+            change = f"{host.title} may replace what begins with {replaced[0][0]!r} in {word}"
+            remark(f"{change}; use a path without it if the server is missing")
 
 
-def _path(host: Host, platform: Platform | None, options: dict[str, Any]) -> Path:
-    if options["config"] is not None:
-        return Path(os.path.abspath(options["config"]))
+def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Path:
+    if options.config is not None:
+        return Path(os.path.abspath(options.config))
     if platform is None:
         try:
             platform = Platform.of(sys.platform, Path.home(), Path.cwd(), os.environ)
         except RuntimeError:
             raise UsageError("there is no home folder; name the host's file with --config") from None
-    return location(host, platform, project=options["project"])
+    return location(host, platform, project=options.project)
 
 
 def _absolute(roots: Sequence[str]) -> list[str]:
@@ -140,8 +150,8 @@ def _absolute(roots: Sequence[str]) -> list[str]:
 
     for root in roots:
         if not is_site(root) and not os.path.isdir(root) and not (is_archive(root) and os.path.isfile(root)):
-            said = "not a folder" if os.path.exists(root) else "no such folder"
-            raise UsageError(f"{printable(root)}: {said}; give the path of a folder that holds skills")
+            reason = "not a folder" if os.path.exists(root) else "no such folder"
+            raise UsageError(f"{printable(root)}: {reason}; give the path of a folder that holds skills")
     return [root if is_site(root) else os.path.abspath(root) for root in roots]
 
 

@@ -1,7 +1,7 @@
 """What is logged on stderr; stdout belongs to the protocol or to the answer.
 
 A record may carry foreign text, such as a file's name. It becomes one line here, and here alone, in which nothing
-moves a terminal's cursor or begins a second record. What clients can cause as often as they like is said once a
+moves a terminal's cursor or begins a second record. What clients can cause as often as they like is logged once a
 minute, or a stranger would fill the disk.
 """
 
@@ -11,27 +11,29 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal
 
 import click
 
+from mcp_skills_server.commands.fields import option
 from mcp_skills_server.model import printable
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
 
 
-def log_level(default: str) -> Callable[[_F], _F]:
-    """The option for what is logged on stderr."""
-    levels = click.Choice(["debug", "info", "warning", "error"])
-    return click.option("--log-level", type=levels, default=default, help="What is logged on stderr.")
+Level = Literal["debug", "info", "warning", "error"]
+
+
+def log_level(default: Level) -> Level:
+    """The field of the option for what is logged on stderr."""
+    return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
 
 
 def log_to_stderr(level: str) -> None:
     """Log what is of this level or above to stderr; of other packages never less than warnings.
 
-    What the protocol's library says at debug holds whole messages, and with them bodies and session handles.
+    What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
@@ -53,20 +55,20 @@ class Seldom(logging.Filter):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._told: dict[tuple[str, str, int], tuple[float, int]] = {}
-        """By place: when it was last heard, and how often it was not since."""
+        self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}
+        """By place: when a record last passed, and how many have not passed since."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is said. One that is learns how many were not."""
+        """Whether the record passes. One that does learns how many before it did not."""
         if record.name.partition(".")[0] == _OURS and not getattr(record, "repeats", False):
             return True
         place, now = (record.name, record.pathname, record.lineno), self._now()
-        last, unsaid = self._told.get(place, (-_EVERY_S, 0))
+        last, left_out = self._seen.get(place, (-_EVERY_S, 0))
         if now - last < _EVERY_S:
-            self._told[place] = last, unsaid + 1
+            self._seen[place] = last, left_out + 1
             return False
-        self._told[place] = now, 0
-        record.unsaid = unsaid
+        self._seen[place] = now, 0
+        record.left_out = left_out
         return True
 
 
@@ -74,8 +76,10 @@ class _OneLine(logging.Formatter):
     """One line for each record; a traceback keeps its own lines, each of them printable."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        unsaid: int = getattr(record, "unsaid", 0)
-        return printable(super().formatMessage(record)) + (f" (and {unsaid:,} more like it before)" if unsaid else "")
+        left_out: int = getattr(record, "left_out", 0)
+        return printable(super().formatMessage(record)) + (
+            f" (and {left_out:,} more like it before)" if left_out else ""
+        )
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))

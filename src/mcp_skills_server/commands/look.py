@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, roots, sites
-from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
-from mcp_skills_server.commands.progress import progress
+from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.scan import Root
     from mcp_skills_server.model import Problem, Skill
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
-"""What shows only when all roots are looked at together, as `serve` does."""
+"""Codes of problems that show only when all roots are read together, as `serve` does."""
+_EMPTY: Final = "give the folder that holds your skills, or begin one with 'new'"
 _UNLISTED: Final = {Standing.UNUSABLE: " (not served)", Standing.LENIENT: " (not listed)"}
 _SERVED: Final = {
     Standing.UNUSABLE: "no",
@@ -29,13 +30,39 @@ _SERVED: Final = {
 }
 
 
+class ListOptions(RootOptions):
+    """All options of `list`."""
+
+    form: Literal["table", "json"] = option(
+        "table", "How to print.", "--format", type=click.Choice(["table", "json"]), show_default=True
+    )
+
+
+class ShowOptions(RootOptions):
+    """All options of `show`."""
+
+    form: Literal["text", "json"] = option(
+        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
+    )
+
+
+class ValidateOptions(RootOptions):
+    """All options of `validate`."""
+
+    form: Literal["text", "json", "github"] = option(
+        "text",
+        "How to print; github: annotations for a workflow.",
+        "--format",
+        type=click.Choice(["text", "json", "github"]),
+        show_default=True,
+    )
+    strict: bool = flag("Warnings count as errors.")
+
+
 @click.command("list")
 @roots
-@click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print."
-)
-@limits
-def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
+@takes(ListOptions)
+def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     """List the skills below each ROOT, with those that cannot be served.
 
     PROBLEMS counts what a look at SKILL.md alone shows; `validate` reads every file.
@@ -49,33 +76,31 @@ def list_(roots: tuple[str, ...], form: str, **options: Any) -> None:
     registry.load()
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
-    passed = _tell_of_passed(registry)
-    if form == "json":
+    passed = _report_passed(registry)
+    if options.form == "json":
         found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
         say_json(found | {"passed_over": passed})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill in skills:
-        told = _summary(skill)
-        about = " ".join(str(told["description"]).split())
-        state = str(told["problems"]) + _UNLISTED.get(skill.standing, "")
-        rows.append((skill.path, str(told["version"] or ""), str(told["files"]), str(told["bytes"]), state, about))
+        summary = _summary(skill)
+        about = " ".join(str(summary["description"]).split())
+        state = str(summary["problems"]) + _UNLISTED.get(skill.standing, "")
+        rows.append(
+            (skill.path, str(summary["version"] or ""), str(summary["files"]), str(summary["bytes"]), state, about)
+        )
     if skills:
-        _table(rows)
-    elif not passed:
-        remark("no skill: no folder there has a SKILL.md")
+        say_table(rows)
+    else:
+        _report_empty(registry.roots, passed)
     for problem in snapshot.problems:
         say(str(problem), err=True)
 
 
 @click.command()
 @click.argument("arguments", nargs=-1, required=True, metavar="ROOT... NAME")
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print."
-)
-@sites
-@limits
-def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
+@takes(ShowOptions)
+def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     """Show one skill whole: its metadata, files with digests, instructions and problems.
 
     NAME is the skill's name or its path below its root.
@@ -103,7 +128,7 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         raise UsageError(f"{error}; {hint}") from None
     problems = _in_order({*skill.problems, *registry.lint(skill)})
     readable = skill.standing > Standing.UNUSABLE
-    told: dict[str, Any] = _summary(skill) | {
+    details: dict[str, Any] = _summary(skill) | {
         "frontmatter": dict(skill.frontmatter),
         "files": [
             {"path": path, "uri": uri(skill.path, path), "size": file.size, "digest": file.digest}
@@ -112,15 +137,15 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
         "problems": [_as_json(problem) for problem in problems],
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
-    if form == "json":
-        say_json(told)
+    if options.form == "json":
+        say_json(details)
         return
     for key in ("path", "name", "title", "version", "uri", "origin", "description"):
-        if told[key]:
-            say(f"{key + ':':13}{' '.join(str(told[key]).split())}")
+        if details[key]:
+            say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
     say("")
-    _table(
+    say_table(
         [
             ("FILE", "BYTES", "DIGEST"),
             *((path, str(file.size), file.digest or "") for path, file in skill.files.items()),
@@ -129,24 +154,14 @@ def show(arguments: tuple[str, ...], form: str, **options: Any) -> None:
     for problem in problems:
         say(str(problem))
     say("")
-    say_lines(str(told["instructions"]))
+    say_lines(str(details["instructions"]))
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "github"]),
-    default="text",
-    show_default=True,
-    help="How to print; github: annotations for a workflow.",
-)
-@click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@sites
-@limits
-def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) -> int:
-    """Check every skill at each PATH against the Agent Skills rules, and say how to mend what is wrong.
+@takes(ValidateOptions)
+def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
+    """Check every skill at each PATH against the Agent Skills rules, and say how to fix what is wrong.
 
     A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site. Each is looked at
     alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
@@ -158,8 +173,8 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
     """
     registry = make_registry(paths, options)
     registry.load()
-    passed = _tell_of_passed(registry)
-    # A root alone first: what another one hides is to be sound, too, and may be served without the other.
+    passed = _report_passed(registry)
+    # Each root alone first: what another one hides must be sound too, since it may be served without the other.
     alone = [(root, registry.of_root(root)) for root in registry.roots]
     found: set[Problem] = {each for each in registry.problems() if each.code in _OF_SEVERAL}
     for _, snapshot in alone:
@@ -167,32 +182,37 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
     skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
     for skill in progress(skills, length=len(skills), label="Checking skills"):
         found.update(registry.lint(skill))
-    for root, snapshot in alone:
-        if not snapshot.skills and root.shown not in {each["root"] for each in passed}:
-            remark(f"no skill at {root.shown}: no folder there has a SKILL.md")
+    _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
     count = len(skills)
     problems = _in_order(found)
     errors = sum(problem.severity == "error" for problem in problems)
-    ok = not (problems if strict else errors)
-    if form == "json":
-        told = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
-        say_json(told | {"passed_over": passed})
+    ok = not (problems if options.strict else errors)
+    if options.form == "json":
+        result = {"ok": ok, "skills": count, "problems": [_as_json(problem) for problem in problems]}
+        say_json(result | {"passed_over": passed})
     else:
         for problem in problems:
-            say(_annotation(problem) if form == "github" else str(problem))
-        told = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
-        say(", ".join(told), err=form == "github")
+            say(_annotation(problem) if options.form == "github" else str(problem))
+        counts = (_counted(count, "skill"), _counted(errors, "error"), _counted(len(problems) - errors, "warning"))
+        say(", ".join(counts), err=options.form == "github")
     return 0 if ok else 1
 
 
-def _tell_of_passed(registry: Registry) -> list[dict[str, Any]]:
-    """Say on stderr which skills were passed over with their dot folders, and return the same for a program."""
+def _report_passed(registry: Registry) -> list[dict[str, Any]]:
+    """Print on stderr which skills in dot folders were passed over, and return the same for a program."""
     from mcp_skills_server.catalog.dot_folders import passed_over
 
     passed = passed_over(registry)
     for each in passed:
         remark(str(each))
     return [each.as_json() for each in passed]
+
+
+def _report_empty(roots: Iterable[Root], passed: list[dict[str, Any]]) -> None:
+    """Print on stderr which roots have no skill at all, not even in a dot folder."""
+    for root in roots:
+        if root.shown not in {each["root"] for each in passed}:
+            remark(f"no skill at {root.shown}: no folder there has a SKILL.md; {_EMPTY}")
 
 
 def _counted(count: int, what: str) -> str:
@@ -229,7 +249,8 @@ def _as_json(problem: Problem) -> dict[str, Any]:
         "skill": problem.skill,
         "severity": problem.severity,
         "code": problem.code,
-        "message": problem.text,
+        "message": problem.message,
+        "hint": problem.hint,
         "line": problem.line,
     }
 
@@ -245,11 +266,3 @@ def _annotation(problem: Problem) -> str:
         f"::{problem.severity} file={escaped(problem.path, ':,')}{line},"
         f"title={escaped(problem.code, ':,')}::{escaped(problem.text)}"
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        last = row[-1] if len(row[-1]) <= 100 else row[-1][:97] + "..."
-        say("  ".join([*cells, last]).rstrip())

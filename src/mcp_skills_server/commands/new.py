@@ -1,4 +1,4 @@
-"""`new`: the beginning of a skill. It keeps every rule, and `validate` names what its author has still to write.
+"""`new`: a skill to start from. It passes every rule, and `validate` names what its author still has to write.
 
 The bundle is made beside its place and then renamed, so that a server which watches the folder never sees half of it.
 """
@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 
+from mcp_skills_server.commands.fields import Options, option, takes
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
@@ -24,13 +25,17 @@ from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENC
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
 
+class NewOptions(Options):
+    """All options of `new`."""
+
+    directory: str = option(".", "The folder of the skill.", type=click.Path(), show_default=True, metavar="DIR")
+    description: str = option(DESCRIPTION, "What the skill does and when to use it.")
+
+
 @click.command()
 @click.argument("name")
-@click.option(
-    "--directory", type=click.Path(), default=".", show_default=True, metavar="DIR", help="The folder of the skill."
-)
-@click.option("--description", default=DESCRIPTION, help="What the skill does and when to use it.")
-def new(name: str, directory: str, description: str) -> None:
+@takes(NewOptions)
+def new(options: NewOptions, name: str) -> None:
     """Begin a skill: DIR/NAME with a SKILL.md to fill in and a file that it refers to.
 
     NAME has 1 to 64 of a-z, 0-9 and single hyphens.
@@ -40,8 +45,8 @@ def new(name: str, directory: str, description: str) -> None:
       mcp-skills-server new refunds
       mcp-skills-server new refunds --directory ~/skills --description "Handles refunds. Use when money goes back."
     """
-    files = bundle(name, description)
-    place = Path(directory, name)
+    files = bundle(name, options.description)
+    place = Path(options.directory, name)
     _create(place, files)
     shown = printable(str(place))
     check = f"mcp-skills-server validate {shlex.quote(shown)} --strict"
@@ -59,12 +64,12 @@ def bundle(name: str, description: str) -> dict[str, str]:
     from mcp_skills_server.validation import rules
 
     title = name.replace("-", " ").capitalize()
-    said = {"name": name, "description": description}
+    values = {"name": name, "description": description}
     files: dict[str, str] = {}
     # Plain as far as YAML allows, and in quotes where a reader of YAML would take it for something else.
     for scalar in (_plain_if_harmless, _quoted):
         files = {
-            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in said.items()}),
+            SKILL_MD: SKILL.format(title=title, **{key: scalar(value) for key, value in values.items()}),
             DETAILS: REFERENCE.format(title=title),
         }
         document = frontmatter.parse(files[SKILL_MD].encode("utf-8", "surrogatepass"))
@@ -94,7 +99,7 @@ def _create(place: Path, files: dict[str, str]) -> None:
     from mcp_skills_server.durable import sync_path
 
     shown = printable(str(place))
-    taken = UsageError(f"{shown} is there already, and stays; choose another name or --directory")
+    taken = UsageError(f"{shown} exists already and stays as it is; choose another name or --directory")
     if os.path.lexists(place):
         raise taken
     making = place.with_name(f".{place.name}.{secrets.token_hex(6)}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import click
 
+from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
@@ -18,43 +19,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
 
-_ONLY_SCRIPTS: Final = {
-    "--interpreter": "interpreters",
-    "--script-env": "script_env",
-    "--script-folder": "script_folders",
-    "--script-secret": "script_secrets",
-    "--allow-code": "allow_code",
-    "--allow-scripts-of": "script_origins",
-    "--approvals": "approvals",
-}
-"""Options that are nothing without --allow-scripts, with the parameter of each."""
-
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def limits(command: _F) -> _F:
-    """The options that bound a skill, and the one for where skills may lie."""
-    command = click.option(
-        "--hidden/--no-hidden",
-        default=False,
-        envvar="MCP_SKILLS_HIDDEN",
-        help="Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
-    )(command)
-    for name, default, most, words in (
-        ("depth", 32, 64, "How many levels below a root a skill may lie."),
-        ("bytes", 16 << 20, None, "Bytes of one skill, all files together."),
-        ("files", 512, None, "Files of one skill."),
-        ("skill-md", 1 << 20, None, "Bytes of a SKILL.md."),
-    ):
-        option = click.option(
-            f"--max-{name}",
-            type=click.IntRange(min=1, max=most),
-            default=default,
-            show_default=True,
-            help=words,
-        )
-        command = option(command)
-    return command
+_COUNT = click.IntRange(min=1)
 
 
 class RootType(click.Path):
@@ -66,34 +32,48 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """What to look at: folders, and with `sites` what is none."""
-    argument = click.argument(
+    """The argument for the folders, archives and sites that hold skills."""
+    return click.argument(
         "roots", nargs=-1, required=True, metavar="ROOT...", type=RootType(), envvar="MCP_SKILLS_ROOTS"
+    )(command)
+
+
+class LimitOptions(Options):
+    """What bounds a skill, and where skills may lie."""
+
+    heading: ClassVar[str] = "Which skills there are"
+    max_skill_md: int = option(1 << 20, "Bytes of a SKILL.md.", type=_COUNT, show_default=True)
+    max_files: int = option(512, "Files of one skill.", type=_COUNT, show_default=True)
+    max_bytes: int = option(16 << 20, "Bytes of one skill, all files together.", type=_COUNT, show_default=True)
+    max_depth: int = option(
+        32, "How many levels below a root a skill may lie.", type=click.IntRange(min=1, max=64), show_default=True
     )
-    return sites(argument(command))
+    hidden: bool = switch(
+        False,
+        "Also look for skills in folders whose names begin with a dot, such as .claude/skills.",
+        envvar="MCP_SKILLS_HIDDEN",
+    )
 
 
-def sites(command: _F) -> _F:
-    """The options for roots that are sites."""
-    for option in (
-        click.option(
-            "--fetch-origin",
-            "fetch_origins",
-            multiple=True,
-            metavar="ORIGIN",
-            help="Another origin that skills of a site may be fetched from. May be repeated.",
-        ),
-        click.option("--allow-http", is_flag=True, help="Fetch from sites over plain http, too."),
-        click.option("--allow-private", is_flag=True, help="Fetch from private and loopback addresses, too."),
-        click.option(
-            "--cache-dir",
-            type=click.Path(file_okay=False),
-            metavar="DIR",
-            help="Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
-        ),
-    ):
-        command = option(command)
-    return command
+class SiteOptions(Options):
+    """How roots are fetched that are sites."""
+
+    heading: ClassVar[str] = "Roots that are sites"
+    cache_dir: str | None = option(
+        None,
+        "Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+    )
+    allow_private: bool = flag("Fetch from private and loopback addresses, too.")
+    allow_http: bool = flag("Fetch from sites over plain http, too.")
+    fetch_origins: tuple[str, ...] = many(
+        "Another origin that skills of a site may be fetched from. May be repeated.", "--fetch-origin", metavar="ORIGIN"
+    )
+
+
+class RootOptions(LimitOptions, SiteOptions):
+    """How the roots of a command are read."""
 
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,191 +83,174 @@ def _canonical(_context: click.Context, _parameter: click.Parameter, value: tupl
     return tuple(map(canonical, value))
 
 
-def approvals_file(command: _F) -> _F:
-    """The option for where approvals are kept."""
-    return click.option(
-        "--approvals",
+class ApprovalOptions(Options):
+    """Where approvals are kept."""
+
+    heading: ClassVar[str] = "Running scripts"
+    approvals: str | None = option(
+        None,
+        "The file that lists approved skills; by default in the user's state directory.",
         type=click.Path(dir_okay=False),
         metavar="FILE",
-        help="Where it stands which skills were approved; by default in the user's state directory.",
-    )(command)
+    )
 
 
-def scripts(command: _F) -> _F:
-    """The options for running scripts of skills."""
-    command = approvals_file(command)
-    for option in (
-        click.option(
-            "--interpreter",
-            "interpreters",
-            multiple=True,
-            metavar=".EXT=PROGRAM",
-            help="Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be repeated.",
-        ),
-        click.option(
-            "--script-folder",
-            "script_folders",
-            multiple=True,
-            type=click.Path(),
-            metavar="DIR",
-            help="A folder that sandboxed scripts may read and write. May be repeated.",
-        ),
-        click.option(
-            "--script-env",
-            "script_env",
-            multiple=True,
-            metavar="VARIABLE",
-            help="A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
-        ),
-        click.option(
-            "--script-network/--no-script-network", default=False, help="Let sandboxed scripts reach the network."
-        ),
-        click.option("--script-concurrency", type=click.IntRange(min=1), default=4, help="Scripts at once."),
-        click.option(
-            "--script-memory",
-            type=click.IntRange(min=1 << 20),
-            default=2 << 30,
-            metavar="BYTES",
-            help="Memory of a script.",
-        ),
-        click.option(
-            "--script-output",
-            type=click.IntRange(min=1),
-            default=256 << 10,
-            metavar="BYTES",
-            help="What is kept of a script's stdout, and of its stderr.",
-        ),
-        click.option(
-            "--script-timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=60,
-            metavar="SECONDS",
-            help="Time of a script, unless the call says otherwise.",
-        ),
-        click.option(
-            "--sandbox",
-            type=click.Choice(["required", "off"]),
-            default="required",
-            help="Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
-        ),
-        click.option(
-            "--allow-scripts-of",
-            "script_origins",
-            multiple=True,
-            callback=_canonical,
-            metavar="ORIGIN",
-            help="Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
-        ),
-        click.option(
-            "--allow-scripts/--no-allow-scripts",
-            default=False,
-            help="Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the "
-            "Skills Protocol.",
-        ),
-    ):
-        command = option(command)
-    return command
+class ScriptOptions(ApprovalOptions):
+    """Whether and how scripts of skills run."""
+
+    heading: ClassVar[str] = "Running scripts"
+    allow_scripts: bool = switch(
+        False,
+        "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
+        "Protocol.",
+    )
+    script_origins: tuple[str, ...] = many(
+        "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
+        "--allow-scripts-of",
+        callback=_canonical,
+        metavar="ORIGIN",
+    )
+    sandbox: Literal["required", "off"] = option(
+        "required",
+        "Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
+        type=click.Choice(["required", "off"]),
+    )
+    script_timeout: float = option(
+        60,
+        "Time of a script, unless the call says otherwise.",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+    )
+    script_output: int = option(
+        256 << 10, "What is kept of a script's stdout, and of its stderr.", type=_COUNT, metavar="BYTES"
+    )
+    script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
+    script_concurrency: int = option(4, "Scripts at once.", type=_COUNT)
+    script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
+    script_env: tuple[str, ...] = many(
+        "A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
+        metavar="VARIABLE",
+    )
+    script_folders: tuple[str, ...] = many(
+        "A folder that sandboxed scripts may read and write. May be repeated.",
+        "--script-folder",
+        type=click.Path(),
+        metavar="DIR",
+    )
+    interpreters: tuple[str, ...] = many(
+        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be repeated.",
+        "--interpreter",
+        metavar=".EXT=PROGRAM",
+    )
 
 
-def execution(command: _F) -> _F:
-    """The options for what the Skills Protocol may run where scripts are allowed."""
-    for option in (
-        click.option(
-            "--script-secret",
-            "script_secrets",
-            multiple=True,
-            metavar="SKILL:VARIABLE",
-            help="Skills Protocol: hand this variable of the server's environment to the skill at this path, if its "
-            "skill.toml declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
-        ),
-        click.option(
-            "--allow-code/--no-allow-code",
-            default=False,
-            help="Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.",
-        ),
-    ):
-        command = option(command)
-    return command
+class ExecutionOptions(Options):
+    """What the Skills Protocol may run where scripts are allowed."""
+
+    heading: ClassVar[str] = "Running scripts"
+    allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
+    script_secrets: tuple[str, ...] = many(
+        "Skills Protocol: pass this variable of the server's environment to the skill at this path, if its skill.toml "
+        "declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
+        "--script-secret",
+        metavar="SKILL:VARIABLE",
+    )
 
 
-def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
+class RuntimeOptions(ScriptOptions, ExecutionOptions):
+    """All that says what may run."""
+
+
+def execution_settings(options: ExecutionOptions) -> ExecutionSettings:
     """What the Skills Protocol may run.
 
     Raises:
-        UsageError: there is no such variable, or it is none to hand on.
+        UsageError: a variable is not set, or its name cannot be passed on.
     """
     from mcp_skills_server.rpc.methods import ExecutionSettings
 
-    return ExecutionSettings(code=options["allow_code"], secrets=_secrets(options))
+    return ExecutionSettings(code=options.allow_code, secrets=_secrets(options.script_secrets))
 
 
-def _secrets(options: dict[str, Any]) -> dict[str, Mapping[str, str]]:
+def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     from mcp_skills_server.runtime.scripts.arguments import checked_env
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     out: dict[str, Mapping[str, str]] = {}
-    for given in options["script_secrets"]:
+    for given in pairs:
         skill, colon, name = given.rpartition(":")
         if not colon or not skill or not name:
             raise UsageError(f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY")
         if name not in os.environ:
             raise UsageError(f"--script-secret {given}: no such variable in the server's environment; set it")
         origin, mark, path = skill.rpartition("#")
-        whose = f"{canonical(origin)}#{path}" if mark else skill
+        reference = f"{canonical(origin)}#{path}" if mark else skill
         try:
-            out[whose] = {**out.get(whose, {}), **checked_env({name: os.environ[name]}, None)}
+            out[reference] = {**out.get(reference, {}), **checked_env({name: os.environ[name]}, None)}
         except RequestError as error:
             raise UsageError(f"--script-secret: {error}") from None
     return out
 
 
-def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
-    """What the tools run on.
+def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int, catalog_chars: int) -> Runtime:
+    """The runtime of a server's sessions.
+
+    Args:
+        registry: the skills.
+        options: whether and how scripts run.
+        max_loaded: skills that a session may have loaded at once.
+        catalog_chars: characters of the list of skills in the instructions and in a tool's description.
 
     Raises:
-        UsageError: scripts cannot be run the way that is asked for.
+        UsageError: scripts cannot be run as the options ask.
     """
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=options["max_loaded"], overview_characters=options["catalog_chars"])
-    if not options["allow_scripts"]:
-        for name, key in _ONLY_SCRIPTS.items():
-            if options.get(key):
+    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
+    if not options.allow_scripts:
+        for name, value in (
+            ("--interpreter", options.interpreters),
+            ("--script-env", options.script_env),
+            ("--script-folder", options.script_folders),
+            ("--script-secret", options.script_secrets),
+            ("--allow-code", options.allow_code),
+            ("--allow-scripts-of", options.script_origins),
+            ("--approvals", options.approvals),
+        ):
+            if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
-    for given in options["interpreters"]:
+    for given in options.interpreters:
         extension, equals, program = given.partition("=")
         if not equals or not program or not extension.startswith("."):
             raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
         interpreters[extension.lower()] = program
-    if "script_secrets" in options:
-        _secrets(options)  # wrong usage is one line: it is reported before a sandbox is tried, which may log one
-    timeout, usual = float(options["script_timeout"]), ScriptSettings()
+    _secrets(options.script_secrets)  # wrong usage is one line: it is reported before a sandbox is tried
     chosen = ScriptSettings(
-        timeout_s=timeout,
-        max_timeout_s=max(timeout, usual.max_timeout_s),
-        output_bytes=options["script_output"],
-        concurrent=options["script_concurrency"],
-        memory_bytes=options["script_memory"],
-        sandbox=options["sandbox"],
-        network=options["script_network"],
-        folders=options["script_folders"],
+        timeout_s=options.script_timeout,
+        max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
+        output_bytes=options.script_output,
+        concurrent=options.script_concurrency,
+        memory_bytes=options.script_memory,
+        sandbox=options.sandbox,
+        network=options.script_network,
+        folders=options.script_folders,
         interpreters=interpreters,
-        env=tuple(options["script_env"]),
-        origins=tuple(options["script_origins"]),
-        approvals=options["approvals"],
+        env=options.script_env,
+        origins=options.script_origins,
+        approvals=options.approvals,
     )
     return Runtime(registry, settings, scripts=chosen)
 
 
-def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
+def make_registry(given: Sequence[str], options: RootOptions) -> Registry:
     """A registry of these roots, sites fetched now.
 
     Raises:
-        UsageError: a root is not there or cannot be had.
+        UsageError: a root does not exist or cannot be read or fetched.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
@@ -297,17 +260,16 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     return registry
 
 
-def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Mirrors | None]:
+def open_roots(given: Sequence[str], options: RootOptions) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Raises:
-        UsageError: a root is not there or cannot be had.
+        UsageError: a root does not exist or cannot be read or fetched.
     """
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.roots import Limits
 
-    measures = {name: options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")}
-    limits = Limits(**measures, hidden=options["hidden"])
+    limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
     if all(os.path.isdir(root) for root in given):
         return Registry(given, limits), None
     from pathlib import Path
@@ -317,8 +279,8 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
 
-    origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
-    trust = OriginPolicy(origins, private=options["allow_private"], http=options["allow_http"])
-    cache = Path(options["cache_dir"]) if options["cache_dir"] else cache_directory()
+    origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
+    trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
+    cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
     mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
     return Registry([mirrors.root(root) for root in given], limits), mirrors

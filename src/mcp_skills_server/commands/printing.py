@@ -1,18 +1,23 @@
-"""What a command prints for people and programs. Skills are foreign text: nothing of them may steer a terminal.
+"""What a command prints for people and programs: lines, JSON, and how far it has come.
 
-Every command prints through here. JSON is escaped further than the standard asks, which changes no value.
+Every command prints through here. Skills are foreign text: nothing of them may steer a terminal. JSON is escaped
+further than the standard asks, which changes no value.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 import click
 
 from mcp_skills_server.model import printable
 
 _PROGRAM: Final = "mcp-skills-server"
+_LONGEST: Final = 100
+_T = TypeVar("_T")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -26,9 +31,13 @@ def say_lines(text: str) -> None:
         click.echo("\t".join(printable(part) for part in line.split("\t")))
 
 
-def remark(text: str) -> None:
-    """Print one line about the command itself, on stderr and under the program's name."""
-    say(f"{_PROGRAM}: {text}", err=True)
+def say_table(rows: list[tuple[str, ...]]) -> None:
+    """Print rows in columns; the last cell of a row is cut to 100 characters."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        last = row[-1] if len(row[-1]) <= _LONGEST else row[-1][: _LONGEST - 3] + "..."
+        say("  ".join([*cells, last]).rstrip())
 
 
 def say_json(value: Any) -> None:
@@ -37,3 +46,23 @@ def say_json(value: Any) -> None:
     if not written.isascii() or "\x7f" in written:
         written = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in written)
     click.echo(written)
+
+
+def remark(text: str) -> None:
+    """Print one line about the command itself, on stderr and under the program's name."""
+    say(f"{_PROGRAM}: {text}", err=True)
+
+
+def progress(items: Iterable[_T], *, length: int, label: str) -> Iterator[_T]:
+    """These items one by one, with a bar on stderr while they are worked on; none where stderr is no terminal.
+
+    Args:
+        items: what is worked on.
+        length: how many there are.
+        label: what is done with them.
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    with click.progressbar(items, length=length, label=label, file=sys.stderr) as bar:
+        yield from bar

@@ -7,37 +7,37 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
-from mcp_skills_server.commands.options import limits, make_registry, roots
-from mcp_skills_server.commands.printing import remark, say
-from mcp_skills_server.commands.progress import progress
+from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.options import RootOptions, make_registry, roots
+from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
 
+class PublishOptions(RootOptions):
+    """All options of `publish`."""
+
+    output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
+    base_url: str = option(
+        "", "Where DIR will be reached, if that is not the root of the site that serves the index.", metavar="URL"
+    )
+    headers: bool = flag("Also write DIR/_headers, for Netlify and Cloudflare Pages.")
+    keep: float = option(
+        7,
+        "Keep what the index no longer names for so long, for clients with an older index.",
+        type=click.FloatRange(min=0),
+        metavar="DAYS",
+    )
+    check: bool = flag("Write nothing; print what is not current, and exit with 1 if anything is.")
+
+
 @click.command(context_settings={"show_default": True})
 @roots
-@click.option("--output", required=True, type=click.Path(), metavar="DIR", help="The folder for the tree.")
-@click.option(
-    "--base-url",
-    default="",
-    metavar="URL",
-    help="Where DIR will be reached, if that is not the root of the site that serves the index.",
-)
-@click.option("--headers", is_flag=True, help="Also write DIR/_headers, for Netlify and Cloudflare Pages.")
-@click.option(
-    "--keep",
-    type=click.FloatRange(min=0),
-    default=7,
-    metavar="DAYS",
-    help="Keep what the index no longer names for so long, for clients with an older index.",
-)
-@click.option("--check", is_flag=True, help="Write nothing; say what is not current, and exit with 1 if anything is.")
-@limits
-def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
+@takes(PublishOptions)
+def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """Publish the skills below each ROOT as files that any web server can serve.
 
     DIR gets `.well-known/agent-skills` (discovery 0.2.0) and `.well-known/skills` (0.1.0), with the bytes that
@@ -50,7 +50,8 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
       mcp-skills-server publish ~/skills --output ./public --base-url https://cdn.example.com --headers
       mcp-skills-server publish ~/skills --output ./public --check
     """
-    _check_base(options["base_url"])
+    output = options.output
+    _check_base(options.base_url)
     registry = make_registry(roots, options)
     real = os.path.realpath(output)
     for root in registry.roots:
@@ -62,9 +63,9 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
 
     site = Site(
         output,
-        headers=options["headers"],
-        keep_days=options["keep"],
-        cache=_cache(options["cache_dir"]),
+        headers=options.headers,
+        keep_days=options.keep,
+        cache=_cache(options.cache_dir),
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     if sys.stderr.isatty():
@@ -75,18 +76,18 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     gc.freeze()  # what the scan made stays, and to look at it again and again takes longer than an edit
     publication = Publication(
         registry,
-        options["base_url"],
+        options.base_url,
         known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
     )
-    differences = site.check(publication) if options["check"] else site.write(publication)
+    differences = site.check(publication) if options.check else site.write(publication)
     edition = publication.latest or publication.edition()
     for path, reason in edition.left_out:
         remark(f"{path}: not published: {reason}")
     for path, reason in edition.left_out_0_1:
         remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
     shown = printable(output)
-    if options["check"]:
+    if options.check:
         for each in differences:
             say(str(each))
         state = f"not current: {_count(differences)} to change" if differences else "current"

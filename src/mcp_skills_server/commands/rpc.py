@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 import click
 
-from mcp_skills_server.commands.grouping import Grouped
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
-from mcp_skills_server.commands.options import execution, execution_settings, limits, make_runtime, roots, scripts
-from mcp_skills_server.commands.running import end_on_signals, leave, open_followed, say_that_it_waits, watching
+from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots
+from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
+
+
+class RpcOptions(FollowOptions, RuntimeOptions):
+    """All options of `rpc`."""
+
+    log_level: Level = log_level("warning")
 
 
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @roots
-@scripts
-@execution
-@watching
-@log_level("warning")
-@limits
-def rpc(roots: tuple[str, ...], **options: Any) -> None:
+@takes(RpcOptions)
+def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     """Answer the Skills Protocol for the skills below each ROOT, on stdin and stdout.
 
     One JSON-RPC 2.0 message, or one batch, a line; one answer a line. The same as POST /rpc of `serve --transport
@@ -31,7 +32,7 @@ def rpc(roots: tuple[str, ...], **options: Any) -> None:
       echo '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' | mcp-skills-server rpc ~/skills
     """
     end_on_signals()
-    log_to_stderr(options["log_level"])
+    log_to_stderr(options.log_level)
     import anyio
 
     from mcp_skills_server.rpc.methods import Methods
@@ -41,7 +42,7 @@ def rpc(roots: tuple[str, ...], **options: Any) -> None:
 
     log_requests()
     registry, start = open_followed(roots, options)
-    runtime = make_runtime(registry, {**options, "max_loaded": 1, "catalog_chars": 0})
+    runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0)
     methods = Methods(runtime, execution_settings(options))
     say_that_it_waits(
         "a client of the Skills Protocol",

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
-from mcp_skills_server.commands.options import open_roots
+from mcp_skills_server.commands.fields import Options, option, switch
+from mcp_skills_server.commands.options import RootOptions, open_roots
 from mcp_skills_server.commands.printing import remark
 
 if TYPE_CHECKING:
@@ -19,44 +20,40 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
 
 logger = logging.getLogger(__name__)
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def watching(command: _F) -> _F:
-    """The options for following changes."""
-    for option in (
-        click.option(
-            "--reconcile",
-            type=click.FloatRange(min=1),
-            default=300,
-            metavar="SECONDS",
-            help="Look at everything again after so long, in case an event was lost.",
-        ),
-        click.option(
-            "--poll/--no-poll",
-            default=False,
-            help="Look at time stamps instead of waiting for events, for network file systems.",
-        ),
-        click.option("--watch/--no-watch", default=True, help="Follow changes of the folders."),
-    ):
-        command = option(command)
-    return command
+class WatchOptions(Options):
+    """How changes of the folders are followed."""
+
+    heading: ClassVar[str] = "Following changes"
+    watch: bool = switch(True, "Follow changes of the folders.")
+    poll: bool = switch(False, "Look at time stamps instead of waiting for events, for network file systems.")
+    reconcile: float = option(
+        300,
+        "Look at everything again after so long, in case an event was lost.",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+    )
 
 
-def make_watcher(registry: Registry, options: dict[str, Any]) -> Watcher | None:
-    """What follows changes, unless nothing is to."""
-    if not options["watch"]:
+class FollowOptions(RootOptions, WatchOptions):
+    """How the roots of a command are read and kept current."""
+
+
+def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
+    """What follows changes; None where none are to be followed."""
+    if not options.watch:
         return None
     from mcp_skills_server.catalog.watch import Watcher
 
-    return Watcher(registry, poll=options["poll"], reconcile=options["reconcile"])
+    return Watcher(registry, poll=options.poll, reconcile=options.reconcile)
 
 
-def open_followed(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Callable[[], None]]:
+def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registry, Callable[[], None]]:
     """A registry of these roots, not yet loaded, and what loads it and keeps it current.
 
     Raises:
-        UsageError: a root is not there or cannot be had.
+        UsageError: a root does not exist or cannot be read or fetched.
     """
     registry, mirrors = open_roots(given, options)
 

@@ -8,31 +8,22 @@ import os
 import shlex
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.grouping import Grouped, is_for_http
-from mcp_skills_server.commands.logs import log_level, log_to_stderr
-from mcp_skills_server.commands.options import (
-    execution,
-    execution_settings,
-    limits,
-    make_runtime,
-    open_roots,
-    roots,
-    scripts,
-)
+from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, open_roots, roots
 from mcp_skills_server.commands.running import (
+    FollowOptions,
     end_on_signals,
     ignore_hangup,
     leave,
     make_watcher,
     say_that_it_waits,
-    watching,
 )
-from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,129 +35,103 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+_COUNT = click.IntRange(min=1)
+
+
+class ShownOptions(Options):
+    """What clients are shown."""
+
+    heading: ClassVar[str] = "What clients are shown"
+    dialect: str = option(
+        AUTO,
+        "What skills/list and skills/get speak. auto: both, to each client what it can take.",
+        type=click.Choice(names()),
+    )
+    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
+    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
+    prompt_choice: tuple[str, ...] = many(
+        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
+        "--prompt",
+        metavar="PATTERN",
+    )
+    catalog_chars: int = option(
+        4000,
+        "How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
+        type=click.IntRange(min=0),
+        metavar="CHARACTERS",
+    )
+    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
+    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
+    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
+
+
+class HttpOptions(Options):
+    """How the server is reached over HTTP. They do nothing over stdio."""
+
+    heading: ClassVar[str] = "Over HTTP (--transport http)"
+    host: str = option("127.0.0.1", "The address to listen on.")
+    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    allowed_host: tuple[str, ...] = many(
+        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
+        "it where --host is one of them.",
+        metavar="NAME",
+    )
+    allowed_origin: tuple[str, ...] = many(
+        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
+        metavar="ORIGIN",
+    )
+    token_file: str | None = option(
+        None,
+        "Clients must send a token of this file, which has lines name=token.",
+        type=click.Path(),
+        metavar="FILE",
+    )
+    tokens: str | None = option(None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES")
+    session_idle: float = option(
+        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
+    )
+    max_sessions: int = option(
+        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
+    )
+    max_connections: int = option(
+        1000,
+        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
+        "bounds it too.",
+        type=_COUNT,
+    )
+    request_timeout: float = option(
+        30,
+        "Close a connection that takes so long to send a request's head, or its body.",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+    )
+    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
+    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
+    publish_only: bool = flag("Publish the skills and answer no MCP.")
+    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
+    publish_grace: float = option(
+        3600,
+        "Keep what an index has named for so long after it changed.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+    )
+    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+
+
+class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
+    """All options of `serve`."""
+
+    transport: Literal["stdio", "http"] = option(
+        "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
+    )
+    log_level: Level = log_level("info")
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @roots
-@click.option(
-    "--transport", type=click.Choice(["stdio", "http"]), default="stdio", help="How clients reach the server."
-)
-@click.option("--host", default="127.0.0.1", help="HTTP: the address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, help="HTTP: the port; 0 takes one that is free.")
-@click.option(
-    "--allowed-host",
-    multiple=True,
-    metavar="NAME",
-    help="HTTP: a name that the Host header may have. May be repeated; * for any. The names of this machine "
-    "may pass without it where --host is one of them.",
-)
-@click.option(
-    "--allowed-origin",
-    multiple=True,
-    metavar="ORIGIN",
-    help="HTTP: an origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
-)
-@click.option(
-    "--token-file",
-    type=click.Path(),
-    metavar="FILE",
-    help="HTTP: clients must bear a token of this file, which has lines name=token.",
-)
-@click.option("--tokens", metavar="LINES", help="HTTP: the same lines as a value; meant for MCP_SKILLS_TOKENS.")
-@click.option(
-    "--session-idle",
-    type=click.FloatRange(min=1),
-    default=1800,
-    metavar="SECONDS",
-    help="HTTP: close a legacy session that nobody used for so long.",
-)
-@click.option(
-    "--max-sessions",
-    type=click.IntRange(min=1),
-    default=1000,
-    help="HTTP: legacy sessions at once. Then the client with most loses its oldest idle one.",
-)
-@click.option(
-    "--max-connections",
-    type=click.IntRange(min=1),
-    default=1000,
-    help="HTTP: connections at once. Then the client with most loses its oldest idle one. The process's limit of open "
-    "files bounds it too.",
-)
-@click.option(
-    "--request-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30,
-    metavar="SECONDS",
-    help="HTTP: close a connection that takes so long to send a request's head, or its body.",
-)
-@click.option(
-    "--max-body", type=click.IntRange(min=1), default=1 << 20, metavar="BYTES", help="HTTP: size of a request."
-)
-@click.option(
-    "--publish/--no-publish",
-    default=True,
-    help="HTTP: publish the skills below /.well-known/agent-skills too, to whom MCP is open.",
-)
-@click.option("--publish-only", is_flag=True, help="HTTP: publish the skills and answer no MCP.")
-@click.option(
-    "--publish-open",
-    is_flag=True,
-    help="HTTP: want no token for what is published, as /mcp does where tokens are given.",
-)
-@click.option(
-    "--publish-grace",
-    type=click.FloatRange(min=0),
-    default=3600,
-    metavar="SECONDS",
-    help="HTTP: keep what an index has named for so long after it changed.",
-)
-@click.option("--rpc/--no-rpc", default=True, help="HTTP: answer the Skills Protocol at /rpc too, to whom MCP is open.")
-@click.option(
-    "--dialect",
-    type=click.Choice(names()),
-    default=AUTO,
-    help="What skills/list and skills/get speak. auto: both, to each client what it can take.",
-)
-@click.option(
-    "--tools/--no-tools",
-    default=True,
-    help="Offer tools to load, read and search skills, for hosts that know no skills.",
-)
-@click.option(
-    "--prompts/--no-prompts", default=True, help="Offer each skill as a prompt, a slash command in most hosts."
-)
-@click.option(
-    "--prompt",
-    "prompt_choice",
-    multiple=True,
-    metavar="PATTERN",
-    help="Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
-)
-@click.option(
-    "--catalog-chars",
-    type=click.IntRange(min=0),
-    default=4000,
-    metavar="CHARACTERS",
-    help="How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
-)
-@click.option(
-    "--max-loaded", type=click.IntRange(min=1), default=8, help="Skills that a session may have loaded at once."
-)
-@scripts
-@execution
-@watching
-@click.option("--page-size", type=click.IntRange(1, 1000), default=50, help="Entries of one page of a listing.")
-@click.option(
-    "--prompt-page-size",
-    type=click.IntRange(min=1),
-    default=1000,
-    help="Prompts of one page; some hosts show the first page alone.",
-)
-@log_level("info")
-@limits
-def serve(roots: tuple[str, ...], **options: Any) -> None:
+@takes(ServeOptions)
+def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
     A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, or the address of a site. Of two skills
@@ -182,7 +147,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
     end_on_signals()
-    log_to_stderr(options["log_level"])
+    log_to_stderr(options.log_level)
     registry, mirrors = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
@@ -192,21 +157,21 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     log_requests()
     _settle_after_load(registry)
     settings = Settings(
-        dialect=options["dialect"],
-        page_size=options["page_size"],
-        prompt_page_size=options["prompt_page_size"],
-        tools=options["tools"],
-        prompts=options["prompts"],
-        prompt_choice=options["prompt_choice"],
+        dialect=options.dialect,
+        page_size=options.page_size,
+        prompt_page_size=options.prompt_page_size,
+        tools=options.tools,
+        prompts=options.prompts,
+        prompt_choice=options.prompt_choice,
     )
-    if options["publish_only"] and not options["publish"]:
+    if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
-    runtime = make_runtime(registry, options)
+    runtime = make_runtime(registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
         mirrors.start(partial(_take_in, registry))
-    if options["transport"] == "stdio":
-        if options["publish_only"]:
+    if options.transport == "stdio":
+        if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(click.get_current_context())
         given = shlex.join(roots)
@@ -225,11 +190,11 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
 
 
 def _warn_of_unused(context: click.Context) -> None:
-    """Name the options that were given and say nothing over stdio; tokens are among them, and keep nobody out there."""
+    """Name the options that were given and do nothing over stdio; tokens are among them, and keep nobody out there."""
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if is_for_http(parameter)
+        if heading_of(parameter) == HttpOptions.heading
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
     if unused:
@@ -237,7 +202,7 @@ def _warn_of_unused(context: click.Context) -> None:
 
 
 def _take_in(registry: Registry, folder: str) -> None:
-    """Serve what has come, once the first scan is done."""
+    """Serve what was fetched, once the first scan is done."""
     registry.loaded.wait()
     registry.refresh([os.path.realpath(folder)])
 
@@ -261,7 +226,7 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: dict[str, Any]
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
 ) -> None:
     import anyio
 
@@ -274,25 +239,25 @@ def _over_http(
     for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
-    if options["token_file"] is not None and options["tokens"] is not None:
+    if options.token_file is not None and options.tokens is not None:
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
-    tokens = read_token_file(options["token_file"]) if options["token_file"] is not None else []
-    if options["tokens"] is not None:
-        tokens = read_tokens(options["tokens"].replace(",", "\n"), "MCP_SKILLS_TOKENS")
-    policy = make_policy(options["host"], options["allowed_host"], options["allowed_origin"], tokens)
+    tokens = read_token_file(options.token_file) if options.token_file is not None else []
+    if options.tokens is not None:
+        tokens = read_tokens(options.tokens.replace(",", "\n"), "MCP_SKILLS_TOKENS")
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     http = HttpSettings(
-        host=options["host"],
-        port=options["port"],
-        policy=replace(policy, open_below=PREFIXES) if options["publish_open"] else policy,
-        session_idle=options["session_idle"],
-        max_sessions=options["max_sessions"],
-        max_body=options["max_body"],
-        max_connections=options["max_connections"],
-        request_timeout=options["request_timeout"],
-        publish=options["publish"],
-        publish_only=options["publish_only"],
-        publish_grace=options["publish_grace"],
-        rpc=execution_settings(options) if options["rpc"] else None,
+        host=options.host,
+        port=options.port,
+        policy=replace(policy, open_below=PREFIXES) if options.publish_open else policy,
+        session_idle=options.session_idle,
+        max_sessions=options.max_sessions,
+        max_body=options.max_body,
+        max_connections=options.max_connections,
+        request_timeout=options.request_timeout,
+        publish=options.publish,
+        publish_only=options.publish_only,
+        publish_grace=options.publish_grace,
+        rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

@@ -1,7 +1,6 @@
-"""A configuration's old text, a host and an entry in; its new text out. Nothing here touches a disk.
+"""The old bytes of a host's configuration and an entry in, the new bytes out. Nothing here touches a disk.
 
-Every edit is proved before it is handed out: the new text, parsed, must say what the old one said and differ in our
-entry alone.
+Every edit is checked before it is returned: the new text, parsed, differs from the old one in our entry alone.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
-    """What the host is told: start this command with these roots, over stdio."""
+    """An entry that has the host start this command with these roots, over stdio."""
     words = [*command, "serve", *roots]
     if host.shape == "local":
         return {"type": "local", "command": words}
-    said = {"command": words[0], "args": words[1:]}
-    return {"type": "stdio", **said} if host.shape == "stdio" else said
+    plain = {"command": words[0], "args": words[1:]}
+    return {"type": "stdio", **plain} if host.shape == "stdio" else plain
 
 
 def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], command: Sequence[str]) -> bytes:
@@ -36,8 +35,8 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
         UsageError: the file is broken, or the name belongs to another server.
     """
     bom, text = _text(raw)
-    said = _read(text, host)
-    old = _entries(said, host).get(name)
+    document = _read(text, host)
+    old = _entries(document, host).get(name)
     if old is None:
         entry = {**entry, **host.new}
     elif not starts_this_server(words_of(old), command):
@@ -46,9 +45,9 @@ def install(raw: bytes | None, host: Host, name: str, entry: Mapping[str, Any], 
         new = tomltext.put(text, host.section, name, entry)
     else:
         new = jsontext.put(text, (host.section, name), dict(entry), host.form)
-    wanted = deepcopy(said)
+    wanted = deepcopy(document)
     wanted.setdefault(host.section, {})[name] = {**(old or {}), **entry}
-    return bom + _proved(new, wanted, host)
+    return bom + _checked(new, wanted, host)
 
 
 def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) -> bytes | None:
@@ -58,13 +57,13 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) 
         UsageError: the file is broken, or the name belongs to another server.
     """
     bom, text = _text(raw)
-    said = _read(text, host)
-    old = _entries(said, host).get(name)
+    document = _read(text, host)
+    old = _entries(document, host).get(name)
     if old is None:
         return None
     if not starts_this_server(words_of(old), command):
         raise UsageError(f"{name!r} is another server there, and stays; name ours with --name")
-    wanted = deepcopy(said)
+    wanted = deepcopy(document)
     del wanted[host.section][name]
     if host.form == "toml":
         new = tomltext.drop(text, host.section, name)
@@ -72,7 +71,7 @@ def uninstall(raw: bytes | None, host: Host, name: str, command: Sequence[str]) 
             del wanted[host.section]
     else:
         new = jsontext.drop(text, (host.section, name), host.form)
-    return bom + _proved(new, wanted, host)
+    return bom + _checked(new, wanted, host)
 
 
 def snippet(host: Host, name: str, entry: Mapping[str, Any]) -> str:
@@ -97,18 +96,18 @@ def _read(text: str, host: Host) -> dict[str, Any]:
     return tomltext.read(text) if host.form == "toml" else jsontext.read(text, host.form)
 
 
-def _entries(said: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
-    entries = said.get(host.section, {})
+def _entries(document: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
+    entries = document.get(host.section, {})
     if not isinstance(entries, Mapping):
         raise UsageError(f"{host.section!r} holds something else than named servers")
     return entries  # pyright: ignore[reportUnknownVariableType]
 
 
-def _proved(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
+def _checked(new: str, wanted: Mapping[str, Any], host: Host) -> bytes:
     try:
-        proved = _read(new, host) == wanted
+        same = _read(new, host) == wanted
     except UsageError:
-        proved = False
-    if not proved:
+        same = False
+    if not same:
         raise UsageError("it is written in a way that is not edited here; change it by hand, as --print shows")
     return new.encode("utf-8")

@@ -34,10 +34,10 @@ def words_of(entry: object) -> list[str]:
     """The words that an entry starts, in each form that hosts have; nothing for one that starts no program."""
     if not isinstance(entry, Mapping):
         return []
-    said = cast("Mapping[str, object]", entry)
+    fields = cast("Mapping[str, object]", entry)
     words: list[object] = []
     for key in ("command", "args"):
-        value = said.get(key)
+        value = fields.get(key)
         words += cast("list[object]", value) if isinstance(value, list) else [] if value is None else [value]
     return [word for word in words if isinstance(word, str)] if all(isinstance(word, str) for word in words) else []
 

@@ -2,6 +2,9 @@
 
 The text is cut into statements by asking the standard library's parser whether the lines so far are complete, so this
 module needs no grammar of its own. What cannot be edited line by line (an inline table) is refused.
+
+tomlkit 0.15 was tried instead: where tables of one name stand apart it writes a file back in another order, even one
+that nobody edited, and a comment above a table goes with the table before it.
 """
 
 from __future__ import annotations
@@ -117,28 +120,28 @@ def _statements(text: str) -> Iterator[_Statement]:
         if not first and not _MAY_CLOSE.search(line):
             continue
         try:
-            said = tomllib.loads(waiting)
+            parsed = tomllib.loads(waiting)
         except tomllib.TOMLDecodeError:
             tries += 1
             if tries > _TRIES:
                 raise UsageError("a value in it is too long to be edited here; change the file by hand") from None
             continue
         header = waiting.lstrip()[0] == "["
-        yield _Statement(("array" if _is_array(said) else "table") if header else "value", _path(said), start, end)
+        yield _Statement(("array" if _is_array(parsed) else "table") if header else "value", _path(parsed), start, end)
         waiting, tries = "", 0
 
 
-def _path(said: Mapping[str, Any]) -> tuple[str, ...]:
+def _path(parsed: Mapping[str, Any]) -> tuple[str, ...]:
     path: list[str] = []
-    value: Any = said
+    value: Any = parsed
     while isinstance(value, Mapping) and len(value) == 1:  # pyright: ignore[reportUnknownArgumentType]
         key, value = next(iter(value.items()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         path.append(str(key))  # pyright: ignore[reportUnknownArgumentType]
     return tuple(path)
 
 
-def _is_array(said: Mapping[str, Any]) -> bool:
-    value: Any = said
+def _is_array(parsed: Mapping[str, Any]) -> bool:
+    value: Any = parsed
     while isinstance(value, Mapping) and value:
         value = next(iter(value.values()))  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return isinstance(value, list)

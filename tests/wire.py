@@ -20,6 +20,7 @@ from typing import Any, Literal
 import jsonschema
 
 import mcp_skills_server
+from forkserver import PROGRAM, Popen
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures" / "skills"
@@ -50,9 +51,7 @@ class Wire:
         self.era = era
         self.extension = extension
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
-        self.process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-        )
+        self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.stderr = b""
@@ -223,7 +222,7 @@ def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> 
         cursor = {"cursor": page["nextCursor"]}
 
 
-COMMAND = [sys.executable, "-m", "mcp_skills_server"]
+COMMAND = [sys.executable, "-m", PROGRAM]
 SLOW_LOAD = """
 import sys, threading
 from pathlib import Path

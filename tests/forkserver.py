@@ -97,7 +97,7 @@ class Popen(subprocess.Popen[Any]):
                 _server().sendall(body)
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(named[each] for each in names))  # type: ignore[attr-defined]
-        self.pid, _ = _STATUS.unpack(_read(self._ended, _STATUS.size))
+        self.pid, _ = _status(self._ended)
         self._child_created = True
 
     def _internal_poll(self, *given: Any, **named: Any) -> int | None:
@@ -118,7 +118,7 @@ class Popen(subprocess.Popen[Any]):
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is None:
-                _, status = _STATUS.unpack(_read(self._ended, _STATUS.size))
+                _, status = _status(self._ended)
                 self._ended.close()
                 self.returncode = os.waitstatus_to_exitcode(status)
             return self.returncode
@@ -167,6 +167,13 @@ def _read(source: socket.socket, size: int) -> bytes:
     while len(out) < size and (part := source.recv(size - len(out))):
         out += part
     return bytes(out)
+
+
+def _status(source: socket.socket) -> tuple[int, int]:
+    if not (raw := _read(source, _STATUS.size)):
+        raise EOFError("the fork server ended; what it said is on stderr")
+    pid, status = _STATUS.unpack(raw)
+    return pid, status
 
 
 def _fork_for_each_job(control: socket.socket) -> list[str] | None:

@@ -171,7 +171,7 @@ def test_a_skill_is_a_directory_with_a_skill_md_whatever_else_lies_in_it(tmp_pat
     }
 
 
-def test_each_row_tells_a_mend_and_cites_a_rule_that_exists():
+def test_each_row_has_a_hint_and_cites_a_rule_that_exists():
     page = (BROKEN.parents[1] / "docs" / "requirements.md").read_text()
     known = set(re.findall(r"^([A-Z0-9]+-\d+) \|", page, re.MULTILINE))
     for row in CODES.values():
@@ -179,14 +179,14 @@ def test_each_row_tells_a_mend_and_cites_a_rule_that_exists():
         assert not row.cites or row.cites in known
 
 
-def test_a_problem_takes_severity_and_mend_from_its_row():
+def test_a_problem_takes_severity_and_hint_from_its_row():
     row = CODES["name-missing"]
     assert problem("name-missing", "there is no name", 1) == Problem(
         "name-missing", row.severity, "there is no name", row.hint, 1
     )
 
 
-def test_a_problem_can_bring_a_better_mend():
+def test_a_problem_can_bring_a_better_hint():
     assert problem("name-missing", "there is no name", hint="ask around").hint == "ask around"
 
 

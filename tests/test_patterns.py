@@ -266,15 +266,17 @@ _WORST = """
 import resource
 resource.setrlimit(resource.RLIMIT_CPU, ({budget}, {budget}))
 from mcp_skills_server.format import file_names, links, markup, frontmatter
-from mcp_skills_server.validation import advice
+from mcp_skills_server.validation import rules, text as texts
+from mcp_skills_server.validation.rule import TextFile
 from mcp_skills_server.web import discovery
 for shape in ["curl ", "curl |", "curl " * 190 + "|" + " " * 9000]:
-    list(advice.look_over(shape * ((4 << 20) // len(shape))))
+    texts.RULES.check(TextFile(shape * ((4 << 20) // len(shape))), deep=True)
 for shape in {shapes}:
     text = shape * ((1 << 18) // len(shape))
-    list(advice.look_over(text))
-    list(advice.permissions({{"allowed-tools": text}}, 1))
-    list(file_names.unportable([text]))
+    texts.RULES.check(TextFile(text), deep=True)
+    fields = frontmatter.Document({{"allowed-tools": text}}, {{}}, "", 1, ())
+    rules.check(fields, "a"), rules.check_deeply(fields, ())
+    list(file_names.faults([text]))
     links.headings(text)
     markup.element("skill", {{"name": text[:1000]}}, text)
     discovery._part(text[:1 << 16], 10)

@@ -51,7 +51,7 @@ def opened(*, version: int = 1, **announced: Any) -> Conversation:
     talk = make()
     talk.ask(request(0, "initialize", protocolVersion=version, clientCapabilities={"_meta": {acp.OURS: announced}}))
     assert talk.hear(line(id=0, result={"protocolVersion": version})) == b""
-    talk.tell(ONE)
+    talk.announce(ONE)
     talk.ask(request(1, "session/new", cwd="/", mcpServers=[]))
     assert told(talk.hear(line(id=1, result={"sessionId": "s"})))
     return talk
@@ -65,13 +65,13 @@ def commands(session_id: str = "s", **update: Any) -> bytes:
 @pytest.mark.requirement("X-34")
 def test_a_session_is_told_behind_its_answer_and_on_a_change_and_not_without_one() -> None:
     talk = make()
-    assert talk.tell(ONE) == b""
+    assert talk.announce(ONE) == b""
     talk.ask(request(1, "session/new", mcpServers=[]))
-    assert talk.tell(TWO) == b""
+    assert talk.announce(TWO) == b""
     assert told(talk.hear(line(id=1, result={"sessionId": "s"}))) == [("s", ["one", "two"])]
-    assert talk.tell(TWO) == b""
-    assert told(talk.tell(ONE)) == [("s", ["one"])]
-    assert told(talk.tell(())) == [("s", [])]
+    assert talk.announce(TWO) == b""
+    assert told(talk.announce(ONE)) == [("s", ["one"])]
+    assert told(talk.announce(())) == [("s", [])]
 
 
 @pytest.mark.requirement("X-34")
@@ -79,13 +79,13 @@ def test_a_catalogue_that_comes_late_is_told_when_it_comes() -> None:
     talk = make()
     talk.ask(request("a", "session/load", sessionId="s", mcpServers=[]))
     assert talk.hear(line(id="a", result=None)) == b""
-    assert told(talk.tell(ONE)) == [("s", ["one"])]
+    assert told(talk.announce(ONE)) == [("s", ["one"])]
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 def test_a_session_that_is_taken_up_is_told_and_keeps_what_the_agent_told_before_the_answer(method: str) -> None:
     talk = make()
-    talk.tell(ONE)
+    talk.announce(ONE)
     talk.ask(request(1, method, sessionId="s"))
     assert talk.hear(commands(availableCommands=[{"name": "c", "description": "C."}])) == b""
     after = talk.hear(line(id=1, result={}))
@@ -98,7 +98,7 @@ def test_a_fork_is_a_session_of_its_own() -> None:
     talk = opened()
     talk.ask(request(2, "session/fork", sessionId="s"))
     assert told(talk.hear(line(id=2, result={"sessionId": "t"}))) == [("t", ["one"])]
-    assert told(talk.tell(TWO)) == [("s", ["one", "two"]), ("t", ["one", "two"])]
+    assert told(talk.announce(TWO)) == [("s", ["one", "two"]), ("t", ["one", "two"])]
 
 
 def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
@@ -107,7 +107,7 @@ def test_a_setup_that_fails_and_a_session_that_ends_are_told_nothing() -> None:
     assert talk.hear(line(id=2, error={"code": -32000, "message": "no"})) == b""
     talk.ask(request(3, "session/close", sessionId="s"))
     assert talk.hear(line(id=3, result={})) == b""
-    assert talk.tell(TWO) == b"" and talk.hear(commands()) == b""
+    assert talk.announce(TWO) == b"" and talk.hear(commands()) == b""
 
 
 def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
@@ -125,10 +125,10 @@ def test_ours_follows_the_agent_s_own_update_of_the_same_kind_alone() -> None:
 @pytest.mark.requirement("X-31", "X-32")
 def test_each_client_gets_what_it_announced() -> None:
     usual, extension = "s", f"{acp.EXTENSION_METHOD} s"
-    assert [name for name, _ in told(opened().tell(TWO))] == [usual]
-    assert [name for name, _ in told(opened(extensionNotification=True).tell(TWO))] == [usual, extension]
-    assert [name for name, _ in told(opened(availableSkillsUpdate={}).tell(TWO))] == ["available_skills_update s"]
-    assert [name for name, _ in told(opened(version=2).tell(TWO))] == ["available_skills_update s"]
+    assert [name for name, _ in told(opened().announce(TWO))] == [usual]
+    assert [name for name, _ in told(opened(extensionNotification=True).announce(TWO))] == [usual, extension]
+    assert [name for name, _ in told(opened(availableSkillsUpdate={}).announce(TWO))] == ["available_skills_update s"]
+    assert [name for name, _ in told(opened(version=2).announce(TWO))] == ["available_skills_update s"]
 
 
 def test_several_lines_at_once_are_answered_once() -> None:
@@ -140,7 +140,7 @@ def test_several_lines_at_once_are_answered_once() -> None:
 
 def test_a_batch_counts_as_its_messages() -> None:
     talk = make()
-    talk.tell(ONE)
+    talk.announce(ONE)
     one = {"id": 1, "method": "session/new", "params": {"mcpServers": []}}
     changed = talk.ask(json.dumps([one, {"id": 2, "method": "session/prompt"}]).encode())
     assert [server["name"] for server in json.loads(changed)[0]["params"]["mcpServers"]] == ["skills"]
@@ -198,13 +198,13 @@ def test_what_the_agent_told_and_cannot_be_told_again_is_left_alone() -> None:
 def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_MOST", 3)
     talk = make()
-    talk.tell(ONE)
+    talk.announce(ONE)
     for number in range(9):
         talk.ask(request(number, "session/load", sessionId=str(number)))
     heard = b"".join(talk.hear(line(id=number, result={})) for number in range(9))
     assert [name for name, _ in told(heard)] == ["6", "7", "8"]
     talk.hear(b"".join(commands(str(number)) for number in range(99)))
-    assert [name for name, _ in told(talk.tell(TWO))] == ["6", "7", "8"]
+    assert [name for name, _ in told(talk.announce(TWO))] == ["6", "7", "8"]
 
 
 def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
@@ -262,7 +262,7 @@ def test_a_session_whose_own_commands_are_too_large_to_keep_does_not_lose_them(m
         talk.hear(commands(name, availableCommands=LONG))
         assert kept(talk) <= 5000
     # Of those of longest ago nothing is told, since that would take the agent's commands away.
-    assert [name for name, _ in told(talk.tell(TWO))] == ["s", "c", "d"]
+    assert [name for name, _ in told(talk.announce(TWO))] == ["s", "c", "d"]
     assert told(talk.hear(commands("a"))) == [("a", ["one", "two"])]
     assert talk.hear(commands("s", availableCommands=LONG * 9)) == b"" and kept(talk) <= 5000
 
@@ -301,7 +301,7 @@ def test_a_session_with_a_huge_name_is_passed_over() -> None:
     talk = opened()
     talk.ask(request(2, "session/new", mcpServers=[]))
     assert talk.hear(commands("t" * 5000)) == talk.hear(line(id=2, result={"sessionId": "t" * 5000})) == b""
-    assert [name for name, _ in told(talk.tell(TWO))] == ["s"]
+    assert [name for name, _ in told(talk.announce(TWO))] == ["s"]
 
 
 def nested(depth: int) -> bytes:
@@ -316,13 +316,13 @@ def test_what_is_nested_too_deep_costs_its_session_alone() -> None:
     limit = sys.getrecursionlimit()
     for depth in range(limit - 249, limit + 20):
         talk.hear(nested(depth))
-        heard = talk.tell(TWO if depth % 2 else ONE)
+        heard = talk.announce(TWO if depth % 2 else ONE)
         assert b'"sessionId":"t"' in heard
     # How deep is too deep is for the version of Python; what no JSON can hold is refused by all of them.
     talk.hear(nested(1).replace(b"[]", b"NaN"))
-    heard = talk.tell(())
+    heard = talk.announce(())
     assert b'"sessionId":"t"' in heard and b'"sessionId":"s"' not in heard
-    talk.tell(TWO)
+    talk.announce(TWO)
     assert told(talk.hear(commands())) == [("s", ["one", "two"])]
 
 

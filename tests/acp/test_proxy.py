@@ -526,7 +526,7 @@ def test_a_shadowed_skill_is_told_of_on_stderr(tmp_path: Path) -> None:
     write_skill(tmp_path / "b" / "same")
     with proxied(python(AGENT), tmp_path) as process:
         stdin, stdout, stderr = pipes(process)
-        assert b"b/same is not told to the editor" in read_line(stderr)
+        assert b"b/same is not announced to the editor" in read_line(stderr)
         say(stdin, "session/new")
         read_line(stdout)
         assert names(read_line(stdout)) == ["same"]

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.catalog.registry import Registry
@@ -143,6 +143,7 @@ def test_whatever_a_skill_says_stays_in_its_place(found: list[Offer]) -> None:
 
 
 @given(OFFERS, st.integers(0, 5_000))
+@example([Offer("<", "&&&&&"), Offer("<<<", "&&&&")], 537)
 def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[Offer], characters: int) -> None:
     told = runtime.instructions(Catalogue(found), characters, scripts=False)
     rule, _, block = told.partition("<available_skills>")

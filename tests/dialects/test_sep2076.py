@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.dialects import sep2076
-from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import arguments, identity
 from mcp_skills_server.format.dependencies import Served, resolve
-from mcp_skills_server.format.placeholders import MOST_ADDED
 from mcp_skills_server.format.uris import segments
-from mcp_skills_server.model import LONGEST_PATH, SKILL_MD, Json, Skill, Standing
-from steps import growth
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing
 
 from .build import skill, snapshot
 
@@ -170,6 +164,11 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 
 
+@pytest.mark.requirement("S40-37")
+def test_an_entry_goes_by_the_path_where_another_has_the_name():
+    assert entry(skill("acme/refunds"), skill("globex/refunds"))["name"] == "acme/refunds"
+
+
 @pytest.mark.requirement("S76-5")
 def test_a_listing_has_a_cursor_only_where_it_goes_on():
     assert sep2076.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
@@ -257,89 +256,6 @@ def test_without_dependencies_there_is_no_key(declared: Json):
     assert "dependencies" not in definition(skill("a", dependencies=declared))
 
 
-# Names
-
-
-@pytest.mark.requirement("S76-8", "S40-37")
-def test_a_skill_is_found_by_its_name_or_by_its_path():
-    refunds, other = skill("acme/refunds"), skill("other")
-    here = snapshot(refunds, other)
-    assert identity.find(here, "refunds", VALID) is refunds
-    assert identity.find(here, "acme/refunds", VALID) is refunds
-    assert identity.name_of(refunds, here, VALID) == "refunds"
-
-
-@pytest.mark.requirement("S76-8")
-@pytest.mark.parametrize(
-    "name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds"]
-)
-def test_an_unknown_name_is_refused_and_named(name: str):
-    with pytest.raises(RequestError) as caught:
-        identity.find(snapshot(skill("acme/refunds")), name, VALID)
-    assert str(caught.value) == f"Unknown skill: {name!r}"
-
-
-def test_a_long_name_is_not_repeated_whole():
-    with pytest.raises(RequestError) as caught:
-        identity.find(snapshot(), "x" * 100_000, VALID)
-    assert len(str(caught.value)) < 300
-
-
-@pytest.mark.requirement("S76-8", "S40-37")
-def test_skills_that_share_a_name_go_by_their_paths():
-    first, second, other = skill("acme/refunds"), skill("globex/refunds"), skill("other")
-    here = snapshot(first, second, other)
-    assert [identity.name_of(each, here, VALID) for each in (first, second, other)] == [
-        "acme/refunds",
-        "globex/refunds",
-        "other",
-    ]
-    assert entry(first, second)["name"] == "acme/refunds"
-    assert identity.find(here, "globex/refunds", VALID) is second
-    with pytest.raises(RequestError) as caught:
-        identity.find(here, "refunds", VALID)
-    assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
-
-
-def test_a_skill_path_is_always_accepted_as_a_name():
-    top, deep = skill("refunds"), skill("acme/refunds")
-    here = snapshot(top, deep)
-    assert identity.name_of(top, here, VALID) == "refunds"
-    assert identity.find(here, "refunds", VALID) is top
-    assert identity.find(here, "acme/refunds", VALID) is deep
-
-
-@pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
-def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
-    holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
-    here = snapshot(holder, deep)
-    assert identity.name_of(deep, here, least) == "acme/refunds"
-    assert identity.find(here, "refunds", least) is holder
-
-
-@pytest.mark.requirement("X-2")
-def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
-    good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)
-    here = snapshot(good, broken)
-    assert identity.find(here, "a", VALID) is good
-    assert identity.name_of(good, here, VALID) == "a"
-    with pytest.raises(RequestError, match="Unknown skill"):
-        identity.find(here, "broken/a", VALID)
-    assert identity.find(here, "broken/a", Standing.LENIENT) is broken
-    with pytest.raises(RequestError, match="Several skills"):
-        identity.find(here, "a", Standing.LENIENT)
-
-
-@pytest.mark.requirement("S76-8")
-@given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8))
-def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str]):
-    here = snapshot(*map(skill, paths))
-    names = {identity.name_of(each, here, VALID): each for each in here.skills.values()}
-    assert len(names) == len(paths)
-    for name, each in names.items():
-        assert identity.find(here, name, VALID) is each
-
-
 # The definition
 
 
@@ -424,89 +340,6 @@ def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files:
         assert here.find(parts, VALID) == (one, each["name"])
 
 
-# Arguments
-
-
-TOPIC: dict[str, Json] = {"name": "topic", "required": True}
-TONE: dict[str, Json] = {"name": "tone", "default": "calm"}
-BARE: dict[str, Json] = {"name": "bare"}
-
-
-def filled(text: str, given_values: dict[str, Any], *declared: dict[str, Json]) -> str:
-    return arguments.fill_in(text, declared, given_values, "letters")
-
-
-@pytest.mark.requirement("S76-6", "S76-7")
-@pytest.mark.parametrize(
-    ("text", "values", "expected"),
-    [
-        ("{{topic}}", {"topic": "tea"}, "tea"),
-        ("{{topic}} and {{topic}}", {"topic": "tea"}, "tea and tea"),
-        ("{{topic}}/{{tone}}/{{bare}}.", {"topic": "tea"}, "tea/calm/."),
-        ("{{tone}}", {"topic": "tea", "tone": "loud"}, "loud"),
-        ("{{tone}}", {"topic": "tea", "tone": ""}, ""),
-        ("{{topic}}", {"topic": ""}, ""),
-        ("{{topic}} {{tone}}", {"topic": "{{tone}}", "tone": "{{topic}}"}, "{{tone}} {{topic}}"),
-        ("{{topic}}", {"topic": r"\1 \g<0> $1"}, r"\1 \g<0> $1"),
-        ("{{topic}}", {"topic": "日本語 🦀\n"}, "日本語 🦀\n"),
-        (
-            "{topic} {{ topic }} {{Topic}} {{other}} $topic",
-            {"topic": "tea"},
-            "{topic} {{ topic }} {{Topic}} {{other}} $topic",
-        ),
-        ("{{{topic}}}", {"topic": "tea"}, "{tea}"),
-        ("{{topic", {"topic": "tea"}, "{{topic"),
-        ("no placeholder", {"topic": "tea"}, "no placeholder"),
-    ],
-)
-def test_declared_placeholders_are_filled_in_one_pass_and_nothing_else(
-    text: str, values: dict[str, Any], expected: str
-):
-    assert filled(text, values, TOPIC, TONE, BARE) == expected
-
-
-def test_names_that_begin_alike_or_hold_signs_are_told_apart():
-    declared: list[dict[str, Json]] = [{"name": "a"}, {"name": "ab"}, {"name": "a.b"}, {"name": "a|b"}]
-    values = {"a": "1", "ab": "2", "a.b": "3", "a|b": "4"}
-    assert filled("{{a}} {{ab}} {{a.b}} {{a|b}} {{axb}}", values, *declared) == "1 2 3 4 {{axb}}"
-
-
-@pytest.mark.requirement("S76-8")
-def test_a_required_argument_that_is_missing_is_refused_and_named():
-    with pytest.raises(RequestError, match="Missing required argument 'topic' of skill 'letters'"):
-        filled("{{topic}}", {"tone": "loud"}, TOPIC, TONE)
-
-
-def test_required_counts_only_when_it_is_true():
-    assert filled("{{a}}", {}, {"name": "a", "required": "yes"}) == ""
-
-
-def test_an_argument_that_is_not_declared_is_refused_and_named():
-    with pytest.raises(RequestError, match="has no argument 'colour'; it declares: topic, tone"):
-        filled("", {"topic": "tea", "colour": "red"}, TOPIC, TONE)
-    with pytest.raises(RequestError, match="has no argument 'colour'; it declares: none"):
-        filled("", {"colour": "red"})
-
-
-@pytest.mark.parametrize("value", [None, 1, True, ["tea"], {"a": "b"}])
-def test_an_argument_that_is_no_text_is_refused_and_named(value: Any):
-    with pytest.raises(RequestError, match="Argument 'topic' of skill 'letters' must be a string"):
-        filled("{{topic}}", {"topic": value}, TOPIC)
-
-
-@pytest.mark.parametrize("default", [None, 3, ["x"]])
-def test_a_default_that_is_no_text_is_empty(default: Json):
-    assert filled("[{{a}}]", {}, {"name": "a", "default": default}) == "[]"
-
-
-@given(st.text(), st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=4))
-def test_any_argument_may_hold_any_text(text: str, values: dict[str, str]):
-    assume("{{" not in text and not any("{" in name or "}" in name for name in values))
-    declared: list[dict[str, Json]] = [{"name": name} for name in values]
-    marked = "".join("\0{{" + name + "}}" for name in values)
-    assert filled(text + marked, values, *declared) == text + "".join("\0" + value for value in values.values())
-
-
 @given(
     st.dictionaries(
         st.sampled_from(
@@ -527,70 +360,3 @@ def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
     told = entry(one, least=Standing.LENIENT)
     assert set(told) <= ENTRY_KEYS
     assert all(isinstance(told.get(key, ""), str) for key in ("name", "title", "description", "version"))
-
-
-# What a client's words cost
-
-
-def _filled(text: str, given_values: dict[str, str], *names: str) -> str:
-    return arguments.fill_in(text, [{"name": name} for name in names], given_values, "letters")
-
-
-@pytest.mark.parametrize("over", [0, 1])
-def test_arguments_make_a_body_longer_by_so_much_and_no_more(over: int):
-    places = 64
-    value = "v" * (MOST_ADDED // places + len("{{topic}}") + over)
-    if over:
-        with pytest.raises(RequestError, match=r"'letters' longer by more than 1,048,576 characters"):
-            _filled("{{topic}}" * places, {"topic": value}, "topic")
-    else:
-        assert len(_filled("{{topic}}" * places, {"topic": value}, "topic")) == MOST_ADDED + len("{{topic}}") * places
-
-
-def test_three_hundred_places_for_a_long_argument_are_refused_before_they_are_filled():
-    tracemalloc.start()
-    try:
-        with pytest.raises(RequestError, match="longer by more than"):
-            _filled("{{topic}} " * 300, {"topic": "x" * 900_000}, "topic")
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
-def test_a_body_longer_than_the_bound_is_filled_in_as_well():
-    body = "x" * 2 * MOST_ADDED + "{{topic}}"
-    assert _filled(body, {"topic": "tea"}, "topic").endswith("xtea")
-
-
-@pytest.mark.parametrize("shape", ["{{a}}", "{{", "{{{{a}}", "}}", "{{a", "{{a}", "{{no}}"])
-def test_filling_in_takes_steps_as_long_as_the_body_whatever_is_declared(shape: str):
-    def call(times: int) -> Callable[[], object]:
-        names = ["a", *(f"n{each}" for each in range(times))]
-        return lambda: _filled(shape * times, {"a": "b"}, *names)
-
-    assert growth(call, 500) <= 5
-
-
-@given(st.text("{}ab", max_size=40), st.dictionaries(st.sampled_from(["a", "b", "ab"]), st.text("{}ab", max_size=3)))
-def test_filling_in_is_what_replacing_one_after_the_other_place_would_be(body: str, values: dict[str, str]):
-    expected, rest = "", body
-    while rest:
-        name = next((each for each in values if rest.startswith("{{" + each + "}}")), None)
-        expected += rest[0] if name is None else values[name]
-        rest = rest[1:] if name is None else rest[len(name) + 4 :]
-    assert _filled(body, values, *values) == expected
-
-
-def test_skills_that_share_a_name_are_told_in_part():
-    many = [skill(f"{each:04}/same") for each in range(1000)]
-    with pytest.raises(RequestError, match="and 980 more") as caught:
-        identity.find(snapshot(*many), "same", VALID)
-    assert len(str(caught.value)) < 500
-
-
-def test_a_name_longer_than_any_path_is_none():
-    long = skill("a", name="x" * (LONGEST_PATH + 1))
-    there = snapshot(long)
-    assert identity.name_of(long, there, VALID) == "a"
-    assert identity.known(there, long.name, VALID) is None
-    assert identity.known(there, "a", VALID) is long

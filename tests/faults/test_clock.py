@@ -29,7 +29,7 @@ def reads_wall_clock(tree: ast.Module) -> bool:
 def test_every_reader_of_the_wall_clock_is_known() -> None:
     found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
     # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
-    # an index is fresh (tests/sources/test_refresh.py), Retry-After with a date (tests/sources/test_caching.py), and
+    # an index is fresh (tests/sources/test_index.py), Retry-After with a date (tests/sources/test_caching.py), and
     # how long an artifact stays (tests/publish/test_static.py). The date of an approval is shown
     # and decides nothing. All that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
@@ -37,7 +37,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "commands/approve.py",
         "catalog/tree.py",
         "sources/download.py",
-        "sources/keep.py",
+        "sources/records.py",
         "publish/record.py",
         "publish/static.py",
     }

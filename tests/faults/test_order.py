@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from faults.order import Order, recorded
 from mcp_skills_server.cli import cli
 from publish.test_static import whole, write
+from sources.fetching import FILES, fetch
 from sources.publishers import Publisher, skill_md
-from sources.test_refresh import FILES, fetch
 from wire import write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be synchronized there")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.comments import find
+from mcp_skills_server.format.comments import find, in_text
 from steps import growth
 
 
@@ -55,3 +55,9 @@ def test_every_comment_has_its_line(markdown: str) -> None:
 @pytest.mark.parametrize("shape", ["<!-- ", "`", "<!--`", "` <!-- ` ", "<!-- -->\n\n", "a <!-- b --> ` "])
 def test_looking_takes_steps_as_long_as_the_text(shape: str) -> None:
     assert growth(lambda times: lambda: list(find(shape * times)), 500) <= 6
+
+
+def test_comments_are_found_with_their_place() -> None:
+    """Each comment is one, and one that is never closed goes to the end."""
+    assert list(in_text("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
+    assert list(in_text("a --> b <! -- c")) == []

@@ -83,9 +83,3 @@ def test_stripping_takes_exactly_what_is_found(text: str) -> None:
     found = dict(hidden.find(text))
     assert all(text[at] == character for at, character in found.items())
     assert hidden.without(text) == "".join(each for at, each in enumerate(text) if at not in found)
-
-
-def test_comments_are_found_with_their_place() -> None:
-    """Each comment is one, and one that is never closed goes to the end."""
-    assert list(hidden.comments("a <!-- one -->\nb <!--two--> <!-- three")) == [(2, "one"), (17, "two"), (28, "three")]
-    assert list(hidden.comments("a --> b <! -- c")) == []

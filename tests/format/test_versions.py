@@ -1,4 +1,4 @@
-"""Versions: the order of semver.org, its examples word for word, and the laws of an order for whatever is written."""
+"""Versions: the order of semver.org, its examples word for word, and what any order keeps for whatever is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_skills_server.format.versions import Version, parse
 
 NUMBERS = st.integers(0, 10**6).map(str)
-WORDS = st.from_regex(r"(0|[1-9][0-9]{0,5}|[0-9]*[a-zA-Z-][0-9a-zA-Z-]{0,5})", fullmatch=True)
+WORDS = st.from_regex(r"(0|[1-9][0-9]{0,5}|[0-9]{0,5}[a-zA-Z-][0-9a-zA-Z-]{0,5})", fullmatch=True)
 BUILDS = st.from_regex(r"[0-9A-Za-z-]{1,5}(\.[0-9A-Za-z-]{1,5})?", fullmatch=True)
 
 

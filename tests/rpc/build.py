@@ -1,4 +1,4 @@
-"""What the tests of this room share: the Skills Protocol in process, on a folder."""
+"""What the tests of this package share: the Skills Protocol in process, on a folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc

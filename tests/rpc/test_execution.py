@@ -15,7 +15,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog.fetched import UNKNOWN
-from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import approvals, sandbox

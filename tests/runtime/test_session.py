@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
@@ -721,7 +721,7 @@ async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
 ) -> None:
     (tmp_path / "secret.txt").write_text("do not tell")
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
-    for place, name in ((tree, "read"), (registry, "read"), (registry, "refresh")):
+    for place, name in ((disk, "read"), (registry, "read"), (registry, "refresh")):
         monkeypatch.setattr(place, name, forbidden)
     words = await refused(session, "skills_read", {"path": path.replace("{top}", str(tmp_path))})
     assert "is no file of the skill" in words

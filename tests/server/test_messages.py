@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
 from mcp_skills_server.server.messages import Message, Refusal, UnderWay, judge
-from mcp_skills_server.server.stdio import LONGEST_LINE
+from mcp_skills_server.transport.framing import MAX_LINE
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
 # Pure
@@ -140,7 +140,7 @@ def test_over_stdio_a_request_with_half_a_character_is_answered(era: Era) -> Non
 def test_a_line_that_is_too_long_is_answered_with_the_limit(ended: bool) -> None:
     with serving(FIXTURES) as wire:
         assert wire.process.stdin is not None
-        for _ in range((LONGEST_LINE >> 20) + 1):
+        for _ in range((MAX_LINE >> 20) + 1):
             wire.process.stdin.write(b"x" * (1 << 20))
         if ended:
             wire.send_line(b"")
@@ -148,7 +148,7 @@ def test_a_line_that_is_too_long_is_answered_with_the_limit(ended: bool) -> None
             wire.process.stdin.flush()
         answer = wire.answer(None)
         assert (answer["error"]["code"], answer["id"]) == (-32600, None)
-        assert f"{LONGEST_LINE:,} bytes" in answer["error"]["message"]
+        assert f"{MAX_LINE:,} bytes" in answer["error"]["message"]
         if not ended:
             wire.send_line(b"x" * 1000)
         assert wire.request("skills/list")["skills"]

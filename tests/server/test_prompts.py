@@ -14,9 +14,10 @@ import pytest
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.model import Changes, Skill
-from mcp_skills_server.server import cursors, prompts
+from mcp_skills_server.server import prompts
 from mcp_skills_server.server.handlers import Caller, Settings
 from wire import FIXTURES, SCHEMAS
 

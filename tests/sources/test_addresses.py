@@ -66,9 +66,16 @@ def test_every_spelling_of_an_address_is_seen(host: str, address: str) -> None:
         assert socket.inet_ntoa(socket.inet_aton(host)) == address
 
 
-@pytest.mark.parametrize("host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b"])
+@pytest.mark.parametrize(
+    "host", ["example.com", "a", "1.2.3.4.5", "256.1.1.1", "4294967296", "0x", "08.1", "é", "1.b", "1 2"]
+)
 def test_a_name_is_no_address(host: str) -> None:
     assert literal(host) in {None, "0.0.0.0"}
+
+
+@pytest.mark.parametrize("host", ["0x-1", "0x+1", "0x1_0", "1_0", "-1", "+1"])
+def test_what_only_python_reads_as_a_number_is_a_name(host: str) -> None:
+    assert literal(host) is None and not is_loopback(host)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The one module of this room that starts a program: the agent that the operator named, and nothing else.
+"""The one module of this package that starts a program: the agent that the operator named, and nothing else.
 
 The agent has our stderr and environment, its own process group, and pipes for stdin and stdout. Nothing of it outlives
 us: whoever of its group is left when it has ended is asked to end, and then made to.

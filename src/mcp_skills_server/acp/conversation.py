@@ -1,7 +1,7 @@
 """What the proxy knows of the conversation between an editor and an agent, and what it adds to it.
 
 Bytes in, bytes out: no pipe is touched here. A message of the editor comes out as it went in, but for a setup of a
-session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be told behind them.
+session, which gets one MCP server more. Of the agent's messages nothing comes out but what is to be sent behind them.
 Whatever cannot be read is none of our business.
 """
 
@@ -20,14 +20,14 @@ from mcp_skills_server.dialects.acp import Answer, AvailableSkill, Ending, Hello
 _MOST: Final = 1000
 """Sessions, and requests without an answer, that are kept in mind; beyond that the oldest is forgotten."""
 _MOST_BYTES: Final = 16 << 20
-"""Of what the agent itself told, over all sessions."""
+"""Of the agent's own updates, over all sessions."""
 _LONGEST_ID: Final = 1024
 """Characters of a session's id; a session of a longer one is not looked at."""
 _KINDS: Final = (acp.COMMANDS_UPDATE, acp.SKILLS_UPDATE, acp.EXTENSION_METHOD)
 
 
 class Conversation:
-    """One editor and one agent. `ask`, `hear` and `tell` may be called in different threads.
+    """One editor and one agent. `ask`, `hear` and `announce` may be called in different threads.
 
     Args:
         words: the command line of the MCP server that sessions get, its program by absolute path; empty for none.
@@ -65,7 +65,7 @@ class Conversation:
         return acp.with_server(text, lambda name: acp.server(name, self._words, version)).encode("utf-8")
 
     def hear(self, lines: bytes) -> bytes:
-        """What to tell the client behind these whole lines of the agent: lines, or nothing."""
+        """What to send the client behind these whole lines of the agent: lines, or nothing."""
         answers = bool(self._asked) and acp.may_answer(lines)
         if not answers and not acp.may_update(lines):
             return b""
@@ -78,7 +78,7 @@ class Conversation:
                         due[session_id] = True
                     for session_id, kind in self._updated(message):
                         due[session_id] = due.get(session_id, False) or kind == acp.EXTENSION_METHOD
-            return self._told(due)
+            return self._lines(due)
 
     def _answered(self, message: object) -> Iterable[str]:
         """The sessions that these answers open."""
@@ -112,38 +112,38 @@ class Conversation:
                     yield session_id, kind
 
     def _expected(self) -> Callable[[str], bool]:
-        """Tells whether a session is open or may be soon: one that is loaded tells its past before the answer."""
+        """A test whether a session is open or may be soon: one that is loaded sends its past before the answer."""
         asked = {each.session_id for each in self._asked.values() if isinstance(each, Setup)}
         return lambda session_id: session_id in self._open or session_id in asked or None in asked
 
-    def tell(self, skills: tuple[AvailableSkill, ...]) -> bytes:
-        """What to tell the client now that these are the skills: nothing where they were before."""
+    def announce(self, skills: tuple[AvailableSkill, ...]) -> bytes:
+        """What to send the client now that these are the skills: nothing where they are the same as before."""
         with self._lock:
             if skills == self._skills:
                 return b""
             self._skills = skills
-            return self._told(dict.fromkeys(self._open, True))
+            return self._lines(dict.fromkeys(self._open, True))
 
-    def _told(self, due: Mapping[str, bool]) -> bytes:
-        """The full snapshot for these sessions, with the extension notification where it is due (X-34)."""
+    def _lines(self, due: Mapping[str, bool]) -> bytes:
+        """The full snapshot for these sessions, with the extension notification where it is due."""
         skills = self._skills
         if skills is None:
             return b""
         lines: list[bytes] = []
         for session_id, extension in due.items():
-            # Where what the agent itself told cannot be told again, that session alone hears nothing of ours.
+            # Where the agent's own update cannot be repeated, that session alone hears nothing of ours.
             with suppress(ValueError, RecursionError):
                 theirs = self._theirs.of(session_id)
-                told = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
-                lines += [acp.message(method, params) for method, params in told]
+                notifications = acp.notifications(session_id, skills, self._takes, theirs, extension=extension)
+                lines += [acp.message(method, params) for method, params in notifications]
         return b"".join(lines)
 
 
 class _Theirs:
-    """What the agent itself told last, by session and kind, as text: parsed it could take twenty times the memory."""
+    """The agent's own last updates, by session and kind, as text: parsed it could take twenty times the memory."""
 
     def __init__(self) -> None:
-        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()  # None: it cannot be told again
+        self._texts: OrderedDict[tuple[str, str], str | None] = OrderedDict()  # None: it cannot be repeated
         self._bytes = 0
 
     def put(self, session_id: str, kind: str, update: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class _Theirs:
         """All of a session by kind.
 
         Raises:
-            ValueError, RecursionError: some of it cannot be told again.
+            ValueError, RecursionError: some of it cannot be repeated.
         """
         out: dict[str, Mapping[str, Any]] = {}
         for kind in _KINDS:

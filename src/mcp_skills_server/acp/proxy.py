@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,12 +19,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from mcp_skills_server.acp.conversation import Conversation
-from mcp_skills_server.acp.lines import Blocks
+from mcp_skills_server.acp.shutdown import Shutdown
 from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
 from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.transport.descriptors import claim, read, write
+from mcp_skills_server.transport.framing import LineBuffer
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -35,8 +35,7 @@ _T = TypeVar("_T")
 
 logger = logging.getLogger(__name__)
 
-_CHUNK: Final = 1 << 16
-_LONGEST_SETUP: Final = 256 << 10
+_MAX_SETUP: Final = 256 << 10
 """Bytes of a message to the agent that is held until it is whole; no setup of a session is longer."""
 _PIECE: Final = 4096
 """Bytes that are written at once to an editor that has closed its side: that it still reads shows after each."""
@@ -67,7 +66,7 @@ def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
         command: the agent's program and its arguments.
         supply: of the skills; None for a pipe.
         grace: seconds without a word that an agent has to end after the editor has gone. As long without reading, and
-            the editor gets no more of what the agent said.
+            the editor gets no more of the agent's output.
 
     Returns:
         Its exit code; 128 and the signal's number if one ended it; 127 if it could not be started.
@@ -98,9 +97,9 @@ class _Proxy:
         self._supply = supply
         self._grace = grace
         self._conversation = Conversation(supply.words, self._has_skills) if supply is not None else None
-        self._from_editor, self._to_editor = _claim_stdio()
-        self._ending = _Ending(self._from_editor)
-        # The editor's end: who holds the lock may write there, and what is said below belongs together.
+        self._from_editor, self._to_editor = claim()
+        self._shutdown = Shutdown(self._from_editor)
+        # The editor's end: who holds the lock may write there, and may change the three fields below.
         self._writing = Lock()
         self._in_line = False
         self._closed = False
@@ -130,36 +129,36 @@ class _Proxy:
         return code
 
     def _is_over(self, now: float) -> bool:
-        """Whether the conversation is to end, and nobody has read or said anything for the grace."""
+        """Whether the conversation is to end, and nothing was read or written for the grace."""
         return self._gone is not None and now - max(self._gone, self._active) > self._grace
 
     def signal(self, number: int) -> None:
         """Hand it on; after one that means the end, see that the end comes."""
         self._agent.signal(number)
         if number != signal.SIGINT:
-            self._ending.begin(at_once=True)
+            self._shutdown.begin(at_once=True)
 
     # From the editor to the agent
 
     def _pass_to_agent(self) -> None:
-        blocks = Blocks(_LONGEST_SETUP)
+        buffer = LineBuffer(_MAX_SETUP)
         try:
-            while chunk := _read(self._from_editor):
+            while chunk := read(self._from_editor):
                 if self._conversation is None:
-                    _write(self._agent.stdin, chunk)
+                    write(self._agent.stdin, chunk)
                 else:
-                    for block, whole in blocks.feed(chunk):
-                        _write(self._agent.stdin, self._asked(block) if whole else block)
+                    for block, whole in buffer.blocks(chunk):
+                        write(self._agent.stdin, self._asked(block) if whole else block)
                 self._active = time.monotonic()
-            if rest := blocks.end():
-                _write(self._agent.stdin, self._asked(rest))
+            if rest := buffer.rest():
+                write(self._agent.stdin, self._asked(rest))
         except OSError:
             # What the editor writes from now on fails, as it would without us.
             self._agent.close_stdin()
-            self._ending.begin(deaf=True)
+            self._shutdown.begin(deaf=True)
         else:
             self._agent.close_stdin()
-            self._ending.begin()
+            self._shutdown.begin()
 
     def _asked(self, lines: bytes) -> bytes:
         if self._conversation is not None:
@@ -175,11 +174,11 @@ class _Proxy:
     # From the agent to the editor
 
     def _pass_to_editor(self) -> None:
-        blocks = Blocks()
+        buffer = LineBuffer()
         try:
             while chunk := self._listen():
                 with self._writing:
-                    self._pass(chunk, blocks)
+                    self._pass(chunk, buffer)
         except OSError:
             pass  # the editor reads no more
         with self._writing:
@@ -192,46 +191,46 @@ class _Proxy:
     def _listen(self) -> bytes:
         self._listening = True
         try:
-            return _read(self._agent.stdout)
+            return read(self._agent.stdout)
         finally:
             self._listening = False
 
-    def _tell_editor(self, raw: bytes) -> None:
+    def _write_to_editor(self, raw: bytes) -> None:
         size = len(raw) if self._gone is None else _PIECE
         for start in range(0, len(raw), size or 1):
-            _write(self._to_editor, raw[start : start + size])
+            write(self._to_editor, raw[start : start + size])
             self._active = time.monotonic()
 
-    def _pass(self, chunk: bytes, blocks: Blocks) -> None:
+    def _pass(self, chunk: bytes, buffer: LineBuffer) -> None:
         conversation = self._conversation
         if conversation is None:
-            self._tell_editor(chunk)
+            self._write_to_editor(chunk)
             return
         cut = chunk.rfind(b"\n") + 1
         if cut:
-            self._tell_editor(chunk[:cut])
+            self._write_to_editor(chunk[:cut])
             self._in_line = False
-        for block, whole in blocks.feed(chunk):
+        for block, whole in buffer.blocks(chunk):
             if whole:
                 self._inject(conversation.hear, block)
         if cut:
-            self._tell_news(conversation)
+            self._send_news(conversation)
         if cut < len(chunk):
             self._in_line = True
-            self._tell_editor(chunk[cut:])
+            self._write_to_editor(chunk[cut:])
 
     def _inject(self, make: Callable[[_T], bytes], of: _T) -> None:
         try:
-            told = make(of)
+            lines = make(of)
         except Exception as error:
-            self._fault("skills are not told", error)
+            self._fault("skills are not announced", error)
         else:
-            self._tell_editor(told)
+            self._write_to_editor(lines)
 
-    def _tell_news(self, conversation: Conversation) -> None:
+    def _send_news(self, conversation: Conversation) -> None:
         if self._news is not None and not self._in_line and not self._closed:
             news, self._news = self._news, None
-            self._inject(conversation.tell, news)
+            self._inject(conversation.announce, news)
 
     # The skills
 
@@ -258,26 +257,26 @@ class _Proxy:
             found = acp.available(registry.snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
-                    logger.warning("%s is not told to the editor: %s", printable(path), printable(reason))
+                    logger.warning("%s is not announced to the editor: %s", printable(path), printable(reason))
             left_out = set(found.left_out)
             with self._writing, suppress(OSError):
                 self._news = found.skills
-                self._tell_news(conversation)
+                self._send_news(conversation)
 
     def _fault(self, what: str, error: Exception) -> None:
         if what not in self._faults:
             self._faults.add(what)
-            told = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
-            logger.error("%s: %s", what, printable(" ".join(str(told).split())))
+            reason = error if isinstance(error, SkillsServerError) else f"{type(error).__name__}: {error}"
+            logger.error("%s: %s", what, printable(" ".join(str(reason).split())))
             logger.debug("%s", what, exc_info=error)
 
     # The end
 
     def _see_to_the_end(self) -> None:
-        self._ending.wait()
+        self._shutdown.wait()
         began = self._gone = time.monotonic()
         while True:
-            since = began if self._ending.at_once else max(began, self._active)
+            since = began if self._shutdown.at_once else max(began, self._active)
             left = since + self._grace - time.monotonic()
             if left <= 0:
                 break
@@ -285,80 +284,3 @@ class _Proxy:
             if self._agent.ended.wait(min(left, 0.1)):
                 return
         self._agent.end()
-
-
-class _Ending:
-    """Waits until the conversation is to end: the editor has gone, or a signal has come.
-
-    An editor that has gone shows at once, even while the agent reads nothing and so nobody reads the editor.
-
-    Args:
-        editor: the descriptor that the editor writes to.
-    """
-
-    def __init__(self, editor: int) -> None:
-        self.at_once = False
-        """The grace begins now, whatever the agent still says."""
-        self._deaf = False
-        self._editor = editor
-        self._woken, self._waker = os.pipe()
-
-    def begin(self, *, at_once: bool = False, deaf: bool = False) -> None:
-        """The editor has gone. Safe in a handler of signals, and to call twice.
-
-        Args:
-            at_once: a signal wants the end.
-            deaf: it is the agent that reads no more, which alone is no reason to end it.
-        """
-        self.at_once = self.at_once or at_once
-        self._deaf = self._deaf or deaf
-        os.write(self._waker, b"x")  # no lock, for a second signal may come while the first is being handled
-
-    def wait(self) -> None:
-        """Wait for that. Where the agent reads no more, the editor's descriptor is closed on the way."""
-        open_ = True
-        while True:
-            if sys.platform != "win32" and open_:
-                poller = select.poll()
-                poller.register(self._editor, 0)  # asked for nothing, it still tells of a writer that has gone
-                poller.register(self._woken, select.POLLIN)
-                if self._woken not in [descriptor for descriptor, _ in poller.poll()]:
-                    return
-            os.read(self._woken, 1)
-            if not self._deaf or self.at_once:
-                return
-            if open_:
-                os.close(self._editor)
-                open_ = False
-
-
-def _claim_stdio() -> tuple[int, int]:
-    """stdin and stdout for us alone: whatever else prints, prints to stderr."""
-    from_editor, to_editor = os.dup(0), os.dup(1)
-    if sys.platform == "win32":
-        import msvcrt
-
-        for descriptor in (from_editor, to_editor):
-            msvcrt.setmode(descriptor, os.O_BINARY)
-    else:
-        for descriptor in (from_editor, to_editor):
-            os.set_blocking(descriptor, True)
-    quiet = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(quiet, 0)
-    os.close(quiet)
-    os.dup2(2, 1)
-    return from_editor, to_editor
-
-
-def _read(descriptor: int) -> bytes:
-    """The next bytes; none at the end, or where nothing can be read any more."""
-    try:
-        return os.read(descriptor, _CHUNK)
-    except OSError:
-        return b""
-
-
-def _write(descriptor: int, raw: bytes) -> None:
-    view = memoryview(raw)
-    while view:
-        view = view[os.write(descriptor, view) :]

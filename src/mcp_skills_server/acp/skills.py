@@ -1,7 +1,7 @@
 """The skills of some folders for the clients of an agent that is written with the Python SDK of ACP.
 
 The SDK is known by the shape of its objects alone and imported when the first update goes out, so that this package
-does not need it. What is told is what the proxy tells; the agent loads the skills with a `Runtime` or over MCP.
+does not need it. It sends what the proxy sends; the agent loads the skills with a `Runtime` or over MCP.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Connection(Protocol):
 
 
 class AcpSkills:
-    """Tells the clients of an agent which skills it has, and tells them again when that changes.
+    """Announces to the clients of an agent which skills it has, and again when that changes.
 
     One for each connection, used in the agent's event loop. `close` it, or use it in a `with`, when the agent ends.
 
@@ -55,7 +55,7 @@ class AcpSkills:
         self._takes = Takes()
         self._sessions: dict[str, tuple[Connection, dict[str, Any]]] = {}
         self._found: tuple[Snapshot | None, tuple[AvailableSkill, ...]] = (None, ())
-        self._told: dict[str, tuple[AvailableSkill, ...]] = {}
+        self._announced: dict[str, tuple[AvailableSkill, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -71,7 +71,7 @@ class AcpSkills:
         self.close()
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Announce no more."""
         self._unsubscribe()
         self._sessions.clear()
         for task in self._tasks:
@@ -80,7 +80,7 @@ class AcpSkills:
             self._watcher.stop()
 
     def capability(self) -> dict[str, Json]:
-        """What belongs into `_meta` of the agent's capabilities in the answer to `initialize` (ACPX-4)."""
+        """What belongs into `_meta` of the agent's capabilities in the answer to `initialize`."""
         return acp.capability()
 
     def initialized(self, capabilities: object, version: int = _LATEST) -> None:
@@ -88,17 +88,17 @@ class AcpSkills:
         self._takes = acp.takes(version, _plain(capabilities))
 
     def updates(self, session_id: str, commands: Sequence[Any] = ()) -> list[tuple[str, dict[str, Any]]]:
-        """The notifications that tell a client of all skills now, as (method, params), for a writer of your own.
+        """The notifications that carry all skills now, as (method, params), for a writer of your own.
 
         Args:
             session_id: of the session.
-            commands: the agent's own commands, of the SDK or as JSON; the same update tells them.
+            commands: the agent's own commands, of the SDK or as JSON; the same update carries them.
         """
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         return acp.notifications(session_id, self._skills(), self._takes, theirs)
 
     def announce(self, connection: Connection, session_id: str, commands: Sequence[Any] = ()) -> None:
-        """Tell the client of all skills of a session, and from now on of each change (X-34).
+        """Announce all skills of a session to its client now, and again after each change.
 
         Call it in `new_session` and `load_session`; it is sent behind their answers. Call it again when the agent's
         own commands change, in place of an update of its own, which would take the skills away.
@@ -111,13 +111,13 @@ class AcpSkills:
         self._loop = asyncio.get_running_loop()
         theirs = {acp.COMMANDS_UPDATE: {"availableCommands": [_plain(each) for each in commands]}}
         self._sessions[session_id] = (connection, theirs)
-        self._told.pop(session_id, None)
+        self._announced.pop(session_id, None)
         self._begin()
 
     def forget(self, session_id: str) -> None:
         """This session has ended."""
         self._sessions.pop(session_id, None)
-        self._told.pop(session_id, None)
+        self._announced.pop(session_id, None)
 
     def _skills(self) -> tuple[AvailableSkill, ...]:
         snapshot = self.registry.snapshot
@@ -129,28 +129,28 @@ class AcpSkills:
         self._loaded = True
         loop = self._loop
         if loop is not None:
-            with suppress(RuntimeError):  # it is closed: nobody is left to be told
+            with suppress(RuntimeError):  # it is closed: nobody is left to hear of it
                 loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        task = asyncio.get_running_loop().create_task(self._tell())
+        task = asyncio.get_running_loop().create_task(self._announce())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self) -> None:
-        """Tell the sessions that do not know it yet; one task after the other, or an older list could be told last."""
+    async def _announce(self) -> None:
+        """Announce to the sessions that do not know it yet; one task at a time, or an older list could come last."""
         async with self._sending:
             if not self._loaded:
                 return  # the first scan begins this anew
             skills = self._skills()
-            for session_id in [each for each in self._sessions if self._told.get(each) != skills]:
+            for session_id in [each for each in self._sessions if self._announced.get(each) != skills]:
                 if session_id not in self._sessions:
                     continue
-                self._told[session_id] = skills
+                self._announced[session_id] = skills
                 try:
                     await self._send(*self._sessions[session_id], session_id, skills)
                 except Exception as error:
-                    logger.warning("skills are not told to session %s: %s", printable(session_id), error)
+                    logger.warning("skills are not announced to session %s: %s", printable(session_id), error)
 
     async def _send(
         self, connection: Connection, theirs: dict[str, Any], session_id: str, skills: Sequence[AvailableSkill]

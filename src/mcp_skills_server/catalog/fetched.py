@@ -65,7 +65,7 @@ class Origins:
         if not outer or not own or not own.get("source") or own["source"] != outer.get("source"):
             return False
         files, inner = _files(own), f"{holder.within}/"
-        nested = {path[len(inner) :]: told for path, told in _files(outer).items() if path.startswith(inner)}
+        nested = {path[len(inner) :]: digest for path, digest in _files(outer).items() if path.startswith(inner)}
         return SKILL_MD in files and nested == files and os.path.isfile(os.path.join(holder.folder, name, SKILL_MD))
 
     def _above(self) -> str | None:
@@ -132,8 +132,8 @@ def _read(path: str) -> dict[str, Any] | None:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return {}
         with os.fdopen(os.dup(descriptor), "rb") as file:
-            told = json.loads(file.read(_MOST_BYTES))
-        return cast(dict[str, Any], told) if isinstance(told, dict) else {}
+            found = json.loads(file.read(_MOST_BYTES))
+        return cast(dict[str, Any], found) if isinstance(found, dict) else {}
     except (OSError, ValueError, RecursionError):
         return {}
     finally:

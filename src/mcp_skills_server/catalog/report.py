@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.passed import passed_over
+from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.format.frontmatter import IS_FAST
+from mcp_skills_server.format.yaml_reader import IS_FAST
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)

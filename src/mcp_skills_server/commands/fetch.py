@@ -15,10 +15,11 @@ from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.refresh import Report, Settings
+    from mcp_skills_server.sources.report import Report
+    from mcp_skills_server.sources.settings import FetchSettings
 
 _SECONDS = click.FloatRange(min=0, min_open=True)
-_NOT_OURS = frozenset(
+_FRAMING = frozenset(
     ("host", "connection", "content-length", "transfer-encoding", "accept-encoding", "te", "upgrade", "range", "expect")
 )
 """Headers that change what an answer is or how it is framed."""
@@ -111,18 +112,17 @@ def fetch(url: str | None, output: str | None, only_list: bool, update: bool, **
         raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
     settings = _settings(update, options)
     if url is not None and only_list:
-        return _told(_list, url, settings)
+        return _exit_code(_list, url, settings)
     folder = str(output)
     if url is not None:
-        return _told(_fetch, url, folder, settings)
-    return max(_told(_fetch, given, folder, each) for given, each in _known(folder, settings))
+        return _exit_code(_fetch, url, folder, settings)
+    return max(_exit_code(_fetch, given, folder, each) for given, each in _known(folder, settings))
 
 
-def _settings(update: bool, options: dict[str, Any]) -> Settings:
-    from mcp_skills_server.sources.download import Bounds, OriginPolicy
-    from mcp_skills_server.sources.refresh import Limits, Settings
+def _settings(update: bool, options: dict[str, Any]) -> FetchSettings:
+    from mcp_skills_server.sources.settings import Bounds, FetchLimits, FetchSettings, OriginPolicy
 
-    return Settings(
+    return FetchSettings(
         wanted=frozenset(options["skills"]) or None,
         revalidate=update,
         force=options["force"],
@@ -134,7 +134,9 @@ def _settings(update: bool, options: dict[str, Any]) -> Settings:
             tuple(_headers(options["headers"], options["token_env"])),
         ),
         bounds=Bounds(options["read_timeout"], options["download_timeout"], total_bytes=options["max_total_bytes"]),
-        limits=Limits(options["max_skills"], options["max_bytes"], options["timeout"], options["max_unpacked_bytes"]),
+        limits=FetchLimits(
+            options["max_skills"], options["max_bytes"], options["timeout"], options["max_unpacked_bytes"]
+        ),
         connections=options["connections"],
     )
 
@@ -153,7 +155,7 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         name, colon, value = (part.strip() for part in header.partition(":"))
         if not colon or not re.fullmatch(r"[A-Za-z0-9-]+", name) or not value.isascii() or not value.isprintable():
             raise UsageError("--header takes NAME:VALUE in ASCII, such as 'X-Team:billing'")
-        if name.lower() in _NOT_OURS:
+        if name.lower() in _FRAMING:
             raise UsageError(f"--header cannot set {name}")
         yield name, value
     if token_env is not None:
@@ -165,13 +167,13 @@ def _headers(given: tuple[str, ...], token_env: str | None) -> Generator[tuple[s
         yield "Authorization", f"Bearer {token}"
 
 
-def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
+def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSettings]]:
     """What a folder was fetched from, each with settings for what was asked of it."""
     from dataclasses import replace
 
-    from mcp_skills_server.sources import keep
+    from mcp_skills_server.sources.records import read_indexes
 
-    known = keep.sources(folder)
+    known = read_indexes(folder)
     if not known:
         raise UsageError(f"{folder}: nothing was fetched into it; give the URL of a site")
     if settings.wanted is not None:
@@ -184,7 +186,7 @@ def _known(folder: str, settings: Settings) -> list[tuple[str, Settings]]:
     ]
 
 
-def _told(command: Callable[..., int], *arguments: Any) -> int:
+def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
     from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
@@ -200,7 +202,7 @@ def _told(command: Callable[..., int], *arguments: Any) -> int:
         return 2
 
 
-def _list(url: str, settings: Settings) -> int:
+def _list(url: str, settings: FetchSettings) -> int:
     import anyio
 
     from mcp_skills_server.sources.refresh import look
@@ -221,7 +223,7 @@ def _list(url: str, settings: Settings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _fetch(url: str, folder: str, settings: Settings) -> int:
+def _fetch(url: str, folder: str, settings: FetchSettings) -> int:
     import anyio
 
     from mcp_skills_server.sources.refresh import refresh
@@ -254,8 +256,8 @@ def _summary(report: Report) -> str:
         (len(report.pruned), "removed"),
         (len(report.refused), "refused"),
     )
-    told = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
-    return f"{shown(report.url)}: {told} ({report.bytes:,} bytes downloaded)"
+    done = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
+    return f"{shown(report.url)}: {done} ({report.bytes:,} bytes downloaded)"
 
 
 @contextmanager

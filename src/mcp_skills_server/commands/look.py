@@ -187,7 +187,7 @@ def validate(paths: tuple[str, ...], form: str, strict: bool, **options: Any) ->
 
 def _tell_of_passed(registry: Registry) -> list[dict[str, Any]]:
     """Say on stderr which skills were passed over with their dot folders, and return the same for a program."""
-    from mcp_skills_server.catalog.passed import passed_over
+    from mcp_skills_server.catalog.dot_folders import passed_over
 
     passed = passed_over(registry)
     for each in passed:

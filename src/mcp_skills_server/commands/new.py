@@ -19,7 +19,7 @@ import click
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.validation.beginning import DESCRIPTION, DETAILS, REFERENCE, SKILL
+from mcp_skills_server.validation.template import DESCRIPTION, DETAILS, REFERENCE, SKILL
 
 _PLAIN: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;()/_-]*[A-Za-z0-9,.;()/_-])?")
 
@@ -91,7 +91,7 @@ def _quoted(text: str) -> str:
 
 
 def _create(place: Path, files: dict[str, str]) -> None:
-    from mcp_skills_server.hosts import disk
+    from mcp_skills_server.durable import sync_path
 
     shown = printable(str(place))
     taken = UsageError(f"{shown} is there already, and stays; choose another name or --directory")
@@ -104,11 +104,11 @@ def _create(place: Path, files: dict[str, str]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8", newline="")
         for each in (*making.rglob("*"), making):
-            disk.settle(each)  # so that no power cut leaves the skill with empty files
+            sync_path(each)  # so that no power cut leaves the skill with empty files
         if os.path.lexists(place):
             raise taken
         making.rename(place)
-        disk.settle(place.parent)
+        sync_path(place.parent)
     except OSError as error:
         raise UsageError(f"{shown} cannot be made: {error.strerror or error}") from None
     finally:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.session import Runtime
-    from mcp_skills_server.sources.supply import Supply
+    from mcp_skills_server.sources.mirrors import Mirrors
 
 _ONLY_SCRIPTS: Final = {
     "--interpreter": "interpreters",
@@ -290,20 +290,20 @@ def make_registry(given: Sequence[str], options: dict[str, Any]) -> Registry:
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
-    registry, supply = open_roots(given, options)
-    if supply is not None:
-        supply.fetch()
+    registry, mirrors = open_roots(given, options)
+    if mirrors is not None:
+        mirrors.fetch()
     return registry
 
 
-def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Supply | None]:
+def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Raises:
         UsageError: a root is not there or cannot be had.
     """
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Limits
+    from mcp_skills_server.catalog.roots import Limits
 
     measures = {name: options[f"max_{name}"] for name in ("skill_md", "files", "bytes", "depth")}
     limits = Limits(**measures, hidden=options["hidden"])
@@ -312,13 +312,12 @@ def open_roots(given: Sequence[str], options: dict[str, Any]) -> tuple[Registry,
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.sources.download import OriginPolicy
-    from mcp_skills_server.sources.refresh import Settings
-    from mcp_skills_server.sources.supply import Supply, default_cache
+    from mcp_skills_server.directories import cache_directory
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options["fetch_origins"])
-    settings = Settings(trust=OriginPolicy(origins, private=options["allow_private"], http=options["allow_http"]))
-    supply = Supply(
-        Path(options["cache_dir"]) if options["cache_dir"] else default_cache(), settings, hidden=limits.hidden
-    )
-    return Registry([supply.root(root) for root in given], limits), supply
+    trust = OriginPolicy(origins, private=options["allow_private"], http=options["allow_http"])
+    cache = Path(options["cache_dir"]) if options["cache_dir"] else cache_directory()
+    mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
+    return Registry([mirrors.root(root) for root in given], limits), mirrors

@@ -56,7 +56,7 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
-    from mcp_skills_server.catalog.passed import passed_over
+    from mcp_skills_server.catalog.dot_folders import passed_over
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
 
@@ -99,9 +99,9 @@ def publish(roots: tuple[str, ...], output: str, **options: Any) -> int:
 
 def _cache(given: str | None) -> Path:
     """Where it is kept which files need not be read again."""
-    from mcp_skills_server.sources.supply import default_cache
+    from mcp_skills_server.directories import cache_directory
 
-    return Path(given or default_cache(), "publish")
+    return Path(given or cache_directory(), "publish")
 
 
 def _count(files: Sequence[object]) -> str:

@@ -58,11 +58,11 @@ def open_followed(given: Sequence[str], options: dict[str, Any]) -> tuple[Regist
     Raises:
         UsageError: a root is not there or cannot be had.
     """
-    registry, supply = open_roots(given, options)
+    registry, mirrors = open_roots(given, options)
 
     def start() -> None:
-        if supply is not None:
-            supply.start()
+        if mirrors is not None:
+            mirrors.start()
         watcher = make_watcher(registry, options)
         if watcher is None:
             registry.load()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.session import Runtime
     from mcp_skills_server.server.handlers import Settings
-    from mcp_skills_server.sources.supply import Supply
+    from mcp_skills_server.sources.mirrors import Mirrors
 
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
     """
     end_on_signals()
     log_to_stderr(options["log_level"])
-    registry, supply = open_roots(roots, options)
+    registry, mirrors = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.handlers import Settings
 
@@ -200,8 +200,8 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(registry, options)
     watcher = make_watcher(registry, options)
-    if supply is not None:
-        supply.start(partial(_take_in, registry))
+    if mirrors is not None:
+        mirrors.start(partial(_take_in, registry))
     if options["transport"] == "stdio":
         if options["publish_only"]:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
@@ -215,9 +215,9 @@ def serve(roots: tuple[str, ...], **options: Any) -> None:
         )
         _over_stdio(runtime, settings, watcher)
     else:
-        _over_http(runtime, settings, watcher, supply, options)
-    if supply is not None:
-        supply.stop()
+        _over_http(runtime, settings, watcher, mirrors, options)
+    if mirrors is not None:
+        mirrors.stop()
     leave()
 
 
@@ -258,7 +258,7 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, supply: Supply | None, options: dict[str, Any]
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: dict[str, Any]
 ) -> None:
     import anyio
 
@@ -290,6 +290,6 @@ def _over_http(
         publish_only=options["publish_only"],
         publish_grace=options["publish_grace"],
         rpc=execution_settings(options) if options["rpc"] else None,
-        sites=supply.sites if supply is not None else list,
+        sites=mirrors.states if mirrors is not None else list,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Json
 
 PARSE_ERROR: Final = -32700
@@ -30,7 +31,7 @@ _ESCAPE: Final = re.compile(
 )
 
 
-class JsonError(ValueError):
+class JsonError(SkillsServerError, ValueError):
     """The bytes are no JSON; the message says why."""
 
 
@@ -74,9 +75,9 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
-    """An answer that says why there is no result (SP-20)."""
-    told: dict[str, Any] = {"code": code, "message": message}
-    return {"jsonrpc": "2.0", "id": id_, "error": told if data is None else {**told, "data": data}}
+    """An answer that says why there is no result."""
+    fields: dict[str, Any] = {"code": code, "message": message}
+    return {"jsonrpc": "2.0", "id": id_, "error": fields if data is None else {**fields, "data": data}}
 
 
 def dump(value: object) -> bytes:

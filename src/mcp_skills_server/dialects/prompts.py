@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from mcp_skills_server.format import hidden, icons
+from mcp_skills_server.format.arguments import replaced
 from mcp_skills_server.format.markup import element
-from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Standing, printable
 
@@ -84,7 +84,7 @@ def put_in(body: str, words: str, name: str) -> str:
     """The body of the skill `name` with the user's words where it says `$ARGUMENTS`, in one pass.
 
     Raises:
-        RequestError: the result would be too long (`placeholders.replaced`).
+        RequestError: the result would be too long (`arguments.replaced`).
     """
     return replaced(body, _ALL_ARGUMENTS, lambda _: words, name)
 

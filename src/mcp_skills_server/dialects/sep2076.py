@@ -11,8 +11,8 @@ from typing import Final
 from mcp_skills_server.format import fields, hidden, icons, identity
 from mcp_skills_server.format.arguments import declared
 from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.media import media_type
-from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 

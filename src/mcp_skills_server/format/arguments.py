@@ -1,15 +1,23 @@
-"""The arguments that a skill declares, and its instructions filled in with values for them."""
+"""The arguments that a skill declares, and its instructions filled in with values for them, within a bound.
+
+A text names a placeholder as often as it likes, and a value is as long as a request may be, so without a bound what
+comes out is the one times the other: 300 places and 0.9 MB made 270 MB.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mcp_skills_server.errors import RequestError, listed, quoted
+from mcp_skills_server.errors import RequestError, clipped, listed, quoted
 from mcp_skills_server.format import fields
-from mcp_skills_server.format.placeholders import replaced
 from mcp_skills_server.model import Json
+
+MOST_ADDED: Final = 1 << 20
+"""Characters by which values may make a text longer: what one request can carry, once."""
+_PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
+"""One pattern for all names: an alternative for each would be tried at each place, names times places."""
 
 
 def declared(frontmatter: Mapping[str, Json]) -> list[dict[str, Json]]:
@@ -17,16 +25,12 @@ def declared(frontmatter: Mapping[str, Json]) -> list[dict[str, Json]]:
     return fields.entries(frontmatter.get("arguments"), "name")
 
 
-_PLACEHOLDER: Final = re.compile(r"\{\{([^{}]++)\}\}")
-"""One pattern for all names: an alternative for each would be tried at each place, names times places."""
-
-
 def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: Mapping[str, Any], skill: str) -> str:
     """Replace `{{name}}` of every declared argument, in one pass, and nothing else. A name with a brace has no place.
 
     Raises:
-        RequestError: an argument is unknown or not text, or a required one is missing (S76-8), or the result would be
-            longer than the instructions by more than `placeholders.MOST_ADDED`.
+        RequestError: an argument is unknown or not text, or a required one is missing, or the result would be
+            longer than the instructions by more than `MOST_ADDED`.
     """
     values: dict[str, str] = {}
     for argument in arguments:
@@ -41,10 +45,31 @@ def fill_in(instructions: str, arguments: Sequence[Mapping[str, Json]], given: M
             values[name] = fields.text(argument.get("default")) or ""
     unknown = [name for name in given if name not in values]
     if unknown:
-        told = listed(values)
-        raise RequestError(f"Skill {quoted(skill)} has no argument {quoted(unknown[0])}; it declares: {told}")
-    return (
-        replaced(instructions, _PLACEHOLDER, lambda found: values.get(found[1], found[0]), skill)
-        if values
-        else instructions
-    )
+        names = listed(values)
+        raise RequestError(f"Skill {quoted(skill)} has no argument {quoted(unknown[0])}; it declares: {names}")
+    if not values:
+        return instructions
+    return replaced(instructions, _PLACEHOLDER, lambda found: values.get(found[1], found[0]), skill)
+
+
+def replaced(text: str, placeholder: re.Pattern[str], value: Callable[[re.Match[str]], str], skill: str) -> str:
+    """The text with a value for each placeholder, in one pass, measured before it is made.
+
+    Args:
+        text: the instructions of a skill.
+        placeholder: what to replace.
+        value: what a match is replaced by.
+        skill: what the skill is called, for the error.
+
+    Raises:
+        RequestError: the result would be longer than the text by more than `MOST_ADDED` characters.
+    """
+    added = 0
+    for found in placeholder.finditer(text):
+        added += len(value(found)) - len(found[0])
+        if added > MOST_ADDED:
+            raise RequestError(
+                f"The arguments would make the instructions of skill {clipped(skill)!r} longer by more than "
+                f"{MOST_ADDED:,} characters; give shorter ones"
+            )
+    return placeholder.sub(value, text)

@@ -1,6 +1,6 @@
 """HTML comments in Markdown: a rendered page does not show them, and a model reads them.
 
-One in code is an example that every reader sees, so code does not count. Blocks are told apart by a CommonMark parser;
+One in code is an example that every reader sees, so code does not count. Blocks are found by a CommonMark parser;
 code inside of a line by its backticks, each looked at a bounded number of times.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.format import hidden
-
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
+_OPENS: Final = "<!--"
+_CLOSES: Final = "-->"
 _READ: Final = 262_144
 """Characters that are parsed. Behind them a comment counts wherever it stands."""
 _TICKS: Final = re.compile(r"(?<!`)`+")
@@ -24,10 +24,10 @@ _TICKS: Final = re.compile(r"(?<!`)`+")
 
 def find(markdown: str) -> Iterator[tuple[int, str]]:
     """Each comment outside of code with its 0-based line and its content, in order."""
-    if hidden.COMMENT_OPENS not in markdown:
+    if _OPENS not in markdown:
         return
     for block in _parser().parse(markdown[:_READ]):
-        if block.type in ("inline", "html_block") and hidden.COMMENT_OPENS in block.content:
+        if block.type in ("inline", "html_block") and _OPENS in block.content:
             line = block.map[0] if block.map else 0
             text = _without_code(block.content) if block.type == "inline" else block.content
             yield from _placed(text, line)
@@ -35,9 +35,22 @@ def find(markdown: str) -> Iterator[tuple[int, str]]:
         yield from _placed(markdown[_READ:], markdown.count("\n", 0, _READ))
 
 
+def in_text(text: str) -> Iterator[tuple[int, str]]:
+    """Each HTML comment of a text with its offset and its content, whether or not it stands in code.
+
+    One that is never closed goes to the end of the text, as a browser takes it.
+    """
+    at = text.find(_OPENS)
+    while at >= 0:
+        begin = at + len(_OPENS)
+        end = text.find(_CLOSES, begin)
+        yield at, text[begin : end if end >= 0 else len(text)].strip()
+        at = text.find(_OPENS, end) if end >= 0 else -1
+
+
 def _placed(text: str, line: int) -> Iterator[tuple[int, str]]:
     read = 0
-    for at, content in hidden.comments(text):
+    for at, content in in_text(text):
         line += text.count("\n", read, at)
         read = at
         yield line, content
@@ -54,9 +67,9 @@ def _without_code(text: str) -> str:
     for start, end in runs:
         if start < read:
             continue
-        opened = text.rfind(hidden.COMMENT_OPENS, read, start)
+        opened = text.rfind(_OPENS, read, start)
         if opened >= 0:
-            closed = text.find(hidden.COMMENT_CLOSES, opened)
+            closed = text.find(_CLOSES, opened)
             closed = len(text) if closed < 0 else closed
             if closed > start:
                 parts.append(text[read:closed])

@@ -13,7 +13,7 @@ FIELD = "dependencies"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What else the same server serves, for `dependencies` to resolve against (S76-9...11).
+    """What else the same server serves, for `dependencies` to resolve against.
 
     Attributes:
         tools: names of its tools.
@@ -47,7 +47,7 @@ _NONE = Dependencies()
 
 
 def resolve(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> Dependencies:
-    """What the skill depends on, apart by whether this server really serves it (S76-9...11)."""
+    """What the skill depends on, apart by whether this server really serves it."""
     given = skill.frontmatter.get(FIELD)
     if not isinstance(given, dict):
         return _NONE

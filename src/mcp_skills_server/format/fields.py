@@ -1,12 +1,13 @@
 """Values of a frontmatter in the shapes that authors write them in; what is not of the shape is passed over.
 
-What is passed over is a Problem elsewhere (`validation/rules.py`, `field-type`).
+What is passed over is a Problem elsewhere (`validation/values.py`, `field-type`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json
 
 
@@ -44,3 +45,16 @@ def references(value: Json, key: str) -> list[str]:
 def texts(value: Json) -> list[str]:
     """The texts of a list."""
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def tags_of(frontmatter: Mapping[str, Json]) -> list[Json]:
+    """`tags` from the top level, else from `metadata`: a list, or one text with commas or blanks between.
+
+    Hidden characters are left out.
+    """
+    value = frontmatter.get("tags", metadata(frontmatter, "tags"))
+    if isinstance(value, str):
+        found = value.split(",") if "," in value else value.split()
+    else:
+        found = texts(value)
+    return [tag for each in found if (tag := hidden.without(each).strip())]

@@ -41,8 +41,6 @@ _HIDDEN: Final = re.compile(
     f"|\\A[{_SELECTORS}\u200c\u200d]"
     "|(?<!\\A)\ufeff"
 )
-COMMENT_OPENS: Final = "<!--"
-COMMENT_CLOSES: Final = "-->"
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
@@ -75,16 +73,3 @@ def without(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return (_HIDDEN_IN_ASCII if text.isascii() else _HIDDEN).sub("", text)
-
-
-def comments(markdown: str) -> Iterator[tuple[int, str]]:
-    """Each HTML comment of a text, with its offset and its content.
-
-    One that is never closed goes to the end of the text, as a browser takes it.
-    """
-    at = markdown.find(COMMENT_OPENS)
-    while at >= 0:
-        begin = at + len(COMMENT_OPENS)
-        end = markdown.find(COMMENT_CLOSES, begin)
-        yield at, markdown[begin : end if end >= 0 else len(markdown)].strip()
-        at = markdown.find(COMMENT_OPENS, end) if end >= 0 else -1

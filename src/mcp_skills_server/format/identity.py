@@ -36,7 +36,7 @@ def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:
 
 
 def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
-    """The skill of this name or skill path (S76-8).
+    """The skill of this name or skill path.
 
     Raises:
         RequestError: there is none, or several share the name.
@@ -53,12 +53,12 @@ def find(snapshot: Snapshot, name: str, least: Standing) -> Skill:
 def title(skill: Skill) -> str | None:
     """`title`, else `metadata.title`, else the body's first level-1 heading, without hidden characters."""
     given = skill.frontmatter
-    said = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
-    return None if said is None else hidden.without(said) or None
+    found = fields.text(given.get("title")) or fields.text(fields.metadata(given, "title")) or skill.reading.heading
+    return None if found is None else hidden.without(found) or None
 
 
 def version(frontmatter: Mapping[str, Json]) -> str | None:
-    """`version` from the top level, else from `metadata` (S76-19, X-14). A number is written out.
+    """`version` from the top level, else from `metadata`. A number is written out.
 
     Hidden characters are left out.
     """

@@ -1,4 +1,4 @@
-"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter (SP-24, X-25).
+"""A Skills Protocol manifest: out of `skill.toml` where a bundle has one, else out of the frontmatter.
 
 Where both speak of the same thing, `skill.toml` counts and the difference becomes a warning. What `skill.toml` says is
 kept whole and as JSON; only what it must say and leaves out is added. Nothing here raises for bad input: what is wrong
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import versions
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.versions import NO_VERSION, Version
 from mcp_skills_server.model import Json, Problem
 
@@ -62,7 +63,7 @@ class Manifest:
 
     @property
     def runtime(self) -> Mapping[str, Json]:
-        """How it is run; empty where nothing is said."""
+        """How it is run; empty where nothing is written."""
         return _table(self.fields.get("runtime"))
 
     @property
@@ -73,7 +74,7 @@ class Manifest:
 
     @property
     def secrets(self) -> list[str]:
-        """The names of the variables that it needs and that nobody but the operator has (SP-33)."""
+        """The names of the variables that it needs and that nobody but the operator has."""
         found = _table(self.fields.get("permissions")).get("secrets")
         return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
@@ -96,7 +97,7 @@ def _table(value: Json) -> Mapping[str, Json]:
 
 
 def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: Collection[str] = ()) -> Findings:
-    """The manifest of a skill (SP-11, SP-24, SP-34, X-25).
+    """The manifest of a skill.
 
     Args:
         raw: the bytes of its `skill.toml`, None if it has none.
@@ -108,12 +109,12 @@ def read(raw: bytes | None, frontmatter: Mapping[str, Json], path: str, files: C
     if raw is None:
         return _result(_made(frontmatter, path, problems), True, problems)
     made = _made(frontmatter, path, [])
-    told = _load(raw, problems)
-    if told is None:
+    given = _load(raw, problems)
+    if given is None:
         return Findings(None, tuple(problems))
-    fields = _completed(told, made, problems)
+    fields = _completed(given, made, problems)
     _check(fields, files, problems)
-    _compare(told, frontmatter, path, problems)
+    _compare(given, frontmatter, path, problems)
     return _result(fields, False, problems)
 
 
@@ -129,12 +130,12 @@ def _result(fields: Mapping[str, Json], synthesised: bool, problems: list[Proble
 
 def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> dict[str, Json]:
     *above, last = path.split("/")
-    said = _said(frontmatter, "version")
-    version = versions.parse(said) if said is not None else None
-    if said is not None and version is None:
+    written = _field(frontmatter, "version")
+    version = versions.parse(written) if written is not None else None
+    if written is not None and version is None:
         hint = "write three numbers, as in 1.0.0"
-        told = f"the version {said[:100]!r} is no semantic version"
-        problems.append(problem("manifest-form", told, hint=hint))
+        message = f"the version {written[:100]!r} is no semantic version"
+        problems.append(problem("manifest-form", message, hint=hint))
     directory = versions.parse(last.removeprefix("v")) if above else None
     if directory is not None and (not directory.loose or (version and version.key[:3] == directory.key[:3])):
         # Versions lie side by side in directories of their names; the skill is what holds them.
@@ -142,9 +143,9 @@ def _made(frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -
         if version is None:
             version = directory
         elif version.key[:3] != directory.key[:3]:
-            told = f"it says version {version.text}, and its directory is {directory.text}"
-            problems.append(problem("manifest-disagrees", told, hint="give both the same version"))
-    namespace = _said(frontmatter, "namespace")
+            message = f"it says version {version.text}, and its directory is {directory.text}"
+            problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
+    namespace = _field(frontmatter, "namespace")
     parts = [*(namespace.split(".") if namespace else above), last]
     name = ".".join(filter(None, (_NOT_IN_NAMES.sub("-", part).strip("-") for part in parts))) or "skill"
     out: dict[str, Json] = {
@@ -163,7 +164,7 @@ def _first(name: str) -> str:
     return name.split(".", 1)[0] if "." in name else ""
 
 
-def _said(frontmatter: Mapping[str, Json], field: str) -> str | None:
+def _field(frontmatter: Mapping[str, Json], field: str) -> str | None:
     """A field of `metadata`, else of the top level; a number is written out."""
     metadata = frontmatter.get("metadata")
     for fields in (metadata if isinstance(metadata, dict) else {}, frontmatter):
@@ -185,8 +186,8 @@ def _text(value: Json) -> str | None:
 def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
     """The table of a `skill.toml` as JSON, None where it cannot be read."""
     if len(raw) > MAX_TOML:
-        said = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
-        problems.append(problem("manifest-syntax", said, hint="shorten it"))
+        message = f"it has {len(raw):,} bytes, and at most {MAX_TOML:,} are read"
+        problems.append(problem("manifest-syntax", message, hint="shorten it"))
         return None
     try:
         text = raw.decode("utf-8-sig")
@@ -196,8 +197,8 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         return None
     for number, line in enumerate(text.split("\n"), 1):
         if line.count(".") > _MAX_DOTS:
-            said = f"the line has more than {_MAX_DOTS} dots"
-            problems.append(problem("manifest-syntax", said, number, "break the line"))
+            message = f"the line has more than {_MAX_DOTS} dots"
+            problems.append(problem("manifest-syntax", message, number, "break the line"))
             return None
     try:
         return _json(tomllib.loads(text))
@@ -207,9 +208,9 @@ def _load(raw: bytes, problems: list[Problem]) -> dict[str, Json] | None:
         problems.append(problem("manifest-syntax", str(refused), hint="write it as text, or say less"))
     except ValueError as error:  # TOMLDecodeError, and an integer with more digits than Python reads
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        said = str(error).split(" (at ")[0][:200]
+        reason = str(error).split(" (at ")[0][:200]
         end = text.count("\n") + 1 if "at end of document" in str(error) else None
-        problems.append(problem("manifest-syntax", f"it is no TOML: {said}", int(found[1]) if found else end))
+        problems.append(problem("manifest-syntax", f"it is no TOML: {reason}", int(found[1]) if found else end))
     return None
 
 
@@ -225,8 +226,8 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
         nonlocal count
         count += 1
         if depth > MAX_DEPTH or count > MAX_NODES:
-            said = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
-            raise _RefusedError(f"{place[:100]}: {said}")
+            message = f"nested deeper than {MAX_DEPTH} levels" if depth > MAX_DEPTH else f"more than {MAX_NODES} values"
+            raise _RefusedError(f"{place[:100]}: {message}")
         if isinstance(value, dict):
             return {key: convert(each, f"{place}.{key}"[:200], depth + 1) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, list):
@@ -242,17 +243,17 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     return {key: convert(value, key[:200], 1) for key, value in table.items()}
 
 
-class _RefusedError(Exception):
+class _RefusedError(SkillsServerError):
     """What is wrong with a value."""
 
 
-def _completed(told: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:
+def _completed(given: dict[str, Json], made: Mapping[str, Json], problems: list[Problem]) -> dict[str, Json]:
     """What `skill.toml` says, and for what it must say and does not, what SKILL.md and the directory tell."""
-    fields = dict(told)
+    fields = dict(given)
     name = fields.setdefault("name", made["name"])
-    if "name" not in told:
-        said = f"it has no name; {made['name']} is used, after the directory"
-        problems.append(problem("manifest-incomplete", said, hint="add name = ..."))
+    if "name" not in given:
+        message = f"it has no name; {made['name']} is used, after the directory"
+        problems.append(problem("manifest-incomplete", message, hint="add name = ..."))
     runs = "entrypoint" in _table(fields.get("runtime"))
     defaults: dict[str, Json] = {
         "version": made["version"],
@@ -264,14 +265,14 @@ def _completed(told: dict[str, Json], made: Mapping[str, Json], problems: list[P
         if field not in fields:
             fields[field] = value
             if field != "namespace":  # the protocol's smallest manifest has none
-                said = f"it has no {field}; {str(value)[:60]!r} is used"
-                problems.append(problem("manifest-incomplete", said, hint=f"add {field} = ..."))
+                message = f"it has no {field}; {str(value)[:60]!r} is used"
+                problems.append(problem("manifest-incomplete", message, hint=f"add {field} = ..."))
     return fields
 
 
 def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Problem]) -> None:
-    def wrong(code: str, said: str, hint: str) -> None:
-        problems.append(problem(code, said, hint=hint))
+    def wrong(code: str, message: str, hint: str) -> None:
+        problems.append(problem(code, message, hint=hint))
 
     name = fields["name"]
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
@@ -299,29 +300,29 @@ def _check(fields: Mapping[str, Json], files: Collection[str], problems: list[Pr
     if fields["kind"] == ACTION:
         entry = _table(fields.get("runtime")).get("entrypoint")
         if not isinstance(entry, str):
-            said = "an action without an entry point cannot be executed"
-            wrong("manifest-runtime", said, "add entrypoint = ... below [runtime]")
+            message = "an action without an entry point cannot be executed"
+            wrong("manifest-runtime", message, "add entrypoint = ... below [runtime]")
         elif entry not in files:
-            said = f"the entry point {entry[:100]!r} is no file of the skill"
-            wrong("manifest-runtime", said, "name a file by its path in the skill")
+            message = f"the entry point {entry[:100]!r} is no file of the skill"
+            wrong("manifest-runtime", message, "name a file by its path in the skill")
 
 
-def _compare(told: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
+def _compare(given: Mapping[str, Json], frontmatter: Mapping[str, Json], path: str, problems: list[Problem]) -> None:
     """What SKILL.md says otherwise. A name with blanks or capitals there is a title, not another name."""
     other: dict[str, Json] = {field: frontmatter.get(field) for field in ("description", "kind")}
-    other["version"], other["namespace"] = _said(frontmatter, "version"), _said(frontmatter, "namespace")
+    other["version"], other["namespace"] = _field(frontmatter, "version"), _field(frontmatter, "namespace")
     other["tags"] = tags_of(frontmatter) or None
-    differ = [field for field, value in other.items() if value is not None and told.get(field, value) != value]
-    title, name = frontmatter.get("name"), told.get("name")
+    differ = [field for field, value in other.items() if value is not None and given.get(field, value) != value]
+    title, name = frontmatter.get("name"), given.get("name")
     if isinstance(title, str) and isinstance(name, str) and _AGENT_SKILLS_NAME.fullmatch(title):
         plain = re.sub(r"[._]+", "-", name.lower())
         if plain != title and not plain.endswith(f"-{title}"):
             differ.append("name")
     last = versions.parse(path.rpartition("/")[2].removeprefix("v"))
-    version = told.get("version")
+    version = given.get("version")
     if last is not None and not last.loose and isinstance(version, str) and version != last.text:
-        said = f"it says version {version[:100]}, and its directory is {last.text}"
-        problems.append(problem("manifest-disagrees", said, hint="give both the same version"))
+        message = f"it says version {version[:100]}, and its directory is {last.text}"
+        problems.append(problem("manifest-disagrees", message, hint="give both the same version"))
     if differ:
-        said = f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the Skills Protocol"
-        problems.append(problem("manifest-disagrees", said))
+        message = f"SKILL.md has another {', '.join(sorted(differ))}; {SKILL_TOML} counts for the Skills Protocol"
+        problems.append(problem("manifest-disagrees", message))

@@ -1,7 +1,7 @@
 """The tags that skills travel in when a model reads them.
 
 Text inside stays as the author wrote it, Markdown and all; only what would open or close a tag of ours is made
-harmless, so that a skill can neither pretend to be what stands around it nor to be another one (S40-48).
+harmless, so that a skill can neither pretend to be what stands around it nor to be another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def escaped(text: str) -> str:
 
 
 def element(tag: str, attributes: Mapping[str, str], content: str) -> str:
-    """An element around foreign content, verbatim but for tags of ours (ASG-27).
+    """An element around foreign content, verbatim but for tags of ours.
 
     `<tag a="b">`, the content on lines of its own, `</tag>`. The tag must be one of ours.
     """
@@ -45,8 +45,8 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
     """
     if tag not in _FRAMES:
         raise ValueError(f"no tag of ours: {tag}")
-    said = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
-    return "\n".join((f"<{tag}{said}>", *parts, f"</{tag}>"))
+    written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
+    return "\n".join((f"<{tag}{written}>", *parts, f"</{tag}>"))
 
 
 def contained(content: str) -> str:

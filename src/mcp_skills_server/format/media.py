@@ -84,7 +84,7 @@ _TEXT_APPLICATIONS: Final = frozenset(
 
 
 def media_type(path: str) -> str | None:
-    """The media type that the file's name tells, or None."""
+    """The media type that the file's name stands for, or None."""
     name = path.rpartition("/")[2]
     dot = name.rfind(".")
     if dot < 0:
@@ -103,7 +103,7 @@ def is_text(media: str | None) -> bool:
 def as_text(raw: bytes, media: str | None) -> str | None:
     """The exact bytes as text, or None where they are not text: another type, not UTF-8, or of unknown type with NUL.
 
-    Nothing is rewritten: encoding the result as UTF-8 gives the same bytes, BOM and CRLF included (S40-18).
+    Nothing is rewritten: encoding the result as UTF-8 gives the same bytes, BOM and CRLF included.
     """
     if not is_text(media) or (media is None and b"\0" in raw):
         return None

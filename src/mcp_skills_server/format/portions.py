@@ -31,7 +31,7 @@ def weight(skill: Skill) -> int:
 
 
 def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:
-    """The first of these entries, as many as fit; one at least. `weigh` tells the bytes of one."""
+    """The first of these entries, as many as fit; one at least. `weigh` returns the bytes of one."""
     out: list[_T] = []
     left = MOST_BYTES
     for entry in entries:

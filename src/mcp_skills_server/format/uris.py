@@ -1,7 +1,7 @@
 """`skill://` URIs to skill path and file path, and back.
 
 A URI is taken apart first and decoded once, segment by segment, so that an encoded slash or a doubly encoded dot
-never turns into structure (MCP-55). What comes out are lookup keys, never paths.
+never turns into structure. What comes out are lookup keys, never paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SEGMENT: Final = _REG_NAME + ":@"
 
 @lru_cache(maxsize=4096)
 def uri(skill_path: str, file_path: str = "") -> str:
-    """The URI of a file of a skill, or of the skill's directory (S40-6, S40-8)."""
+    """The URI of a file of a skill, or of the skill's directory."""
     first, _, rest = skill_path.partition("/")
     parts = [quote(first, safe=_REG_NAME)]
     parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]

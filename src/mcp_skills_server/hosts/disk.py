@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mcp_skills_server.durable import sync_path
 from mcp_skills_server.errors import UsageError
 
 MAX_SIZE: Final = 16 << 20
@@ -84,7 +85,7 @@ def replace(found: Found, new: bytes) -> Path | None:
                 temporary.unlink()
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror or error}") from None
-    settle(found.target.parent)
+    sync_path(found.target.parent)
     return backup
 
 
@@ -125,13 +126,3 @@ def _write(path: Path, raw: bytes, like: os.stat_result | None) -> None:
         with suppress(OSError):
             path.unlink()
         raise
-
-
-def settle(place: Path) -> None:
-    """Have a file, or the names in a folder, survive a power cut, where that can be had."""
-    with suppress(OSError):
-        descriptor = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

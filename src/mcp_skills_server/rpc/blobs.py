@@ -1,7 +1,7 @@
-"""Blobs: large data by name, in memory, bounded in number, bytes and age (SP-34).
+"""Blobs: large data by name, in memory, bounded in number, bytes and age.
 
-A name is minted by us and cannot be guessed; whoever knows it may read the blob, for the protocol has no sessions
-(SP-19). Whoever leaves too much loses its own oldest, and nobody another's.
+A name is minted by us and cannot be guessed; whoever knows it may read the blob, for the protocol has no sessions.
+Whoever leaves too much loses its own oldest, and nobody another's.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Blobs:
         return self._quota.limit(owner)
 
     def add(self, raw: bytes, kind: str, owner: Owner = None) -> str:
-        """Keep these bytes; returns the blob's name (SP-27).
+        """Keep these bytes; returns the blob's name.
 
         Args:
             raw: the bytes.
@@ -89,7 +89,7 @@ class Blobs:
         return name
 
     def get(self, name: str) -> Blob:
-        """The blob of this name (SP-28).
+        """The blob of this name.
 
         Raises:
             RequestError: there is none, or no longer.

@@ -1,6 +1,6 @@
 """Skills by their dotted names and versions, for one snapshot.
 
-Dotted names live here and in no other room (X-26). Only skills with a sound manifest are in it; for the others there
+Dotted names live here and in no other package. Only skills with a sound manifest are in it; for the others there
 is a Problem. A catalogue never changes: the next snapshot has its own, which reuses every manifest of an unchanged
 skill.
 """
@@ -28,10 +28,10 @@ from mcp_skills_server.rpc import guide
 logger = logging.getLogger(__name__)
 
 _MEMO: Final = "skills_protocol"
-_TOLD_AT_ONCE: Final = 20
+_LOGGED_AT_ONCE: Final = 20
 
 Key: TypeAlias = tuple[str, versions.Key]
-"""What a list is sorted by: the name, then the version, older ones first (SP-7)."""
+"""What a list is sorted by: the name, then the version, older ones first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ class Catalogue:
             self._by_namespace.setdefault(entry.manifest.namespace, []).append(entry)
 
     def page(self, namespace: str | None, after: Key | None, size: int) -> tuple[list[Entry], Entry | None]:
-        """Up to `size` entries behind a key, and the last of them if there are more (SP-7, SP-8)."""
+        """Up to `size` entries behind a key, and the last of them if there are more."""
         entries = self._ordered if namespace is None else self._by_namespace.get(namespace, [])
         start = 0 if after is None else bisect_right(entries, after, key=lambda entry: entry.key)
         chosen = entries[start : start + size]
@@ -108,7 +108,7 @@ class Catalogues:
         self._registry = registry
         self._lock = threading.Lock()
         self._made: tuple[Snapshot, Catalogue] | None = None
-        self._told: frozenset[Problem] = frozenset()
+        self._logged: frozenset[Problem] = frozenset()
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
@@ -148,7 +148,7 @@ class Catalogues:
                 if entry.skill is not None:
                     same = f"{entry.manifest.name} {entry.manifest.version.text} is that of another skill, too"
                     problems.append(self._hidden(entry.skill, same))
-            self._tell(problems)
+            self._log(problems)
             self._made = snapshot, catalogue
             return catalogue
 
@@ -162,24 +162,24 @@ class Catalogues:
         except StaleFileError as stale:
             if not last:
                 raise
-            said = f"the file cannot be read ({stale.reason or 'it changed'})"
-            return Findings(None, (problem("unreadable", said),))
+            message = f"the file cannot be read ({stale.reason or 'it changed'})"
+            return Findings(None, (problem("unreadable", message),))
         found = skill.memo[_MEMO] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
         return found
 
-    def _hidden(self, skill: Skill, said: str) -> Problem:
+    def _hidden(self, skill: Skill, message: str) -> Problem:
         hint = "give it another name or version; until then the Skills Protocol does not serve it"
-        return self._placed(problem("shadowed", said, hint=hint), skill)
+        return self._placed(problem("shadowed", message, hint=hint), skill)
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
         return found.at(self._registry.roots[skill.root].show(join(skill.directory, file)), skill.path)
 
-    def _tell(self, problems: list[Problem]) -> None:
+    def _log(self, problems: list[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
-        fresh = [each for each in self.problems if each not in self._told]
-        self._told = frozenset(self.problems)
-        for each in fresh[:_TOLD_AT_ONCE]:
+        fresh = [each for each in self.problems if each not in self._logged]
+        self._logged = frozenset(self.problems)
+        for each in fresh[:_LOGGED_AT_ONCE]:
             logger.warning("%s", each)
-        if len(fresh) > _TOLD_AT_ONCE:
-            logger.warning("and %d more problems with manifests", len(fresh) - _TOLD_AT_ONCE)
+        if len(fresh) > _LOGGED_AT_ONCE:
+            logger.warning("and %d more problems with manifests", len(fresh) - _LOGGED_AT_ONCE)

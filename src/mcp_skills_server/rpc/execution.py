@@ -1,4 +1,4 @@
-"""Runs actions and code with what runs scripts: the same sandbox, limits and turns (SP-25, SP-26, SP-31...33).
+"""Runs actions and code with what runs scripts: the same sandbox, limits and turns.
 
 Each run has a work directory of its own, which is gone with its end. What runs is a file of a skill, found by exact
 look-up, or code that came with the call and is written into the work directory; arguments and blobs are files beside
@@ -14,38 +14,33 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
-from typing import Any, Final, cast
+from typing import Final
 
 import anyio
 from anyio import to_thread
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.skills_protocol import CodeExecution, Execution, Run
+from mcp_skills_server.dialects.skills_protocol.requests import CodeExecution, Execution
+from mcp_skills_server.dialects.skills_protocol.results import Run
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import media
 from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
-from mcp_skills_server.rpc.runs import MAX_SUMMARY, failed, new_run_id
+from mcp_skills_server.rpc.runs import BLOBS_OUT, MAX_RESULT, MAX_SUMMARY, ended, failed
 from mcp_skills_server.runtime import remains
 from mcp_skills_server.runtime.policy import secrets_of
-from mcp_skills_server.runtime.processes import NOT_STARTED
 from mcp_skills_server.runtime.quota import Owner, QuotaError
-from mcp_skills_server.runtime.scripts import OURS, Outcome, Scripts
+from mcp_skills_server.runtime.scripts import Outcome, Scripts
 from mcp_skills_server.runtime.workspace import Workspace
 
 BLOBS_IN: Final = "blobs"
 """Where, in the work directory, the input blobs lie: each under its name without `blob:`."""
-BLOBS_OUT: Final = "output_blobs"
-"""Where a run leaves files that are to become blobs."""
 MAX_INPUT_BLOBS: Final = 64
 MAX_OUTPUT_BLOBS: Final = 64
 MAX_MOUNTED: Final = 16
-MAX_RESULT: Final = 1 << 20
-"""Bytes of the JSON that a function may return."""
 _TIDYING_S: Final = 20.0
-_LOGS: Final = 4000
 _LEFT_OUT: Final = f"\nmcp-skills-server: there are more files in {BLOBS_OUT} than are kept\n"
 _LAUNCHER: Final = ".launcher.py"
 _PYTHON: Final = ("python", "python3", "py")
@@ -60,7 +55,6 @@ _EXTENSIONS: Final = {
     "powershell": ".ps1",
 }
 """Languages whose name is not their extension."""
-_NODE: Final = "Node.js v"
 _LONGEST_MS: Final = 10**12
 """More than is ever allowed, and still a number of floating point."""
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
@@ -93,7 +87,7 @@ class Executor:
     Args:
         scripts: what runs scripts.
         blobs: where input comes from and output goes to.
-        secrets: by skill (`policy.reference`), variables for actions that declare them (SP-33).
+        secrets: by skill (`policy.reference`), variables for actions that declare them.
     """
 
     def __init__(self, scripts: Scripts, blobs: Blobs, secrets: Mapping[str, Mapping[str, str]]) -> None:
@@ -101,8 +95,8 @@ class Executor:
         self._blobs = blobs
         self._secrets = secrets
 
-    async def run(self, manifest: Manifest, skill: Skill, wish: Execution, owner: Owner = None) -> Run:
-        """Run the entry point and wait for its end; what goes wrong with it is told in the result (SP-20).
+    async def run(self, manifest: Manifest, skill: Skill, request: Execution, owner: Owner = None) -> Run:
+        """Run the entry point and wait for its end; what goes wrong with it is in the result.
 
         Raises:
             RequestError: an input blob is unknown.
@@ -115,14 +109,16 @@ class Executor:
             return failed("not_executable", f"the entry point {printable(entry[:200])} is no file of the skill")
         python = entry.endswith(".py") and language in (None, *_PYTHON)
         if export is not None and not (python and isinstance(export, str)):
-            said = "only exports of Python entry points can be called here; others are run as programs, without export"
-            return failed("unsupported_runtime", said)
+            message = (
+                "only exports of Python entry points can be called here; others are run as programs, without export"
+            )
+            return failed("unsupported_runtime", message)
         own = secrets_of(skill, self._secrets)
         missing = [name for name in manifest.secrets if name not in own]
         if missing:
             names = ", ".join(missing)[:MAX_SUMMARY]
-            said = f"{manifest.name} needs {names}, which whoever runs the server has not given to it"
-            return failed("secret_missing", said)
+            message = f"{manifest.name} needs {names}, which whoever runs the server has not given to it"
+            return failed("secret_missing", message)
 
         def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
             return self._scripts.run(
@@ -131,21 +127,21 @@ class Executor:
                 workspace,
                 args=() if export is None else (str(export),),
                 secrets={name: own[name] for name in manifest.secrets},
-                timeout_s=_seconds(wish.timeout_ms),
+                timeout_s=_seconds(request.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,
                 fill=fill,
             )
 
-        named = (wish.args.get(name) for name in manifest.blob_inputs)
-        blobs = (*wish.input_blobs, *(each for each in named if isinstance(each, str)))
-        return await self._perform(_Task(manifest.name, wish.args, blobs, export is not None, owner=owner), start)
+        named = (request.args.get(name) for name in manifest.blob_inputs)
+        blobs = (*request.input_blobs, *(each for each in named if isinstance(each, str)))
+        return await self._perform(_Task(manifest.name, request.args, blobs, export is not None, owner=owner), start)
 
-    async def run_code(self, wish: CodeExecution, skills: Mapping[str, Skill], owner: Owner = None) -> Run:
-        """Run code that came with the call (SP-26).
+    async def run_code(self, request: CodeExecution, skills: Mapping[str, Skill], owner: Owner = None) -> Run:
+        """Run code that came with the call.
 
         Args:
-            wish: the call.
+            request: the call.
             skills: the skills to mount, by name.
             owner: among whose blobs count those that it leaves.
 
@@ -153,14 +149,14 @@ class Executor:
             RequestError: an input blob is unknown, or too many skills are to be mounted.
             StaleFileError: as `run`.
         """
-        extension = _EXTENSIONS.get(wish.language, f".{wish.language}")
+        extension = _EXTENSIONS.get(request.language, f".{request.language}")
         if not _EXTENSION.fullmatch(extension[1:]) or extension not in self._scripts.extensions:
             known = ", ".join(_languages(self._scripts.extensions))
-            said = f"the language {printable(wish.language[:100])!r} is not run here; there are {known}"
-            return failed("unsupported_runtime", said)
-        if wish.entrypoint is not None and not (extension == ".py" and wish.entrypoint.isidentifier()):
-            said = "entrypoint is the name of a Python function to call; leave it out to run the code as a program"
-            return failed("unsupported_runtime", said)
+            message = f"the language {printable(request.language[:100])!r} is not run here; there are {known}"
+            return failed("unsupported_runtime", message)
+        if request.entrypoint is not None and not (extension == ".py" and request.entrypoint.isidentifier()):
+            message = "entrypoint is the name of a Python function to call; leave it out to run the code as a program"
+            return failed("unsupported_runtime", message)
         if len(skills) > MAX_MOUNTED:
             raise RequestError(f"at most {MAX_MOUNTED} skills are mounted for a run")
         name = f"main{extension}"
@@ -170,15 +166,15 @@ class Executor:
                 name,
                 workspace,
                 skills=skills,
-                args=() if wish.entrypoint is None else (wish.entrypoint,),
-                timeout_s=_seconds(wish.timeout_ms),
-                launcher=None if wish.entrypoint is None else _LAUNCHER,
+                args=() if request.entrypoint is None else (request.entrypoint,),
+                timeout_s=_seconds(request.timeout_ms),
+                launcher=None if request.entrypoint is None else _LAUNCHER,
                 fill=fill,
             )
 
-        code = {name: wish.code.encode("utf-8", "replace")}
+        code = {name: request.code.encode("utf-8", "replace")}
         return await self._perform(
-            _Task("the code", wish.args, wish.input_blobs, wish.entrypoint is not None, code, owner), start
+            _Task("the code", request.args, request.input_blobs, request.entrypoint is not None, code, owner), start
         )
 
     async def _perform(
@@ -210,32 +206,18 @@ class Executor:
                 blobs.append(self._blobs.add(raw, media.media_type(name) or "text/plain", task.owner))
         except QuotaError:
             whole = False
-        return _told(task, outcome, result if task.called else None, tuple(blobs), remark="" if whole else _LEFT_OUT)
+        remark = "" if whole else _LEFT_OUT
+        return ended(task.title, outcome, result, tuple(blobs), called=task.called, remark=remark)
 
 
 def _seconds(timeout_ms: int | None) -> float | None:
     return None if timeout_ms is None else min(timeout_ms, _LONGEST_MS) / 1000
 
 
-def _told(task: _Task, outcome: Outcome, result: bytes | None, blobs: tuple[str, ...], *, remark: str) -> Run:
-    logs = (outcome.stdout if task.called else "") + outcome.stderr + remark
-    told, wrong = _returned(result) if task.called else (_printed(outcome), None)
-    ended_by_us = outcome.exit_code in {None, NOT_STARTED}
-    last = _reason(outcome.stderr, ours=ended_by_us)
-    if outcome.timed_out:
-        wrong = ("timeout", "the run was ended after its time limit")
-    elif outcome.exit_code == NOT_STARTED and result is None:
-        wrong = ("not_started", last or "it could not be started")
-    elif outcome.exit_code != 0 and wrong is None:
-        ended = "was ended" if outcome.exit_code is None else f"ended with exit code {outcome.exit_code}"
-        wrong = ("execution_failed", last or f"{task.title} {ended}")
-    elif task.called and wrong is None and result is None:
-        wrong = ("execution_failed", f"it ended without a result, or with one of more than {MAX_RESULT:,} bytes")
-    elif not task.called and outcome.stdout_truncated:
-        wrong = ("output_too_long", f"it printed more than is kept; leave large output as files in {BLOBS_OUT}")
-    done = f"{task.title} completed in {outcome.duration_ms} ms."
-    summary = done if wrong is None else " ".join(wrong[1].split())[:MAX_SUMMARY] or wrong[0]
-    return Run(new_run_id(), summary, None if wrong else told, blobs, logs[-_LOGS:], wrong)
+def _languages(extensions: Iterable[str]) -> list[str]:
+    """What may be asked for, of these extensions: names, and extensions that have none."""
+    names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
+    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
 
 
 # The work directory
@@ -269,49 +251,3 @@ def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool
                     files[name] = raw
                     most -= len(raw)
         return result, files, len(files) == len(names)
-
-
-# What came of it
-
-
-def _returned(result: bytes | None) -> tuple[Json, tuple[str, str] | None]:
-    """The output that the launcher wrote down, and the error."""
-    if result is None:
-        return None, None
-    try:
-        told = jsonrpc.parse(result)
-        if isinstance(told, dict):
-            fields = cast(dict[str, Any], told)
-            wrong = fields.get("error")
-            if isinstance(wrong, dict):
-                of = cast(dict[str, Any], wrong)
-                return None, (str(of.get("type"))[:MAX_SUMMARY], str(of.get("message"))[:_LOGS])
-            if "output" in fields:
-                return cast(Json, fields["output"]), None
-    except jsonrpc.JsonError:
-        pass
-    return None, ("execution_failed", "what the entry point left as its result cannot be read")
-
-
-def _printed(outcome: Outcome) -> Json:
-    """What a program printed: JSON if it is JSON, else text."""
-    try:
-        return cast(Json, jsonrpc.parse(outcome.stdout.encode("utf-8", "replace")))
-    except jsonrpc.JsonError:
-        return outcome.stdout
-
-
-def _languages(extensions: Iterable[str]) -> list[str]:
-    """What may be asked for, of these extensions: names, and extensions that have none."""
-    names = {name for name, extension in _EXTENSIONS.items() if extension in extensions}
-    return sorted(names | {each[1:] for each in extensions if each not in _EXTENSIONS.values()})
-
-
-def _reason(stderr: str, *, ours: bool) -> str:
-    """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's farewell."""
-    said = stderr.splitlines()
-    if not ours:  # advice is no reason
-        said = [line for line in said if not line.startswith(OURS)]
-    lines = [line.rstrip() for line in said if line.strip() and not line.startswith(_NODE)]
-    plain = [line for line in lines if not line[0].isspace()]
-    return next(reversed(plain or lines), "").strip()[:_LOGS]

@@ -28,22 +28,22 @@ def main(words: list[str]) -> int:
     work = os.environ["SKILL_WORKSPACE"]
     sys.path.insert(0, os.path.dirname(path))
     sys.argv = [path]
-    told: dict[str, Any]
+    report: dict[str, Any]
     try:
         with open(os.path.join(work, ARGS), encoding="utf-8") as file:
             args = json.load(file)
         function: Callable[[Any], Any] | None = runpy.run_path(path, run_name="skill").get(name)
         if not callable(function):
             raise LookupError(f"{os.path.basename(path)} has no function {name}")
-        told = {"output": function(args)}
-        text = json.dumps(told, allow_nan=False)
+        report = {"output": function(args)}
+        text = json.dumps(report, allow_nan=False)
     except Exception as error:
         traceback.print_exc()
-        told = {"error": {"type": type(error).__name__, "message": str(error) or type(error).__name__}}
-        text = json.dumps(told)
+        report = {"error": {"type": type(error).__name__, "message": str(error) or type(error).__name__}}
+        text = json.dumps(report)
     with open(os.path.join(work, RESULT), "w", encoding="utf-8") as file:
         file.write(text)
-    return 1 if "error" in told else 0
+    return 1 if "error" in report else 0
 
 
 if __name__ == "__main__":

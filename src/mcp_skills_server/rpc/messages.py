@@ -19,7 +19,7 @@ MAX_BATCH: Final = 100
 
 
 class CallError(RequestError):
-    """A call that cannot be answered, with what it was about (X-28).
+    """A call that cannot be answered, with what it was about.
 
     Args:
         message: what is wrong, and what to do.
@@ -41,7 +41,7 @@ class Call:
         method: which one.
         params: what it is given.
         answered: whether an answer is wanted; a notification gets none.
-        id: what the answer is told by.
+        id: what the answer is known by.
     """
 
     method: str
@@ -66,7 +66,7 @@ def call(message: object) -> Call:
     """The call that a message is.
 
     Raises:
-        CallError: it is none; `id_of` tells what to answer it by.
+        CallError: it is none; `id_of` has what to answer it by.
     """
     if not isinstance(message, dict):
         raise CallError("Invalid Request: a call must be an object", code=INVALID_REQUEST)
@@ -104,5 +104,5 @@ def _is_id(value: object) -> bool:
 
 
 def result(id_: Id, value: Mapping[str, Json]) -> dict[str, Any]:
-    """An answer (SP-18)."""
+    """An answer."""
     return {"jsonrpc": "2.0", "id": id_, "result": value}

@@ -1,7 +1,7 @@
-"""The eight methods of the Skills Protocol, each a function of its params (SP-21).
+"""The eight methods of the Skills Protocol, each a function of its params.
 
-Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path
-(SP-13, SP-14). AbsentError and forbidden are told in the same words. One call sees one snapshot.
+Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path.
+What is absent and what is forbidden get the same message. One call sees one snapshot.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from anyio import to_thread
 from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
+from mcp_skills_server.dialects.skills_protocol import requests, results
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
-from mcp_skills_server.format import media, versions
+from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
@@ -27,7 +28,6 @@ from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.session import Runtime
-from mcp_skills_server.server import cursors
 
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor
@@ -54,7 +54,7 @@ class ExecutionSettings:
 
     Attributes:
         code: `run_code` runs what comes with a call.
-        secrets: by skill (`policy.reference`), variables for actions that declare them (SP-33).
+        secrets: by skill (`policy.reference`), variables for actions that declare them.
     """
 
     code: bool = False
@@ -62,7 +62,7 @@ class ExecutionSettings:
 
 
 class Methods:
-    """The method table over one runtime. It keeps no state of callers (SP-19).
+    """The method table over one runtime. It keeps no state of callers.
 
     Args:
         runtime: the skills, and what runs scripts if the operator allows it.
@@ -93,12 +93,12 @@ class Methods:
             owner: among whose blobs count those that it leaves.
 
         Raises:
-            CallError: there is no such method, or it cannot be answered for what it was given (X-28).
+            CallError: there is no such method, or it cannot be answered for what it was given.
         """
         work = _TABLE.get(method)
         if work is None:
-            said = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
-            raise CallError(said, code=METHOD_NOT_FOUND)
+            message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
+            raise CallError(message, code=METHOD_NOT_FOUND)
         try:
             return await work(self, params, owner)
         except CallError:
@@ -109,107 +109,107 @@ class Methods:
             about = {
                 name: clipped(params[name]) for name in ("name", "version", "path") if isinstance(params.get(name), str)
             }
-            said = "A file of the skill is being changed or cannot be read; try again in a moment"
-            raise CallError(said, about) from None
+            message = "A file of the skill is being changed or cannot be read; try again in a moment"
+            raise CallError(message, about) from None
 
     # Discovery
 
     async def _list(self, params: Mapping[str, Any], _owner: Owner) -> Result:
-        wish = dialect.listing(params)
-        kind = f"{dialect.LIST} {wish.namespace or ''}"
-        after = _after(wish.cursor, kind)
+        request = requests.listing(params)
+        kind = f"{dialect.LIST} {request.namespace or ''}"
+        after = _after(request.cursor, kind)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             catalogue = await self._catalogue(snapshot, last=last)
-            page, more = catalogue.page(wish.namespace, after, wish.limit)
+            page, more = catalogue.page(request.namespace, after, request.limit)
             kept = portion(page, _weight)
             page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
             cursor = (
                 None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
             )
-            return dialect.skill_list((entry.manifest for entry in page), wish.detail, cursor)
+            return results.skill_list((entry.manifest for entry in page), request.detail, cursor)
 
         return await self._answer(ask)
 
     async def _describe(self, params: Mapping[str, Any], _owner: Owner) -> Result:
-        wish = dialect.description(params)
+        request = requests.description(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
-            frontmatter = None if wish.detail == "manifest" else entry.frontmatter
-            raw = await self._bytes(entry, SKILL_MD) if wish.detail == "full" else None
+            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
+            frontmatter = None if request.detail == "manifest" else entry.frontmatter
+            raw = await self._bytes(entry, SKILL_MD) if request.detail == "full" else None
             content = None if raw is None else raw.decode("utf-8", "replace")
-            return dialect.skill_description(entry.manifest, frontmatter, content)
+            return results.skill_description(entry.manifest, frontmatter, content)
 
         return await self._answer(ask)
 
     async def _read(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        wish = dialect.file_request(params)
+        request = requests.file_request(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
-            about = _about(wish.name, wish.version) | {"path": clipped(wish.path)}
-            file = None if entry.skill is None else entry.skill.files.get(wish.path)
+            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
+            about = _about(request.name, request.version) | {"path": clipped(request.path)}
+            file = None if entry.skill is None else entry.skill.files.get(request.path)
             async with in_turn(0 if file is None else file.size, owner):
-                raw = await self._bytes(entry, wish.path)
+                raw = await self._bytes(entry, request.path)
                 if raw is None:
-                    said = f"{wish.name[:100]} has no file {wish.path[:200]!r}"
-                    near = nearest(wish.path, _paths(entry))
-                    raise CallError(printable(f"{said}; nearest: {', '.join(near)}" if near else said), about)
-                text = media.as_text(raw, media.media_type(wish.path))
+                    message = f"{request.name[:100]} has no file {request.path[:200]!r}"
+                    near = nearest(request.path, _paths(entry))
+                    raise CallError(printable(f"{message}; nearest: {', '.join(near)}" if near else message), about)
+                text = media.as_text(raw, media.media_type(request.path))
                 if text is None:
-                    raise CallError(printable(f"{wish.path[:200]!r} is no text, and content is a string"), about)
-                return dialect.content(text)
+                    raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
+                return results.content(text)
 
         return await self._answer(ask)
 
     async def _guide(self, _params: Mapping[str, Any], _owner: Owner) -> Result:
-        return dialect.content(guide.files()[SKILL_MD].decode("utf-8"))
+        return results.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
     async def _execute(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        wish = dialect.execution(params)
+        request = requests.execution(params)
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), wish.name, wish.version)
+            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
             if self._executor is None:
-                return dialect.run(failed(dialect.DISABLED, _NO_SCRIPTS))
+                return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
             if entry.skill is None:
-                return dialect.run(failed("not_executable", f"{wish.name} is an instruction; read it"))
-            return dialect.run(await self._executor.run(entry.manifest, entry.skill, wish, owner))
+                return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+            return results.run(await self._executor.run(entry.manifest, entry.skill, request, owner))
 
         return await self._answer(ask)
 
     async def _run_code(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        wish = dialect.code_execution(params)
+        request = requests.code_execution(params)
         executor = self._executor
         if executor is None or not self._settings.code:
-            return dialect.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
+            return results.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
 
         async def ask(snapshot: Snapshot, last: bool) -> Result:
             catalogue = await self._catalogue(snapshot, last=last)
-            entries = [await self._find(catalogue, name, None) for name in wish.mount_skills]
+            entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
             skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-            return dialect.run(await executor.run_code(wish, skills, owner))
+            return results.run(await executor.run_code(request, skills, owner))
 
         return await self._answer(ask)
 
     async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        content, kind = dialect.blob_content(params)
+        content, kind = requests.blob_content(params)
         if self._executor is None:
-            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
+            return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
-        return dialect.blob_made(self._blobs.add(raw, kind, owner), len(raw))
+        return results.blob_made(self._blobs.add(raw, kind, owner), len(raw))
 
     async def _read_blob(self, params: Mapping[str, Any], _owner: Owner) -> Result:
-        wish = dialect.blob_request(params)
+        request = requests.blob_request(params)
         if self._executor is None:
-            return dialect.refusal(dialect.DISABLED, _NO_SCRIPTS)
+            return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
         try:
-            return dialect.blob_part(self._blobs.get(wish.blob_id).raw, wish)
+            return results.blob_part(self._blobs.get(request.blob_id).raw, request)
         except RequestError as error:
-            raise CallError(str(error), {"blob_id": clipped(wish.blob_id)}) from None
+            raise CallError(str(error), {"blob_id": clipped(request.blob_id)}) from None
 
     # What they share
 
@@ -224,7 +224,7 @@ class Methods:
         return known or await off_loop(False, lambda: self.catalogues.make(snapshot, last=last))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
-        """The skill of this name, in this version or the latest (SP-9).
+        """The skill of this name, in this version or the latest.
 
         Raises:
             CallError: there is none. The message has what there is.
@@ -238,8 +238,8 @@ class Methods:
         found = there[-1] if version is None else next((e for e in there if e.manifest.version.text == version), None)
         if found is None:
             shown = ", ".join(entry.manifest.version.text for entry in there[-_VERSIONS_SHOWN:])
-            said = f"{name} has no version {str(version)[:100]!r}; there is {shown}"
-            raise CallError(printable(said), _about(name, version))
+            message = f"{name} has no version {str(version)[:100]!r}; there is {shown}"
+            raise CallError(printable(message), _about(name, version))
         return found
 
     async def _bytes(self, entry: Entry, path: str) -> bytes | None:
@@ -279,13 +279,13 @@ def _after(cursor: str | None, kind: str) -> Key | None:
     name, _, text = key.partition(" ")
     version = versions.parse(text)
     if found != kind or version is None:
-        said = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
-        raise CallError(said)
+        message = f"Invalid cursor {printable(cursor[:100])!r}; use the next_cursor of an earlier page of the same list"
+        raise CallError(message)
     return name, version.key
 
 
 def _about(name: str, version: str | None) -> dict[str, Json]:
-    """What an error is about (X-28)."""
+    """What an error is about."""
     return {"name": clipped(name)} if version is None else {"name": clipped(name), "version": clipped(version)}
 
 

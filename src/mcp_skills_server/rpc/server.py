@@ -40,7 +40,7 @@ class Rpc:
         self.max_message = max_message
 
     async def answer(self, raw: bytes, owner: Owner = None) -> bytes | None:
-        """The answer to a message, a call or a batch of them; None where none is wanted (SP-16, SP-20).
+        """The answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
@@ -56,22 +56,22 @@ class Rpc:
             return await self._one(message, owner)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
-            said = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
-            return _error(None, CallError(f"Invalid Request: {said}", code=INVALID_REQUEST))
+            reason = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
+            return _error(None, CallError(f"Invalid Request: {reason}", code=INVALID_REQUEST))
         answers: list[bytes] = []
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
-            told = await self._one(each, owner) if size <= MAX_ANSWERS else _over(each)
-            if told is not None:
-                answers.append(told)
-                size += len(told)
+            answer = await self._one(each, owner) if size <= MAX_ANSWERS else _over(each)
+            if answer is not None:
+                answers.append(answer)
+                size += len(answer)
         return b"[" + b",".join(answers) + b"]" if answers else None
 
     def too_long(self) -> bytes:
         """The answer to a message that was not read to its end."""
-        said = f"Invalid Request: the message has more than {self.max_message:,} bytes"
-        return _error(None, CallError(said, code=INVALID_REQUEST))
+        message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
+        return _error(None, CallError(message, code=INVALID_REQUEST))
 
     async def _one(self, message: object, owner: Owner) -> bytes | None:
         try:
@@ -79,13 +79,13 @@ class Rpc:
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            told = jsonrpc.dump(messages.result(call.id, await self.methods.call(call.method, call.params, owner)))
+            answer = jsonrpc.dump(messages.result(call.id, await self.methods.call(call.method, call.params, owner)))
         except CallError as error:
-            told = _error(call.id, error)
+            answer = _error(call.id, error)
         except Exception:
             logger.exception("%r failed", call.method[:100], extra=REPEATS)
-            told = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
-        return told if call.answered else None
+            answer = _error(call.id, CallError("Internal error", code=INTERNAL_ERROR))
+        return answer if call.answered else None
 
 
 def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
@@ -95,5 +95,5 @@ def _error(id_: jsonrpc.Id, error: CallError) -> bytes:
 def _over(message: object) -> bytes | None:
     if not messages.wants_answer(message):
         return None
-    said = "the answers to this batch are too long already; ask for this by itself"
-    return _error(messages.id_of(message), CallError(said, code=INTERNAL_ERROR))
+    reason = "the answers to this batch are too long already; ask for this by itself"
+    return _error(messages.id_of(message), CallError(reason, code=INTERNAL_ERROR))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.directories import state_directory
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, printable
 
@@ -58,13 +59,7 @@ def digest_over(registry: Registry, skill: Skill) -> str:
 
 def default_file() -> Path:
     """Where approvals are kept unless the operator says otherwise: the user's state directory."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~\\AppData\\Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Application Support"
-    else:
-        base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(base).expanduser() / "mcp-skills-server" / "approvals.json"
+    return state_directory() / "approvals.json"
 
 
 def read(path: Path) -> tuple[Approval, ...]:

@@ -21,7 +21,7 @@ from weakref import finalize
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.format import identity
-from mcp_skills_server.format.tags import tags_of
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Skill, Snapshot, Standing
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import identity, media, uris
+from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.portions import MOST_BYTES, portion, weight
-from mcp_skills_server.format.tags import tags_of
 from mcp_skills_server.format.uris import SCHEME, uri
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.asked import amiss, path_in

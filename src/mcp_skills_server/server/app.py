@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -44,42 +42,28 @@ async def serve_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | N
         return
 
     from mcp_skills_server.server.exchange import Exchange
-    from mcp_skills_server.server.stdio import Pipes
+    from mcp_skills_server.transport.pipes import Pipes
 
-    exchange = Exchange(Pipes())
+    pipes = Pipes()
+    exchange = Exchange(pipes)
     inward, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write_stream, outward = anyio.create_memory_object_stream[SessionMessage](0)
 
-    async with anyio.create_task_group() as tasks:
+    async def read() -> None:
+        with suppress(anyio.BrokenResourceError):  # the server has ended
+            async with inward:
+                await exchange.read(inward)
+                await last_answers(_LAST_ANSWERS_S)
 
-        async def end_on_signal() -> None:
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    attachment.notifier.close()
-                    await exchange.settle(_ENDING_S)
-                    tasks.cancel_scope.cancel()
-                    return
+    async def last_answers(seconds: float = _ENDING_S) -> None:
+        attachment.notifier.close()
+        await exchange.settle(seconds)
 
-        async def read() -> None:
-            with suppress(anyio.BrokenResourceError):  # the server has ended
-                async with inward:
-                    await ending_without_reader(exchange.read(inward))
-                    attachment.notifier.close()
-                    await exchange.settle(_LAST_ANSWERS_S)
-
-        async def write() -> None:
-            async with outward:
-                await ending_without_reader(exchange.write(outward))
-
-        async def ending_without_reader(work: Coroutine[Any, Any, None]) -> None:
-            try:
-                await work
-            except BrokenPipeError:
-                tasks.cancel_scope.cancel()
-
-        tasks.start_soon(end_on_signal)
-        async with anyio.create_task_group() as pumps:  # left when the last answer is written
+    async def work() -> None:
+        # Closed behind the group: a server whose answers are read no more is to be cancelled, not to fail.
+        async with outward, anyio.create_task_group() as pumps:  # left when the last answer is written
             pumps.start_soon(read)
-            pumps.start_soon(write)
+            pumps.start_soon(exchange.write, outward)
             await server.run(read_stream, write_stream, options)
-        tasks.cancel_scope.cancel()
+
+    await pipes.serve(work, last_answers)

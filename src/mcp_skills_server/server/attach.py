@@ -30,12 +30,13 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime, sep2076, sep2640
 from mcp_skills_server.dialects.prompts import LIST_CHANGED as PROMPTS_CHANGED
 from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.session import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import cursors, handlers, prompts
+from mcp_skills_server.server import handlers, prompts
 from mcp_skills_server.server.callers import bearer, counted
 from mcp_skills_server.server.handlers import Caller, Params, Settings
 from mcp_skills_server.server.notify import Notifier

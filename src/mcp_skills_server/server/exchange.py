@@ -16,7 +16,7 @@ from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
-from mcp_skills_server.server.stdio import Pipes
+from mcp_skills_server.transport.pipes import Pipes
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,6 @@ class Exchange:
         self._pipes = pipes
         self._under_way = UnderWay()
         self._sending = 0
-        self._writing = anyio.Lock(fast_acquire=True)
         self._changed = anyio.Event()
 
     async def read(self, inward: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -44,7 +43,7 @@ class Exchange:
             BrokenPipeError: nobody reads the answers.
         """
         async for line in self._pipes.lines():
-            found = too_long(self._pipes.longest) if line is None else judge(line)
+            found = too_long(self._pipes.max_line) if line is None else judge(line)
             if isinstance(found, Message) and found.kind == "request":
                 found = self._under_way.begin(found.id) or found
             if isinstance(found, Refusal):
@@ -76,8 +75,7 @@ class Exchange:
     async def _send(self, raw: bytes) -> None:
         self._sending += 1
         try:
-            async with self._writing:
-                await self._pipes.send(raw)
+            await self._pipes.send(raw)
         finally:
             self._sending -= 1
             self._changed.set()

@@ -19,13 +19,12 @@ from mcp_skills_server.catalog.answer import body as read_body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import resources, sep2076, sep2640
 from mcp_skills_server.errors import REPEATS, NotServedError, RequestError, StaleFileError, clipped
-from mcp_skills_server.format import arguments, identity, uris
+from mcp_skills_server.format import arguments, cursors, identity, uris
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
 from mcp_skills_server.model import Changes, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.quota import Owner
-from mcp_skills_server.server import cursors
 
 logger = logging.getLogger(__name__)
 

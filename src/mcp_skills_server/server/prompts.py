@@ -17,11 +17,10 @@ from mcp_skills_server.catalog.answer import answer, body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import prompts, resources, sep2076
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped, listed
-from mcp_skills_server.format import arguments, identity
+from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
-from mcp_skills_server.server import cursors
 from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, given_arguments
 
 logger = logging.getLogger(__name__)

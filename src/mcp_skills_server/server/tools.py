@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server import cursors
 from mcp_skills_server.server.handlers import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"

@@ -6,6 +6,8 @@ and cloud metadata answer whoever asks. Names are judged by what they resolve to
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
@@ -36,6 +38,8 @@ _NOT_PUBLIC_6: Final = (
     IPv6Network("3fff::/20"),  # documentation
 )
 _NAT64: Final = IPv6Network("64:ff9b::/96")
+_EMPTY_HEX: Final = re.compile(r"(?i)(?<![^.])0x(?![^.])")
+"""`0x` alone is 0 to browsers and to some proxies, and nothing to `inet_aton`."""
 
 
 def is_public(address: str) -> bool:
@@ -75,31 +79,16 @@ def literal(host: str) -> str | None:
     try:
         return str(ip_address(host))
     except ValueError:
-        parts = host.rstrip(".").split(".")
-        numbers = [_number(part) for part in parts]
-        if len(parts) > 4 or None in numbers:
-            return None
-    *first, last = [number or 0 for number in numbers]
-    value = last
-    for position, number in enumerate(first):
-        if number > 255:
-            return None
-        value += number << (24 - 8 * position)
-    return str(IPv4Address(value)) if last < 256 ** (4 - len(first)) else None
+        pass
+    plain = host.rstrip(".")
+    if not plain.isascii() or not plain.isprintable() or " " in plain:
+        return None
+    try:
+        return socket.inet_ntoa(socket.inet_aton(_EMPTY_HEX.sub("0", plain)))
+    except OSError:
+        return None
 
 
 def refused(addresses: Iterable[str]) -> str | None:
     """The first of these that is not public, None where all are."""
     return next((address for address in addresses if not is_public(address)), None)
-
-
-def _number(text: str) -> int | None:
-    lower = text.lower()
-    try:
-        if lower.startswith("0x"):
-            return int(lower[2:] or "0", 16)
-        if not lower.isascii() or not lower.isdigit():
-            return None
-        return int(lower, 8) if lower.startswith("0") and len(lower) > 1 else int(lower)
-    except ValueError:
-        return None

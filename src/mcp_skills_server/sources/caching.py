@@ -1,7 +1,9 @@
 """What the headers of an answer say about time: how long it stays fresh, and when to come again.
 
-Pure: headers and the present moment in, seconds out (RFC 9111, WK-40). A private cache: `s-maxage` is not for us.
+Pure: headers and the present moment in, seconds out (RFC 9111). A private cache: `s-maxage` is not for us.
 """
+
+# WK-40
 
 from __future__ import annotations
 
@@ -30,11 +32,11 @@ def fresh_s(headers: Mapping[str, str], now: float) -> float | None:
 
     0 for `no-cache`, `no-store` and for what cannot be understood; never more than `LONGEST_S`.
     """
-    said = directives(headers)
-    if "no-store" in said or "no-cache" in said:
+    found = directives(headers)
+    if "no-store" in found or "no-cache" in found:
         return 0.0
-    if "max-age" in said:
-        life: float | None = _seconds(said["max-age"])
+    if "max-age" in found:
+        life: float | None = _seconds(found["max-age"])
     elif "expires" in headers:
         expires, date = _moment(headers["expires"]), _moment(headers.get("date", ""))
         life = 0.0 if expires is None else expires - (now if date is None else date)

@@ -1,7 +1,7 @@
 """Why a download fails, named by whose fault it is: the publisher's or the network's.
 
 The first stays until the publisher or the caller's settings change; the second may be gone a minute later. What is
-wrong with bytes that did arrive is said by the packages that read them (IndexRefusedError, ProofFailedError,
+wrong with bytes that did arrive is reported by the packages that read them (IndexRefusedError, ProofFailedError,
 ArchiveRefusedError), and all of those are the publisher's. Messages are one line for people and never hold a token, a
 query or a password.
 """
@@ -11,7 +11,11 @@ from __future__ import annotations
 from mcp_skills_server.errors import SkillsServerError
 
 
-class UnacceptableError(SkillsServerError, ValueError):
+class SourceError(SkillsServerError):
+    """A source cannot be had now."""
+
+
+class UnacceptableError(SourceError, ValueError):
     """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
 
 
@@ -19,7 +23,7 @@ class AbsentError(UnacceptableError):
     """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
 
 
-class UnreachableError(SkillsServerError, OSError):
+class UnreachableError(SourceError, OSError):
     """No answer, half of one, or "not now".
 
     Attributes:

@@ -31,7 +31,8 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from mcp_skills_server.publish.publication import GRACE_S, Publication, RetentionPolicy
+from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
+from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.session import Runtime
@@ -50,7 +51,7 @@ from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.supply import SiteState
+    from mcp_skills_server.sources.follower import SourceState
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class HttpSettings:
     publish_only: bool = False
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
-    sites: Callable[[], Sequence[SiteState]] = list
+    sites: Callable[[], Sequence[SourceState]] = list
 
     @property
     def entrance(self) -> str:

@@ -16,10 +16,10 @@ from starlette.routing import Route
 from mcp_skills_server.catalog.registry import Registry
 
 if TYPE_CHECKING:
-    from mcp_skills_server.sources.supply import SiteState
+    from mcp_skills_server.sources.follower import SourceState
 
 
-def routes(registry: Registry, sites: Callable[[], Sequence[SiteState]]) -> list[Route]:
+def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]]) -> list[Route]:
     """The routes of both.
 
     Args:
@@ -45,7 +45,7 @@ def routes(registry: Registry, sites: Callable[[], Sequence[SiteState]]) -> list
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def _others(registry: Registry, sites: Sequence[SiteState]) -> list[str]:
+def _others(registry: Registry, sites: Sequence[SourceState]) -> list[str]:
     """A line for each folder and archive."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
@@ -57,7 +57,7 @@ def _others(registry: Registry, sites: Sequence[SiteState]) -> list[str]:
     ]
 
 
-def _line(site: SiteState) -> str:
+def _line(site: SourceState) -> str:
     if not site.ready:
         return f"{site.name}: {site.trouble}"
     return f"{site.name}: {f'serving the last copy ({site.trouble})' if site.trouble else 'fetched'}"

@@ -8,6 +8,9 @@ from typing import Final
 
 _ELLIPSIS: Final = "..."
 _HALF_AN_ENTITY: Final = re.compile(r"&#?\w*$")
+_ENTITIES: Final = ("&amp;", "&lt;", "&gt;", "&quot;")
+_LEFT_OUT: Final = " ,;:-("
+"""What does not stand before the dots."""
 
 
 def one_line(text: str) -> str:
@@ -40,7 +43,9 @@ def clipped(text: str, most: int) -> str:
     if not text[room].isspace():
         # Where there is no blank, the cut falls into a word, and must not leave half of an entity.
         kept = kept.rpartition(" ")[0] or _HALF_AN_ENTITY.sub("", kept)
-    return kept.rstrip(" ,;:-(") + _ELLIPSIS
+    while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):
+        kept = kept[:-1]
+    return kept + _ELLIPSIS
 
 
 def paragraphs(text: str, most: int) -> tuple[str, int]:

@@ -20,6 +20,6 @@ def files() -> dict[str, bytes]:
 
 @cache
 def described() -> tuple[Manifest, dict[str, Json]]:
-    """Its manifest and its frontmatter (SP-29)."""
+    """Its manifest and its frontmatter."""
     fields = dict(frontmatter.parse(files()[SKILL_MD]).frontmatter or {})
     return cast(Manifest, manifest.read(files()[SKILL_TOML], fields, "guide").manifest), fields

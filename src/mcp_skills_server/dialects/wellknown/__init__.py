@@ -1,0 +1,73 @@
+"""Agent Skills Discovery, `/.well-known/agent-skills` 0.2.0 and `/.well-known/skills` 0.1.0, both sides of it."""
+
+from __future__ import annotations
+
+from mcp_skills_server.dialects.wellknown.consumer import (
+    Entry,
+    Index,
+    IndexLimits,
+    IndexRefusedError,
+    ProofFailedError,
+    Unusable,
+    check_unpacked,
+    decode,
+    differs,
+    prove,
+)
+from mcp_skills_server.dialects.wellknown.publisher import (
+    Artifact,
+    Choice,
+    artifact,
+    choose,
+    choose_0_1,
+    encode,
+    index,
+    index_0_1,
+    kind,
+)
+from mcp_skills_server.dialects.wellknown.site import (
+    DIRECTORY,
+    DIRECTORY_0_1,
+    INDEX,
+    INDEX_MEDIA_TYPE,
+    SCHEMA,
+    Kind,
+    Version,
+    absolute,
+    candidates,
+    is_site,
+    origin,
+)
+
+__all__ = [
+    "DIRECTORY",
+    "DIRECTORY_0_1",
+    "INDEX",
+    "INDEX_MEDIA_TYPE",
+    "SCHEMA",
+    "Artifact",
+    "Choice",
+    "Entry",
+    "Index",
+    "IndexLimits",
+    "IndexRefusedError",
+    "Kind",
+    "ProofFailedError",
+    "Unusable",
+    "Version",
+    "absolute",
+    "artifact",
+    "candidates",
+    "check_unpacked",
+    "choose",
+    "choose_0_1",
+    "decode",
+    "differs",
+    "encode",
+    "index",
+    "index_0_1",
+    "is_site",
+    "kind",
+    "origin",
+    "prove",
+]

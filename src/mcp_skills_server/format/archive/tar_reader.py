@@ -1,0 +1,177 @@
+"""Tar archives, read: ustar, v7, GNU long names and PAX names, out of a gzip stream that is unpacked in pieces."""
+
+from __future__ import annotations
+
+import re
+import stat
+import zlib
+from typing import Final
+
+from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
+from mcp_skills_server.format.excerpts import quoted
+
+BLOCK: Final = 512
+ZEROS: Final = bytes(BLOCK)
+_MAX_PADDING: Final = 1 << 20
+_PIECE: Final = 1 << 16
+_LINKS: Final = {b"1": "hard link", b"2": "symbolic link", b"K": "link"}
+_DEVICES: Final = {b"3": "device", b"4": "device", b"6": "named pipe"}
+
+
+class _Inflated:
+    """A gzip stream read piece by piece: no more is unpacked than was asked for, but for one piece."""
+
+    def __init__(self, raw: bytes, limits: UnpackLimits) -> None:
+        self._raw = memoryview(raw)
+        self._next = 0
+        self._limits = limits
+        self._given = 0
+        self._left = memoryview(b"")  # so that to take a little of a piece is not to copy the rest of it
+        self._inflate = zlib.decompressobj(31)
+
+    def _piece(self) -> bytes:
+        """Some more bytes, b"" at the end of the stream."""
+        while not self._inflate.eof:
+            feed: bytes | memoryview = self._inflate.unconsumed_tail
+            if not feed:
+                feed = self._raw[self._next : self._next + _PIECE]
+                self._next += len(feed)
+            try:
+                piece = self._inflate.decompress(feed, _PIECE)
+            except zlib.error:
+                raise ArchiveRefusedError("the archive is damaged: its gzip stream cannot be read") from None
+            if piece:
+                self._given += len(piece)
+                check_ratio(self._given, len(self._raw), self._limits)
+                return piece
+            if not feed and not self._inflate.eof:
+                raise ArchiveRefusedError("the archive is truncated: its gzip stream never ends")
+        return b""
+
+    def read(self, size: int) -> bytes:
+        """The next `size` bytes, all of them."""
+        parts: list[memoryview] = []
+        missing = size
+        while missing:
+            piece = self._left or memoryview(self._piece())
+            if not piece:
+                raise ArchiveRefusedError("the archive is truncated: its tar never ends")
+            parts.append(piece[:missing])
+            self._left = piece[missing:]
+            missing -= len(parts[-1])
+        return b"".join(parts)
+
+    def finish(self) -> None:
+        """Prove that only padding follows, and nothing behind the stream."""
+        padding = 0
+        while piece := bytes(self._left) or self._piece():
+            self._left = memoryview(b"")
+            padding += len(piece)
+            if piece.strip(b"\0") or padding > _MAX_PADDING:
+                raise ArchiveRefusedError("data follows the end of the tar")
+        if self._inflate.unused_data or self._next < len(self._raw):
+            raise ArchiveRefusedError("data follows the end of the gzip stream")
+
+
+def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
+    """Add the files of a `.tar.gz` to the tree.
+
+    Raises:
+        ArchiveRefusedError: as for `unpack`.
+    """
+    stream = _Inflated(raw, limits)
+    name: str | None = None  # what an extension header gives the member after it
+    size: int | None = None
+    while (head := stream.read(BLOCK)) != ZEROS:
+        tree.count()
+        kind, own_name, own_size, mode = _parse_head(head)
+        shown = quoted(name or own_name)
+        if kind in {b"x", b"g", b"L"}:
+            tree.count_header(own_size)
+            content = stream.read(own_size + -own_size % BLOCK)[:own_size]
+            if kind == b"L":
+                name = decoded(content.rstrip(b"\0"))
+                continue
+            fields = _pax_fields(content)
+            if kind == b"g" and fields:
+                raise ArchiveRefusedError("the archive gives all members one name or size")
+            name, size = fields.get("path", name), _decimal(fields.get("size"), size)
+            continue
+        if kind in _LINKS:
+            raise ArchiveRefusedError(f"{shown} is a {_LINKS[kind]}")
+        if kind in _DEVICES:
+            raise ArchiveRefusedError(f"{shown} is a {_DEVICES[kind]}")
+        if kind not in {b"0", b"\0", b"7", b"5"}:
+            raise ArchiveRefusedError(
+                f"{shown} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
+            )
+        if size is not None and own_size not in {0, size}:
+            raise ArchiveRefusedError(f"{shown} has two sizes")
+        path, slash = tree.place(own_name if name is None else name)
+        length = own_size if size is None else size
+        name = size = None
+        if kind == b"5" or (slash and kind == b"\0"):
+            if length:
+                raise ArchiveRefusedError(f"the directory {shown} has content")
+            if path:
+                tree.add_directory(path)
+            continue
+        if slash:
+            raise ArchiveRefusedError(f"the file {shown} has the name of a directory")
+        tree.admit(path, length)
+        content = stream.read(length)
+        stream.read(-length % BLOCK)
+        tree.fill(path, content, bool(mode & stat.S_IXUSR))
+    if name is not None or size is not None:
+        raise ArchiveRefusedError("the archive is damaged: a header stands before no member")
+    if stream.read(BLOCK) != ZEROS:
+        raise ArchiveRefusedError("data follows the end of the tar")
+    stream.finish()
+
+
+def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
+    """(type, name, size, mode) of a header block whose checksum is right."""
+    if _octal(head[148:156]) != sum(head[:148]) + sum(head[156:]) + 8 * 32:
+        raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
+    name = head[:100].split(b"\0", 1)[0]
+    if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
+        prefix = head[345:500].split(b"\0", 1)[0]
+        name = prefix + b"/" + name if prefix else name
+    kind = head[156:157]
+    # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a character.
+    return kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
+
+
+def _octal(field: bytes) -> int:
+    digits = field.split(b"\0", 1)[0].strip(b" ")
+    if digits.strip(b"01234567"):
+        raise ArchiveRefusedError(
+            "the archive is damaged, or holds a file larger than tar allows: a number is not octal"
+        )
+    return int(digits or b"0", 8)
+
+
+def _decimal(text: str | None, otherwise: int | None) -> int | None:
+    if text is None:
+        return otherwise
+    if not re.fullmatch("[0-9]{1,15}", text):
+        raise ArchiveRefusedError("the archive is damaged: a size in a PAX header is no number")
+    return int(text)
+
+
+def _pax_fields(raw: bytes) -> dict[str, str]:
+    """`path` and `size` of a PAX header; times, owners and comments say nothing about the files."""
+    fields: dict[str, str] = {}
+    at = 0
+    while at < len(raw):
+        digits, space, _ = raw[at : at + 8].partition(b" ")
+        end = at + int(digits) if space and digits.isdigit() else at
+        key, equals, value = raw[at + len(digits) + 1 : end - 1].partition(b"=")
+        if not equals or end > len(raw) or raw[end - 1 : end] != b"\n":
+            raise ArchiveRefusedError("the archive is damaged: a PAX header cannot be read")
+        if key.startswith(b"GNU.sparse."):
+            raise ArchiveRefusedError("the archive holds a sparse file")
+        if key in {b"path", b"size"}:
+            fields[key.decode()] = decoded(value)
+        at = end
+    return fields

@@ -1,0 +1,199 @@
+"""What an archive may unpack to: its limits, its names, and the tree of files that is admitted one by one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format import file_names
+from mcp_skills_server.format.excerpts import quoted
+
+Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
+"""By path in the skill: the bytes, and whether the file may be executed."""
+
+_MAX_SEGMENT: Final = 255
+_MAX_PATH: Final = 1024
+_MAX_DEPTH: Final = 32
+"""Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper for a good reason."""
+_DRIVE: Final = re.compile(r"[A-Za-z]:")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_FREE_BYTES: Final = 1 << 20
+_MAX_HEADER: Final = 1 << 16
+_FREE_HEADERS: Final = 1 << 20
+_HEADER_BYTES: Final = 1 << 10
+"""Of all headers together for each file. They are read record by record, and nothing else bounds what that takes."""
+
+
+class ArchiveRefusedError(SkillsServerError, ValueError):
+    """An archive that is not unpacked, or a name that no archive may hold. The message is one line for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnpackLimits:
+    """What an archive may unpack to. The defaults are those of the most used consumer.
+
+    Attributes:
+        files: files; four times as many members of any kind, and as many directories; 1 KiB of tar's own headers for
+            each, and 1 MiB at least.
+        bytes: bytes of all files.
+        file: bytes of one file.
+        ratio: unpacked bytes for each byte of the archive; the first MiB is free, since it does no harm.
+    """
+
+    files: int = 1000  # WK-30, WKO-9
+    bytes: int = 50 << 20
+    file: int = 16 << 20
+    ratio: int = 200
+
+
+def check_paths(paths: Iterable[str]) -> None:
+    """Prove that a tree of files with these paths can be written on any platform, below one directory.
+
+    Raises:
+        ArchiveRefusedError: the first that cannot, as for `unpack`.
+    """
+    tree = Tree(None)
+    for path in paths:
+        check_name(path)
+        tree.admit(path, 0)
+    tree.checked()
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no plain relative path.
+
+    Raises:
+        ArchiveRefusedError: it is none, on some platform.
+    """
+    fault = _fault(name)
+    if fault:
+        raise ArchiveRefusedError(f"the name {quoted(name)} {fault}")
+
+
+def _fault(name: str) -> str | None:  # WK-24, WK-28
+    segments = name.split("/")
+    for is_fault, words in (
+        (_CONTROL.search(name), "holds a control character"),
+        ("\\" in name, "holds a backslash"),
+        (name.startswith("/"), "is absolute"),
+        (_DRIVE.match(name), "begins with a drive letter"),
+        (".." in segments, "leads out of the skill"),
+        ("" in segments or "." in segments, "is not a plain path"),
+    ):
+        if is_fault:
+            return words
+    try:
+        lengths = [len(segment.encode()) for segment in segments]
+    except UnicodeEncodeError:
+        return "is not UTF-8"
+    if len(segments) > _MAX_DEPTH:
+        return f"is more than {_MAX_DEPTH} levels deep"
+    too_long = max(lengths) > _MAX_SEGMENT or sum(lengths) + len(segments) - 1 > _MAX_PATH
+    return "is too long" if too_long else None
+
+
+def decoded(name: bytes) -> str:
+    """The name as text.
+
+    Raises:
+        ArchiveRefusedError: it is not UTF-8.
+    """
+    try:
+        return name.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ArchiveRefusedError(f"the name {quoted(name.decode('latin-1'))} is not UTF-8") from None
+
+
+class Tree:
+    """The files of an archive as they come, none admitted that could not be written beside the others."""
+
+    def __init__(self, limits: UnpackLimits | None) -> None:
+        self._limits = limits
+        self._files: dict[str, tuple[bytes, bool]] = {}
+        self._directories: set[str] = set()
+        self._members = 0
+        self._bytes = 0
+        self._header_bytes = 0
+
+    def count(self) -> None:
+        """One more member of any kind."""
+        self._members += 1
+        self._check_number(self._members, "members")
+
+    def count_header(self, size: int) -> None:
+        """One more header that only describes another member, counted before it is unpacked."""
+        if size > _MAX_HEADER:
+            raise ArchiveRefusedError(f"the archive holds a header of {size} bytes")
+        self._header_bytes += size
+        most = max(_FREE_HEADERS, _HEADER_BYTES * self._limits.files) if self._limits else None
+        if most is not None and self._header_bytes > most:
+            raise ArchiveRefusedError(f"the archive holds headers of more than {most} bytes")
+
+    def _check_number(self, number: int, what: str) -> None:
+        if self._limits and number > 4 * self._limits.files + 4:
+            raise ArchiveRefusedError(f"the archive holds more than {4 * self._limits.files + 4} {what}")
+
+    def place(self, name: str) -> tuple[str, bool]:
+        """(path, whether a directory) that a member's name stands for; "" for the root of the archive."""
+        path = name.removeprefix("./")
+        is_directory = path.endswith("/") or path in {"", "."}
+        path = path.removesuffix("/")
+        if name in {".", "./"}:
+            return "", True
+        check_name(path or name)
+        return path, is_directory
+
+    def add_directory(self, path: str) -> None:
+        """A directory and those above it."""
+        if path in self._directories:  # and so are those above it
+            return
+        parts = path.split("/")
+        for length in range(1, len(parts) + 1):
+            above = "/".join(parts[:length])
+            if above in self._files:
+                raise ArchiveRefusedError(f"{quoted(above)} is both a file and a directory")
+            self._directories.add(above)
+        # Also those that no member stands for: each member could bring as many as it has levels.
+        self._check_number(len(self._directories), "directories")
+
+    def admit(self, path: str, size: int) -> None:
+        """Admit a file of `size` bytes, before they are unpacked."""
+        if path in self._files:
+            raise ArchiveRefusedError(f"the name {quoted(path)} stands twice")
+        if path in self._directories:
+            raise ArchiveRefusedError(f"{quoted(path)} is both a file and a directory")
+        limits = self._limits
+        self._bytes += size
+        if limits and size > limits.file:
+            raise ArchiveRefusedError(f"{quoted(path)} has {size} bytes, at most {limits.file} are unpacked")
+        if limits and self._bytes > limits.bytes:
+            raise ArchiveRefusedError(f"the archive unpacks to more than {limits.bytes} bytes")
+        if limits and len(self._files) >= limits.files:
+            raise ArchiveRefusedError(f"the archive holds more than {limits.files} files")
+        directory = path.rpartition("/")[0]
+        if directory:
+            self.add_directory(directory)
+        self._files[path] = (b"", False)
+
+    def fill(self, path: str, raw: bytes, executable: bool) -> None:
+        """The content of an admitted file."""
+        self._files[path] = (raw, executable)
+
+    def checked(self) -> dict[str, tuple[bytes, bool]]:
+        """All files in path order, when any platform can hold and tell apart their names."""
+        for fault in file_names.faults(sorted(self._directories | self._files.keys())):
+            raise ArchiveRefusedError(f"{quoted(fault.path)}: {fault.message}")
+        return dict(sorted(self._files.items()))
+
+
+def check_ratio(size: int, packed: int, limits: UnpackLimits) -> None:
+    """Refuse an archive of `packed` bytes that unpacks to `size` bytes or more.
+
+    Raises:
+        ArchiveRefusedError: that is more than the limit allows.
+    """
+    if size > max(_FREE_BYTES, limits.ratio * packed):
+        raise ArchiveRefusedError(f"the archive unpacks to more than {limits.ratio} times its size")

@@ -1,0 +1,190 @@
+"""Zip archives, read: stored and deflated members that fill the archive without a gap, as its directory has them."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Tree, UnpackLimits, check_ratio, decoded
+from mcp_skills_server.format.excerpts import quoted
+
+LOCAL: Final = b"PK\3\4"
+CENTRAL: Final = b"PK\1\2"
+END: Final = b"PK\5\6"
+_DESCRIPTOR: Final = b"PK\7\10"
+LOCAL_HEAD: Final = struct.Struct("<4s5H3L2H")
+CENTRAL_HEAD: Final = struct.Struct("<4s6H3L5H2L")
+END_RECORD: Final = struct.Struct("<4s4H2LH")
+_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
+_STREAMED: Final = 0x8
+STORED: Final = 0
+_DEFLATED: Final = 8
+UNIX: Final = 3
+_DARWIN: Final = 19
+MOST_MEMBERS: Final = 0xFFFF
+MOST_BYTES: Final = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A member of a zip as its central directory describes it."""
+
+    name: bytes
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    mode: int
+    offset: int
+
+    @property
+    def shown(self) -> str:
+        return quoted(self.name.decode("utf-8", "backslashreplace"))
+
+
+def read_zip(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
+    """Add the files of a `.zip` to the tree.
+
+    Raises:
+        ArchiveRefusedError: as for `unpack`.
+    """
+    start, members = _central_directory(raw, tree)
+    check_ratio(sum(member.size for member in members), len(raw), limits)
+    contents = _contents(raw, start, members)
+    for member, (begin, end) in zip(members, contents, strict=True):
+        path, is_directory = tree.place(decoded(member.name))
+        kind = stat.S_IFMT(member.mode)
+        if kind == stat.S_IFLNK:
+            raise ArchiveRefusedError(f"{member.shown} is a symbolic link")
+        if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
+            raise ArchiveRefusedError(f"{member.shown} is a device or a named pipe")
+        if (kind == stat.S_IFDIR) > is_directory or (kind == stat.S_IFREG and is_directory):
+            raise ArchiveRefusedError(f"{member.shown} is both a file and a directory")
+        if not is_directory:
+            tree.admit(path, member.size)
+            tree.fill(path, _extract(raw, member, begin, end), bool(member.mode & stat.S_IXUSR))
+        elif member.size:
+            raise ArchiveRefusedError(f"the directory {member.shown} has content")
+        elif path:
+            tree.add_directory(path)
+
+
+def _central_directory(raw: bytes, tree: Tree) -> tuple[int, list[_Member]]:
+    """Where the central directory begins, and its members. It must lie right before its end record."""
+    at = _end_record(raw)
+    _, disk, first_disk, here, count, size, start, _ = END_RECORD.unpack_from(raw, at)
+    if disk or first_disk or here != count:
+        raise ArchiveRefusedError("the archive is one part of several")
+    if count == MOST_MEMBERS or MOST_BYTES in {size, start}:
+        raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
+    if start + size != at:
+        raise ArchiveRefusedError("the archive is damaged, or bytes stand before or between its members")
+    members: list[_Member] = []
+    place = start
+    while place < at:
+        tree.count()
+        if at - place < CENTRAL_HEAD.size or raw[place : place + 4] != CENTRAL:
+            raise ArchiveRefusedError("the archive is damaged: its directory cannot be read")
+        head = CENTRAL_HEAD.unpack_from(raw, place)
+        made, flags, method, crc, packed, full, name_size = head[1], *head[3:5], *head[7:11]
+        place += CENTRAL_HEAD.size
+        system, attributes = made >> 8, head[15]
+        mode = attributes >> 16
+        # A link is a link whatever system claims to have made it; the other bits count on systems that have them.
+        mode = mode if system in {UNIX, _DARWIN} or stat.S_ISLNK(mode) else 0
+        member = _Member(raw[place : place + name_size], flags, method, crc, packed, full, mode, head[16])
+        _check_member(member)
+        members.append(member)
+        place += name_size + head[11] + head[12]
+    if place != at or len(members) != count:
+        raise ArchiveRefusedError("the archive is damaged: its directory has another size than it says")
+    return start, members
+
+
+def _end_record(raw: bytes) -> int:
+    """The offset of the end record, whose comment ends where the bytes end."""
+    found: list[int] = []
+    at = len(raw)
+    while (at := raw.rfind(END, max(0, len(raw) - END_RECORD.size - 0xFFFF), at)) >= 0:
+        if len(raw) - at >= END_RECORD.size and at + END_RECORD.size + END_RECORD.unpack_from(raw, at)[7] == len(raw):
+            found.append(at)
+    if not found:
+        raise ArchiveRefusedError("the archive is truncated, or data follows its end")
+    if len(found) > 1:
+        raise ArchiveRefusedError("the archive has two ends")
+    return found[0]
+
+
+def _check_member(member: _Member) -> None:
+    if member.flags & _ENCRYPTED:
+        raise ArchiveRefusedError(f"{member.shown} is encrypted")
+    if member.method not in {STORED, _DEFLATED}:
+        raise ArchiveRefusedError(f"{member.shown} is compressed by a method other than deflate ({member.method})")
+    if MOST_BYTES in {member.packed, member.size, member.offset}:
+        raise ArchiveRefusedError("the archive is in the zip64 format, which no skill needs")
+
+
+def _contents(raw: bytes, start: int, members: list[_Member]) -> list[tuple[int, int]]:
+    """Where each member's content begins and ends. Together the members fill all that is before the directory."""
+    out: dict[int, tuple[int, int]] = {}
+    reached = 0
+    for position, member in sorted(enumerate(members), key=lambda each: each[1].offset):
+        if member.offset < reached:
+            raise ArchiveRefusedError(f"{member.shown} overlaps another member")
+        if member.offset > reached:
+            raise ArchiveRefusedError(f"bytes that belong to no member stand before {member.shown}")
+        begin = _content_begin(raw, start, member)
+        out[position] = begin, begin + member.packed
+        reached = begin + member.packed + _descriptor_size(raw, start, member, begin + member.packed)
+        if reached > start:
+            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} reaches into its directory")
+    if reached != start:
+        raise ArchiveRefusedError("bytes that belong to no member stand behind the last one")
+    return [out[position] for position in range(len(members))]
+
+
+def _content_begin(raw: bytes, start: int, member: _Member) -> int:
+    """Where the content begins, when the member's own header says what the directory says."""
+    if member.offset + LOCAL_HEAD.size > start:
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} has no header of its own")
+    head = LOCAL_HEAD.unpack_from(raw, member.offset)
+    name_at = member.offset + LOCAL_HEAD.size
+    same = head[0] == LOCAL and head[2:4] == (member.flags, member.method)
+    same = same and raw[name_at : name_at + head[9]] == member.name
+    described = (member.crc, member.packed, member.size)
+    unknown = {0} if member.flags & _STREAMED else set[int]()  # the writer did not know it yet
+    if not same or any(own != other and own not in unknown for own, other in zip(head[6:9], described, strict=True)):
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
+    return name_at + head[9] + head[10]
+
+
+def _descriptor_size(raw: bytes, start: int, member: _Member, at: int) -> int:
+    """The size of what a writer that streams puts behind the content."""
+    if not member.flags & _STREAMED:
+        return 0
+    fields = struct.pack("<3L", member.crc, member.packed, member.size)
+    for form in (_DESCRIPTOR + fields, fields):
+        if raw[at : min(at + len(form), start)] == form:
+            return len(form)
+    raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is described in two ways")
+
+
+def _extract(raw: bytes, member: _Member, begin: int, end: int) -> bytes:
+    content = memoryview(raw)[begin:end]
+    if member.method == STORED:
+        out = bytes(content)
+        whole = True
+    else:
+        inflate = zlib.decompressobj(-15)
+        try:
+            out = inflate.decompress(content, member.size + 1)
+        except zlib.error:
+            raise ArchiveRefusedError(f"the archive is damaged: {member.shown} cannot be read") from None
+        whole = inflate.eof and not inflate.unused_data
+    if not whole or len(out) != member.size or zlib.crc32(out) != member.crc:
+        raise ArchiveRefusedError(f"the archive is damaged: {member.shown} is not what its size or checksum says")
+    return out

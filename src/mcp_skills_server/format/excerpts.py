@@ -1,0 +1,28 @@
+"""How a message shows a text that comes from outside: short, and on one line."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mcp_skills_server.model import printable
+
+_LONGEST: Final = 60
+
+
+def excerpt(text: str) -> str:
+    """At most 60 characters of the text, with one blank for white space and U+FFFD for what cannot be printed."""
+    return _cut("".join(each if each.isprintable() else "\ufffd" for each in " ".join(text.split())))
+
+
+def literal(text: str, longest: int = _LONGEST) -> str:
+    """At most so many characters of the text as a Python literal: in quotes, with escapes."""
+    return repr(_cut(text, longest))
+
+
+def quoted(text: str) -> str:
+    """At most 60 characters of the text in quotes, with control characters written out."""
+    return f"'{_cut(printable(text[: _LONGEST + 1]))}'"
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -1,0 +1,317 @@
+"""YAML text to JSON values, by the core schema of YAML 1.2.
+
+Hosts read YAML in other languages and compare field by field: booleans are true and false only, there are no dates and
+no base-60 numbers, strings stay verbatim. What readers of YAML 1.1 take for something else is warned of. Time and
+memory are bounded by the size of the input: no recursion beyond `MAX_DEPTH`, no alias expansion beyond `MAX_NODES`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, Final
+
+import yaml
+from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
+
+from mcp_skills_server.codes import CODES, problem, standing
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format.excerpts import literal
+from mcp_skills_server.model import Json, Problem, Standing
+
+# The stubs leave the class out, and PyYAML may have been built without it.
+_FAST: Final[Any] = getattr(yaml.cyaml, "CParser", None) if yaml.__with_libyaml__ else None
+_PARSER: Final[Any] = _FAST or yaml.SafeLoader
+IS_FAST: Final = _FAST is not None
+"""False where PyYAML lacks libyaml: the same events, some ten times slower."""
+
+MAX_DEPTH: Final = 24
+MAX_NODES: Final = 10_000
+MAX_EXPANSION: Final = 1 << 20
+MAX_YAML: Final = 1 << 17
+MAX_PROBLEMS: Final = 100
+_METADATA: Final = "metadata"
+_BREAK_IN_1_1: Final = re.compile("[\x85\u2028\u2029]")
+_NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
+_BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INTEGER: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_BASED: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_ENDLESS: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_OTHER_IN_1_1: Final = frozenset(word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper()))
+_NUMBER_IN_1_1: Final = re.compile(
+    r"[-+]?0[0-9_]+"  # octal, or a string where it holds an 8
+    r"|0o[0-7]+|[-+]?0b[01_]+"
+    r"|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"  # base 60
+    r"|[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt \t].*)?"
+    r"|[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][0-9]+|[-+]?[0-9]+[eE][-+][0-9]+"
+    r"|[-+]?(?=[0-9.]*_)([0-9][0-9_]*(\.[0-9_]*)?|\.[0-9][0-9_]*)([eE][-+]?[0-9]+)?"
+    r"|[-+]\.[0-9]+([eE][-+]?[0-9]+)?"
+    r"|[-+]0x[0-9a-fA-F_]+|0x[0-9a-fA-F]*_[0-9a-fA-F_]*"
+)
+_MAYBE_SPECIAL: Final = frozenset("-+.0123456789~nNtTfFyYoO<=")
+_MAX_INTEGER_DIGITS: Final = 300
+_MAX_SAFE_INTEGER: Final = 2**53
+
+
+def _words(error: yaml.MarkedYAMLError) -> str:
+    reason = " ".join(part for part in (error.context, error.problem) if part)
+    return f"not valid YAML: {reason}" if reason else "not valid YAML"
+
+
+def _hint(error: yaml.MarkedYAMLError) -> str | None:
+    reason = error.problem or ""
+    if "mapping values are not allowed" in reason:
+        return "put the value in quotes, because it holds ': '"
+    if "cannot start any token" in reason or "tab character" in reason:
+        return "indent with spaces, not tabs, and quote a value that begins with @, ` or %"
+    if "could not find expected ':'" in reason or "did not find expected key" in reason:
+        return "quote values with special characters, and indent continued lines"
+    return None
+
+
+def _kind(value: Json) -> str:
+    if isinstance(value, list):
+        return "a list"
+    return "text" if isinstance(value, str) else "a single value"
+
+
+class _RefusedError(SkillsServerError):
+    """A bound was passed: reading on would only cost time."""
+
+
+class Reader:
+    """Builds the JSON values of one frontmatter from the parser's events; every bound is checked before it is passed.
+
+    Attributes:
+        lines: the 1-based line in the file of each top-level field, where the text begins on line 2.
+        metadata: of each field of `metadata` its line and its text as it was written, None for what is no single value.
+        problems: what is wrong, in file order; at most `MAX_PROBLEMS` and what ends the reading.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._next: Any = None
+        self._nodes = 0
+        self._expansion = 0
+        self._anchors: dict[str, tuple[Json, int, int]] = {}
+        self._open: set[str] = set()
+        self._field = ""
+        self.lines: dict[str, int] = {}
+        self.metadata: dict[str, tuple[int, str | None]] = {}
+        self.problems: list[Problem] = []
+
+    def read(self) -> dict[str, Json] | None:
+        """The mapping, None when it cannot be used. What is wrong with it is added to the problems."""
+        text = self._text
+        if len(text) > MAX_YAML:
+            message = f"the frontmatter has {len(text)} characters, at most {MAX_YAML} are read"
+            self.problems.append(problem("yaml-size", message, 2))
+            return None
+        odd = _BREAK_IN_1_1.search(text)
+        if odd:
+            line = text.count("\n", 0, odd.start()) + 2
+            message = f"U+{ord(odd[0]):04X} is a line break in YAML 1.1 and none in 1.2"
+            self.problems.append(
+                problem("yaml-ambiguous", message, line, "remove it, or write it as an escape in quotes")
+            )
+        try:
+            value = self._document()
+            if "\\u" in text or "\\U" in text:
+                json.dumps(value, ensure_ascii=False).encode()
+        except _RefusedError:
+            pass
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 2 if mark else None
+            self.problems.append(problem("yaml-syntax", _words(error), line, _hint(error)))
+        except yaml.YAMLError as error:  # a character that YAML does not allow
+            position = getattr(error, "position", 0)
+            character = getattr(error, "character", 0)
+            shown = f"U+{character:04X}" if isinstance(character, int) else repr(character)
+            line = text.count("\n", 0, position) + 2
+            self.problems.append(
+                problem("yaml-syntax", f"YAML does not allow the character {shown}", line, "remove it, or escape it")
+            )
+        except (ValueError, OverflowError):  # libyaml refuses these escapes itself
+            self.problems.append(problem("yaml-syntax", "an escape stands for no character"))
+        else:
+            if value is None:
+                self.problems.append(problem("frontmatter-not-mapping", "the frontmatter is empty", 2))
+            elif not isinstance(value, dict):
+                self.problems.append(
+                    problem("frontmatter-not-mapping", f"the frontmatter is {_kind(value)}, not a mapping", 2)
+                )
+            elif standing(self.problems) > Standing.UNUSABLE:
+                return value
+        return None
+
+    def _document(self) -> Json:
+        """The value of the only document, None when there is none."""
+        self._next = _PARSER(self._text).get_event
+        self._next()
+        start: Any = self._next()
+        if start.__class__.__name__ == "StreamEndEvent":
+            return None
+        value = self._value(self._next(), 0)
+        self._next()
+        after: Any = self._next()
+        if after.__class__.__name__ != "StreamEndEvent":
+            self._note("yaml-syntax", after, "a second document begins", "keep one document between the fences")
+        return value
+
+    def _note(self, code: str, event: Any, message: str, hint: str | None = None) -> None:
+        full = len(self.problems) >= MAX_PROBLEMS
+        fatal = CODES[code].allows is Standing.UNUSABLE
+        if fatal or not full:
+            self.problems.append(problem(code, message, event.start_mark.line + 2, hint))
+        if fatal and full:
+            raise _RefusedError
+
+    def _value(self, event: Any, depth: int) -> Json:
+        kind = event.__class__
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            self._note("yaml-size", event, f"the frontmatter holds more than {MAX_NODES} values")
+            raise _RefusedError
+        if kind is AliasEvent:
+            return self._alias(event, depth)
+        if event.tag is not None:
+            self._note("yaml-tag", event, f"the tag {event.tag!r} is not allowed")
+        anchor: str | None = event.anchor
+        nodes, expansion = self._nodes, self._expansion
+        if anchor is not None:
+            self._open.add(anchor)
+        value: Json
+        if kind is ScalarEvent:
+            text: str = event.value
+            self._expansion += len(text)
+            value = self._scalar(event) if (event.implicit[0] and text[:1] in _MAYBE_SPECIAL) or not text else text
+        elif depth >= MAX_DEPTH:
+            self._note("yaml-depth", event, f"values are nested more than {MAX_DEPTH} levels deep")
+            raise _RefusedError
+        elif kind is MappingStartEvent:
+            value = self._mapping(depth)
+        else:
+            value = self._sequence(depth)
+        if anchor is not None:
+            self._open.discard(anchor)
+            self._anchors[anchor] = (value, self._nodes - nodes + 1, self._expansion - expansion)
+        return value
+
+    def _mapping(self, depth: int) -> dict[str, Json]:
+        out: dict[str, Json] = {}
+        while (event := self._next()).__class__ is not MappingEndEvent:
+            key = self._key(event, depth)
+            line = event.start_mark.line + 2
+            if depth == 0:
+                self._field = key
+                self.lines.setdefault(key, line)
+            if key in out:
+                self._note("yaml-duplicate-key", event, f"the key {_shown(key)} stands twice")
+            value = self._next()
+            if depth == 1 and self._field == _METADATA:
+                self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
+            text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""
+            if text and text[0] not in _MAYBE_SPECIAL and self._nodes < MAX_NODES:
+                # Nearly every value is such a plain text, and this is the hottest line of a scan.
+                self._nodes += 1
+                self._expansion += len(text)
+                out[key] = text
+            else:
+                out[key] = self._value(value, depth + 1)
+        return out
+
+    def _sequence(self, depth: int) -> list[Json]:
+        out: list[Json] = []
+        while (event := self._next()).__class__ is not SequenceEndEvent:
+            out.append(self._value(event, depth + 1))
+        return out
+
+    def _key(self, event: Any, depth: int) -> str:
+        if event.__class__ is ScalarEvent and event.tag is None and event.anchor is None:
+            text: str = event.value
+            self._nodes += 1
+            self._expansion += len(text)
+            if event.implicit[0] and (text[:1] in _MAYBE_SPECIAL or not text):
+                if text == "<<":
+                    self._note(
+                        "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"
+                    )
+                elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
+                    self._note("yaml-key", event, f"the key {_shown(text)} is not text for every YAML reader")
+            return sys.intern(text)  # ten thousand skills have the same dozen keys
+        value = self._value(event, depth + 1)
+        if event.__class__ is ScalarEvent:
+            return str(event.value)
+        if isinstance(value, str):
+            return value
+        self._note("yaml-value", event, "only text can be a key", "use text as the key")
+        return ""
+
+    def _alias(self, event: Any, depth: int) -> Json:
+        anchor: str = event.anchor
+        if anchor in self._open:
+            self._note("yaml-alias", event, f"the alias *{anchor} refers to itself")
+            return None
+        if anchor not in self._anchors:
+            self._note("yaml-alias", event, f"the alias *{anchor} has no anchor")
+            return None
+        value, nodes, expansion = self._anchors[anchor]
+        self._nodes += nodes
+        self._expansion += expansion
+        if self._nodes > MAX_NODES or self._expansion > MAX_EXPANSION:
+            self._note("yaml-alias", event, f"aliases expand to more than {MAX_NODES} values")
+            raise _RefusedError
+        if depth + _height(value) > MAX_DEPTH:
+            self._note("yaml-depth", event, f"with aliases, values are nested more than {MAX_DEPTH} levels deep")
+            raise _RefusedError
+        return value
+
+    def _scalar(self, event: Any) -> Json:
+        """A plain scalar by the core schema."""
+        text: str = event.value
+        if not event.implicit[0]:
+            return text
+        if text in _NULL:
+            return None
+        if text in _BOOLEAN:
+            return _BOOLEAN[text]
+        if text in _OTHER_IN_1_1:
+            self._note("yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1")
+            return text
+        if text in ("<<", "="):
+            self._note("yaml-ambiguous", event, f"{text} is text here and refused by YAML 1.1 readers")
+        if _NUMBER_IN_1_1.fullmatch(text):
+            self._note("yaml-ambiguous", event, f"{_shown(text)} means different things in YAML 1.1 and 1.2")
+        if _INTEGER.fullmatch(text) or _BASED.fullmatch(text):
+            if len(text) > _MAX_INTEGER_DIGITS:
+                self._note("yaml-value", event, "the number is too large for JSON")
+                return None
+            number = int(text, 0) if _BASED.fullmatch(text) else int(text)
+            if abs(number) > _MAX_SAFE_INTEGER:
+                self._note("yaml-ambiguous", event, f"{text} is too large for a JSON number to be exact")
+            return number
+        if _FLOAT.fullmatch(text):
+            value = float(text)
+            if value in (float("inf"), float("-inf")):
+                self._note("yaml-value", event, f"{_shown(text)} is too large for JSON")
+                return None
+            return value
+        if _ENDLESS.fullmatch(text):
+            self._note("yaml-value", event, f"JSON cannot hold {text}")
+            return None
+        return text
+
+
+_NUMBER_KEY: Final = re.compile(rf"{_INTEGER.pattern}|{_FLOAT.pattern}|{_BASED.pattern}|{_ENDLESS.pattern}")
+
+
+def _height(value: Json) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_height, inner), default=0)
+
+
+def _shown(text: str) -> str:
+    return literal(text, 40)

@@ -1,0 +1,100 @@
+"""An archive of the operator's: unpacked as a tree, and unpacked anew when the archive changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format.ignored import some_of, unserved
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.store import Store
+
+LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
+"""Of an archive that holds many skills; the limits of a skill are the scan's matter."""
+_CHECK_S: Final = 1.0
+"""Between two looks, each of which costs one `stat`."""
+
+
+class Archive:
+    """One archive.
+
+    Args:
+        given: its path.
+        settings: whether skills in dot folders are served, too.
+    """
+
+    trusted: bool = False
+    remote: bool = False
+    place: Path | None = None
+    pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _CHECK_S)
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self.origin = given
+        self._hidden = settings.hidden
+        self._seen: tuple[int, ...] | None = None
+        self._digest = ""
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
+        """The digest of its bytes, which are read where the file looks different.
+
+        Raises:
+            UnreachableError: it cannot be read.
+        """
+        return await to_thread.run_sync(self._resolve)
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:
+        """Unpack it.
+
+        Raises:
+            UnacceptableError: it is refused, or cannot be unpacked here. The message says it again until it changes.
+        """
+        return await to_thread.run_sync(self._unpack, revision, store)
+
+    def _resolve(self) -> Revision:
+        try:
+            found = os.stat(self.origin)
+        except OSError as error:
+            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+        seen = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        raw = None
+        if seen != self._seen:
+            raw = self._read()
+            self._seen, self._digest = seen, hashlib.sha256(raw).hexdigest()
+        return Revision(self._digest, _CHECK_S, raw)
+
+    def _read(self) -> bytes:
+        try:
+            return Path(self.origin).read_bytes()
+        except OSError as error:
+            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+
+    def _unpack(self, revision: Revision, store: Store) -> Tree:
+        raw = self._read() if revision.content is None else revision.content
+        if hashlib.sha256(raw).hexdigest() != revision.digest:
+            raise UnreachableError("cannot be unpacked (it changed meanwhile)")
+        try:
+            files = archive.unpack(raw, LIMITS)
+            left_out = unserved(files, hidden=self._hidden)
+            for path in left_out:
+                del files[path]
+            tree = store.put(revision.digest, files)
+        except (OSError, ArchiveRefusedError) as error:
+            # A full disk, too: to read and unpack it every second would not help.
+            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            raise UnacceptableError(f"cannot be unpacked ({why})") from None
+        # An archive of a repository has some, and nobody signed it as a whole.
+        warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
+        return Tree(tree, warnings=warnings)
+
+
+def is_archive(given: str) -> bool:
+    """Whether this is a file that is called like an archive."""
+    return archive.is_archive(given) and os.path.isfile(given)

@@ -1,0 +1,328 @@
+"""A folder of fetched skills: a skill appears in it whole or not at all, and what somebody else put there stays.
+
+Everything of ours but the skills lies in `.mcp-skills/`, which no scan looks into: a record beside each skill, what is
+known of each index, and the stage where skills are made before they are renamed into their place. A record is written
+before the rename and names the files before and after it, so that a process that is killed at any moment leaves a
+folder in which every file is accounted for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from mcp_skills_server.catalog.fetched import RECORDS
+from mcp_skills_server.durable import sync_path
+from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.format.ignored import OURS, ignored
+from mcp_skills_server.model import printable
+from mcp_skills_server.sources.files import BINARY, NOFOLLOW, clear, file_digest, tree_digests, write_file, write_tree
+from mcp_skills_server.sources.records import (
+    INDEXES,
+    IndexRecord,
+    Record,
+    file_of,
+    read_index,
+    read_record,
+    read_records,
+)
+from mcp_skills_server.sources.urls import shown
+
+_BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
+"""What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
+_OLD: Final = "old-"
+_NEW: Final = "new-"
+_WRITING: Final = "writing-"
+
+
+class State(Enum):
+    """What stands in the place of a skill."""
+
+    ABSENT = "absent"
+    """Nothing."""
+    KEPT = "kept"
+    """What its record says."""
+    FORMER = "former"
+    """What stood there before; a process was killed before it could put the new files into their place."""
+    EDITED = "edited"
+    """A skill that was fetched, and has other files since."""
+    FOREIGN = "foreign"
+    """Something that was not fetched."""
+
+
+class ConflictError(SkillsServerError, ValueError):
+    """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
+
+
+class FetchedFolder:
+    """A folder of fetched skills. Every method blocks; several threads may each have a skill.
+
+    Get one from `opened`, which holds the folder's lock.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stage = directory / OURS / "stage"
+        self._records = directory / RECORDS
+        self._indexes = directory / INDEXES
+
+    @classmethod
+    @contextmanager
+    def opened(cls, directory: str | os.PathLike[str]) -> Generator[FetchedFolder]:
+        """The folder, made where it is not there, and ours alone until the end of the `with`.
+
+        What a killed process left half done is undone first.
+
+        Raises:
+            UsageError: it is no folder, cannot be written, or another process fetches into it.
+        """
+        named = printable(str(directory))
+        folder = cls(Path(os.path.abspath(directory)))
+        try:
+            lock = folder._make()
+        except OSError as error:
+            raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
+        try:
+            if not _lock(lock):
+                raise UsageError(f"another process fetches into {named}; wait for it to end")
+            try:
+                folder._recover()
+            except OSError as error:
+                raise UsageError(f"{named} cannot be put in order: {error.strerror or error}") from None
+            try:
+                yield folder
+            finally:
+                sync_path(folder._directory)
+        finally:
+            os.close(lock)
+
+    def look(self, name: str) -> tuple[State, Record | None]:
+        """What stands in the place of this skill, and its record. Every file is read and proved.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        record = read_record(self._directory, name)
+        place = self._directory / name
+        if not os.path.lexists(place):
+            return State.ABSENT, record
+        if record is None:
+            return State.FOREIGN, None
+        found = tree_digests(place)
+        if found is not None:
+            for known, state in ((record.files, State.KEPT), (record.former, State.FORMER)):
+                if known is not None and _same(found, known):
+                    return state, record
+        return State.EDITED, record
+
+    def records(self) -> list[Record]:
+        """All records, by name; also of skills that somebody deleted."""
+        return read_records(self._directory)
+
+    def size(self, record: Record) -> int:
+        """Bytes of the files of a skill that are there, as far as the record names them."""
+        total = 0
+        for path in {*record.files, *(record.former or ())}:
+            with suppress(OSError):
+                total += os.lstat(self._directory / record.name / path).st_size
+        return total
+
+    def put(self, record: Record, files: Files, *, force: bool = False) -> bool:
+        """Put these proved files into the skill's place, whole; False when the very same are there already.
+
+        `record.files` and `record.former` are filled in here. With `force` an edited skill is replaced; what was not
+        fetched never is.
+
+        Raises:
+            ConflictError: the place is somebody else's, or was edited.
+            OSError: the disk is full, or the like; what was there is there still.
+        """
+        state, known = self.look(record.name)
+        check(state, known, record.source, force=force)
+        files_now = {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in files.items()}
+        if state is State.KEPT and known is not None and dict(known.files) == files_now:
+            if (known.digest, known.url) != (record.digest, record.url):
+                self._write_record(record, files_now, None)
+            return False
+        former = None
+        if known is not None:
+            former = {State.KEPT: known.files, State.FORMER: known.former}.get(state)
+        staged = self._stage / (_NEW + record.name)
+        try:
+            write_tree(staged, files)
+            self._write_record(record, files_now, former)
+            self._swap(staged, record.name, occupied=state is not State.ABSENT)
+        finally:
+            if os.path.lexists(staged):
+                clear(staged)
+        return True
+
+    def remove(self, name: str, *, force: bool = False) -> None:
+        """Take a skill that was fetched out of the folder, with its record.
+
+        Raises:
+            ConflictError: it was edited, or not fetched.
+            OSError: it cannot be moved.
+        """
+        state, record = self.look(name)
+        check(state, record, record.source if record else "", force=force)
+        old = self._stage / (_OLD + name)
+        if state is not State.ABSENT:
+            os.rename(self._directory / name, old)
+        with suppress(FileNotFoundError):
+            (self._records / f"{name}.json").unlink()
+        sync_path(self._directory)
+        sync_path(self._records)
+        clear(old)
+
+    def remove_ignored(self) -> list[tuple[str, list[str]]]:
+        """Take out of fetched skills what earlier versions wrote and no command shows.
+
+        Only a file goes that is what its record says, byte for byte. The record forgets the digest of the artifact, so
+        that the skill is asked for anew.
+
+        Returns:
+            (name of a skill, what was removed from it).
+        """
+        out: list[tuple[str, list[str]]] = []
+        for record in self.records():
+            there = ignored({*record.files, *(record.former or ())})
+            if not there:
+                continue
+            gone = [path for path in there if self._remove_file(record, path)]
+            left, former = (
+                None if known is None else {path: digest for path, digest in known.items() if path not in there}
+                for known in (record.files, record.former)
+            )
+            self._write_record(replace(record, digest=""), left or {}, former)
+            if gone:
+                out.append((record.name, gone))
+        return out
+
+    def _remove_file(self, record: Record, path: str) -> bool:
+        place = self._directory / record.name
+        *folders, name = path.split("/")
+        for folder in ("", *folders):
+            place = place / folder
+            if place.is_symlink() or not place.is_dir():
+                return False
+        known = {known.get(path) for known in (record.files, record.former or {})}
+        try:
+            if file_digest(str(place / name)) not in known:
+                return False
+            (place / name).unlink()
+        except OSError:
+            return False
+        for _ in folders:
+            with suppress(OSError):  # somebody else has something there
+                place.rmdir()
+            place = place.parent
+        return True
+
+    def index(self, key: str) -> IndexRecord | None:
+        """What is known of the index of this key."""
+        return read_index(self._directory, key)
+
+    def put_index(self, index: IndexRecord) -> None:
+        """Remember it."""
+        data = {"version": 1, **asdict(index)}
+        self._write(self._indexes / file_of(index.source), json.dumps(data).encode(), 0o600)
+
+    def _make(self) -> int:
+        """Make what is missing of the folder; a descriptor of its lock file."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for each in (self._stage.parent, self._stage, self._records, self._indexes):
+            with suppress(FileExistsError):
+                each.mkdir()
+            if not stat.S_ISDIR(os.lstat(each).st_mode):
+                raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
+        for each in (self._records, self._indexes):
+            with suppress(OSError):  # some file systems have no modes
+                os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
+        return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
+
+    def _recover(self) -> None:
+        """Undo what a process that was killed left half done."""
+        for left in list(self._stage.iterdir()):
+            place = self._directory / left.name.removeprefix(_OLD)
+            if left.name.startswith(_OLD) and not os.path.lexists(place):
+                os.rename(left, place)
+            else:
+                clear(left)
+
+    def _swap(self, staged: Path, name: str, *, occupied: bool) -> None:
+        place, old = self._directory / name, self._stage / (_OLD + name)
+        if occupied:
+            os.rename(place, old)
+        try:
+            if os.path.lexists(place):  # rename would replace an empty directory
+                raise ConflictError(f"{printable(str(place))} appeared meanwhile")
+            os.rename(staged, place)
+        except BaseException:
+            if occupied and not os.path.lexists(place):
+                os.rename(old, place)
+            raise
+        if occupied:
+            sync_path(self._directory)
+            clear(old)
+
+    def _write_record(self, record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
+        data = {"version": 1, **asdict(record), "files": files, "former": former}
+        self._write(self._records / f"{record.name}.json", json.dumps(data, indent=1).encode(), 0o600)
+
+    def _write(self, path: Path, raw: bytes, mode: int) -> None:
+        made = self._stage / f"{_WRITING}{path.name}"
+        clear(made)
+        write_file(made, raw, mode)
+        os.replace(made, path)
+        sync_path(path.parent)
+
+
+def check(state: State, record: Record | None, source: str, *, force: bool) -> None:
+    """Whether a skill of this source may be put where `state` and `record` were found.
+
+    Raises:
+        ConflictError: it may not.
+    """
+    if state is State.ABSENT:
+        return
+    if record is None:
+        raise ConflictError("something that was not fetched has its name there, and stays; move it away")
+    if record.source != source:
+        raise ConflictError(f"the one there was fetched from {shown(record.source)}, and stays; delete it first")
+    if state is State.EDITED and not force:
+        raise ConflictError("it was edited there, and stays; --force replaces it")
+
+
+def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
+    extra = found.keys() - known.keys()
+    return (
+        all(found.get(path) == digest for path, digest in known.items())
+        and all(_BY_PRODUCTS & {*path.split("/")} for path in extra)
+    )  # fmt: skip
+
+
+def _lock(descriptor: int) -> bool:
+    """Take the lock, which the system takes back when the process ends in whichever way; False if it is taken."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

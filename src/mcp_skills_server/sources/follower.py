@@ -1,0 +1,162 @@
+"""Keep what one source brings in service: when to ask, what to do where it fails, and what the operator hears.
+
+What fails leaves the last good copy in service. The registry's watch sees what changes, so that clients are notified as
+of any edit.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.errors import UsageError, clipped
+from mcp_skills_server.model import printable
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError
+from mcp_skills_server.sources.source import Pace, Revision, Source
+from mcp_skills_server.sources.store import Store
+
+logger = logging.getLogger(__name__)
+
+_NAMES_SHOWN: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """How it stands with a root that is fetched.
+
+    Attributes:
+        name: its origin, without what may be a secret.
+        ready: it has answered once, or a copy of it was kept.
+        trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
+            always is one.
+    """
+
+    name: str
+    ready: bool
+    trouble: str | None
+
+
+class Follower:
+    """One source in service. Its methods are called one at a time, `state` from any thread.
+
+    Args:
+        source: what is followed.
+        store: where its trees go.
+        sleep: waits for seconds.
+    """
+
+    def __init__(self, source: Source, store: Store, sleep: Callable[[float], Awaitable[object]] = anyio.sleep) -> None:
+        self.source: Final = source
+        self.arrived: Callable[[str], object] = str
+        """Called in another thread with the folder when it came for the first time; it is ready only after that."""
+        self._store = store
+        self._sleep = sleep
+        self._served = ""
+        self._refused: tuple[str, UnacceptableError] | None = None
+        self._reported: tuple[str, ...] = ()
+        self._trouble: str | None = None
+        self._ready = self.has_copy
+
+    @property
+    def name(self) -> str:
+        """The origin for people, not longer than a line."""
+        return clipped(printable(self.source.origin))
+
+    @property
+    def path(self) -> Path:
+        """The folder that is served."""
+        return self.source.place or self._store.root
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether there are skills, fetched now or before."""
+        try:
+            return any(not each.name.startswith(".") for each in self.path.iterdir())
+        except OSError:
+            return False
+
+    @property
+    def state(self) -> SourceState:
+        """How it stands."""
+        trouble = self._trouble if self._ready else self._trouble or "not fetched yet"
+        return SourceState(self.source.origin, self._ready, trouble)
+
+    async def refresh(self, *, anew: bool = False) -> float:
+        """Serve what the source has now; with `anew` whatever it said about how long that holds.
+
+        Returns:
+            In how many seconds it makes sense to ask again.
+
+        Raises:
+            SourceError: it cannot be had now.
+            UsageError: something here is wrong, not there.
+        """
+        try:
+            revision = await self.source.resolve(anew=anew)
+            current = revision.digest == self._served and self.path.is_dir()
+            complete = current or await self._bring(revision)
+        except (SourceError, UsageError) as error:
+            self._trouble = str(error)
+            raise
+        except Exception as error:  # a bug must not end the others' service
+            logger.exception("%s: could not be fetched", self.name)
+            self._trouble = "it could not be fetched"
+            raise SourceError(self._trouble) from error
+        self._trouble = None
+        if not self._ready:
+            await to_thread.run_sync(self.arrived, str(self.path))
+            self._ready = True
+        return revision.next_check_s if complete or self.source.pace is None else self.source.pace.check_s
+
+    async def follow(self, pace: Pace) -> None:
+        """Keep it current until cancelled."""
+        wait, retry = 0.0, pace.first_retry_s
+        while True:
+            # Not all at the same moment, when many servers were started together.
+            await self._sleep(wait * random.uniform(1, 1.1))  # noqa: S311
+            try:
+                wait, retry = await self.refresh(), pace.first_retry_s
+                continue
+            except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
+                logger.debug("%s: %s", self.name, error)
+            except SourceError as error:
+                self.report_failure(error)
+            self._ready = self._ready or self.has_copy
+            wait, retry = retry, min(retry * 2, pace.last_retry_s)
+
+    def report_failure(self, error: SourceError) -> None:
+        """Log why it cannot be had, and what is served meanwhile."""
+        last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
+        self._report((f"{error}; {last}",))
+
+    async def _bring(self, revision: Revision) -> bool:
+        """Serve this revision; whether all of it is there."""
+        if self._refused is not None and self._refused[0] == revision.digest:
+            raise self._refused[1]
+        try:
+            tree = await self.source.materialise(revision, self._store)
+        except UnacceptableError as error:
+            self._refused = revision.digest, error
+            raise
+        if self.source.place is None:
+            await to_thread.run_sync(self._store.serve, tree.path)
+        self._served = revision.digest if tree.complete else ""
+        self._report(tree.warnings)
+        if tree.changed:
+            more = f" and {len(tree.changed) - _NAMES_SHOWN} more" if len(tree.changed) > _NAMES_SHOWN else ""
+            logger.info("%s: fetched %s%s", self.name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
+        return tree.complete
+
+    def _report(self, lines: tuple[str, ...]) -> None:
+        """Log what is wrong, once for as long as it stays the same."""
+        if self._reported != lines:
+            self._reported = lines
+            for line in lines:
+                logger.warning("%s: %s", self.name, line)

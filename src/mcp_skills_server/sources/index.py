@@ -1,0 +1,128 @@
+"""The index of a site: the copy of it while that is fresh, or that of the first place where there is one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import Index, IndexLimits, IndexRefusedError
+from mcp_skills_server.sources import caching, records
+from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.faults import AbsentError, UnreachableError
+from mcp_skills_server.sources.records import IndexRecord
+from mcp_skills_server.sources.settings import FetchSettings
+from mcp_skills_server.sources.urls import check, shown
+
+SOONEST_S: Final = 60.0
+UNSAID_S: Final = 300.0
+"""An index is asked for no sooner than after the first, and after the second where nothing is said or something
+failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundIndex:
+    """An index and what is to be remembered of it."""
+
+    record: IndexRecord
+    index: Index
+
+    @property
+    def digest(self) -> str:
+        """It is another one where the index, or the address that its URLs are relative to, is another."""
+        body = self.record.body.encode("utf-8", "surrogateescape")
+        return hashlib.sha256(f"{self.record.url}\n".encode() + body).hexdigest()
+
+    @property
+    def next_check_s(self) -> float:
+        """In how many seconds it makes sense to ask again, by the cache headers."""
+        left = self.record.left_s(records.epoch_s())
+        return max(left, SOONEST_S) if left > 0 else UNSAID_S
+
+
+def places_of(url: str) -> list[str]:
+    """Where the index of a site may be, in the order to ask. The first is the key of the index.
+
+    Raises:
+        UsageError: it is no http or https URL; the message shows no secret of it.
+    """
+    check(url)
+    return wellknown.candidates(url)
+
+
+def downloader_for(places: Sequence[str], settings: FetchSettings) -> Downloader:
+    """What downloads the index at one of these places, and what it names."""
+    return Downloader(places[0], settings.trust, settings.bounds, connections=settings.connections)
+
+
+async def find(
+    url: str, places: Sequence[str], settings: FetchSettings, downloader: Downloader, known: IndexRecord | None
+) -> FoundIndex:
+    """The index of the site at `url`, which is at one of `places_of(url)`; `known` is what is remembered of it.
+
+    Raises:
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
+    """
+    # WK-40, WK-41
+    limits = IndexLimits(skills=settings.limits.skills)
+    if known is not None and known.body and not settings.revalidate and known.left_s(records.epoch_s()):
+        return await _decoded(known, limits)
+    try:
+        with anyio.fail_after(settings.limits.total_s):
+            record = await _ask(url, places, limits, downloader, known)
+            return await _decoded(record, limits)
+    except TimeoutError:
+        raise UnreachableError(f"{shown(url)} took longer than {settings.limits.total_s:g} s") from None
+
+
+async def _ask(
+    url: str, places: Sequence[str], limits: IndexLimits, downloader: Downloader, known: IndexRecord | None
+) -> IndexRecord:
+    missing: list[AbsentError] = []
+    for place in places:
+        held = known if known is not None and known.asked == place and known.body else None
+        validators = held.validators if held else None
+        try:
+            answer = await downloader.get(place, limits.bytes, accept="application/json", validators=validators)
+            if answer.modified and answer.is_html:
+                raise AbsentError(f"{shown(place)} is a web page (HTML) and no index")
+        except AbsentError as error:
+            missing.append(error)
+            continue
+        return _record(places[0], url, place, answer, held)
+    if len(missing) == 1:
+        raise missing[0]
+    raise AbsentError(f"no index of skills: {'; '.join(map(str, missing))}")
+
+
+async def _decoded(record: IndexRecord, limits: IndexLimits) -> FoundIndex:
+    # "surrogateescape" gives the decoder the very bytes that came.
+    raw = record.body.encode("utf-8", "surrogateescape")
+    return FoundIndex(record, await to_thread.run_sync(wellknown.decode, raw, record.url, limits))
+
+
+def _record(key: str, given: str, place: str, answer: Answer, held: IndexRecord | None) -> IndexRecord:
+    headers, now = answer.headers, records.epoch_s()
+    fresh = caching.fresh_s(headers, now) or 0.0
+    if not answer.modified and held is not None:
+        renewed = _validators(answer) or held.validators
+        return replace(held, given=given, validators=renewed, asked_at=now, fresh_s=fresh)
+    if answer.encoding:
+        raise IndexRefusedError(f"the index came compressed ({answer.encoding}), which was not asked for")
+    body = answer.raw.decode("utf-8", "surrogateescape")
+    return IndexRecord(key, given, place, answer.url, body, _validators(answer), now, fresh)
+
+
+def _validators(answer: Answer) -> dict[str, str]:
+    if not caching.may_store(answer.headers):
+        return {}
+    found = {
+        "If-None-Match": answer.headers.get("etag", ""),
+        "If-Modified-Since": answer.headers.get("last-modified", ""),
+    }
+    return {name: value for name, value in found.items() if value and value.isascii() and value.isprintable()}

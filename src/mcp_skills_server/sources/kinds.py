@@ -1,0 +1,50 @@
+"""The kinds of sources, in the order in which they are tried: the text that the operator gives decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.dialects.wellknown import is_site
+from mcp_skills_server.sources.archive import Archive, is_archive
+from mcp_skills_server.sources.directory import Directory
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind.
+
+    Attributes:
+        name: what people call it.
+        matches: whether a text is one.
+        open: the source of a text. It may raise UsageError.
+    """
+
+    name: str
+    matches: Callable[[str], bool]
+    open: Callable[[str, SourceSettings], Source]
+
+
+def _open_site(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.site import Site  # the HTTP client takes a while to load
+
+    return Site(given, settings)
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    Kind("site", is_site, _open_site),
+    Kind("archive", is_archive, Archive),
+    Kind("folder", lambda _: True, Directory),
+)
+
+
+def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source:
+    """The source that a text names.
+
+    Raises:
+        UsageError: it names none, or the source is refused.
+    """
+    return next(kind for kind in kinds if kind.matches(given)).open(given, settings)

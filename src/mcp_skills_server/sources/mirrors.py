@@ -1,0 +1,111 @@
+"""The sources among the roots: each that is no folder is given to the registry as a folder that is kept current."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import SourceError
+from mcp_skills_server.sources.follower import Follower, SourceState
+from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.store import Store
+
+
+class Mirrors:
+    """The sources among the roots.
+
+    Args:
+        settings: how they are opened.
+        kinds: of sources.
+    """
+
+    def __init__(self, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> None:
+        self._settings: Final = settings
+        self._kinds: Final = kinds
+        self._stores: list[Store] = []
+        self._followers: list[Follower] = []
+        self._stop = threading.Event()
+
+    def root(self, given: str) -> str | MirroredRoot:
+        """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
+
+        Raises:
+            UsageError: it is none that can be served.
+        """
+        source = open_source(given, self._settings, self._kinds)
+        if source.pace is None and source.place is not None:
+            return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
+        store = Store()
+        self._stores.append(store)
+        follower = Follower(source, store)
+        if not source.remote:
+            try:
+                anyio.run(follower.refresh)
+            except SourceError as error:
+                store.close()
+                raise UsageError(f"{given}: {error}; give another one, or a folder") from None
+        self._followers.append(follower)
+        path = os.fspath(follower.path)
+        return path if source.trusted else MirroredRoot(path, source.origin)
+
+    def states(self) -> list[SourceState]:
+        """The state of everything that is fetched, from any thread."""
+        return [each.state for each in self._followers if each.source.remote]
+
+    def fetch(self) -> None:
+        """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.
+
+        Raises:
+            UsageError: a source cannot be had, and there is no copy of it.
+        """
+
+        async def fetch_all() -> None:
+            for follower in self._followers:
+                if not follower.source.remote:
+                    continue
+                try:
+                    await follower.refresh(anew=True)
+                except UsageError:
+                    if not follower.has_copy:
+                        raise
+                except SourceError as error:
+                    if not follower.has_copy:
+                        raise UsageError(f"{follower.name}: {error}; there is no copy of it") from None
+                    follower.report_failure(error)
+
+        if self._followers:
+            anyio.run(fetch_all)
+
+    def start(self, arrived: Callable[[str], object] | None = None) -> None:
+        """Keep everything current, in a thread of its own, until `stop`.
+
+        `arrived` is called in another thread with the folder of a source when it came for the first time, and the
+        source is ready only after it: a watch would need a moment to see what came.
+        """
+        if arrived is not None:
+            for follower in self._followers:
+                follower.arrived = arrived
+        if self._followers:
+            threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True).start()
+
+    def stop(self) -> None:
+        """Fetch no more, and remove what archives were unpacked to."""
+        self._stop.set()
+        for store in self._stores:
+            store.close()
+
+    async def _follow(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            for follower in self._followers:
+                if follower.source.pace is not None:
+                    tasks.start_soon(follower.follow, follower.source.pace)
+            await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
+            tasks.cancel_scope.cancel()

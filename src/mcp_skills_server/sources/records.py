@@ -1,0 +1,159 @@
+"""What is known of a folder of fetched skills: a record beside each skill, and one of each index.
+
+They lie as JSON below `.mcp-skills/` in the folder. A record that cannot be understood is none. To read needs no lock;
+only `folder` writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from mcp_skills_server.catalog.fetched import RECORDS
+from mcp_skills_server.format.archive import check_paths
+from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.sources.caching import LONGEST_S
+
+INDEXES: Final = f"{OURS}/sources"
+"""Where, in a folder of fetched skills, it lies what is known of each index."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where a skill in the folder came from.
+
+    Attributes:
+        name: of the skill, and of its directory.
+        source: the index, as `wellknown.candidates` names it first.
+        url: of the artifact, or of SKILL.md in discovery 0.1.0.
+        digest: of the artifact as the index says it; "" in 0.1.0.
+        fetched_at: seconds of the epoch.
+        files: sha256 in hex by path in the skill.
+        former: the same of the files that they replace, None where there are none.
+    """
+
+    name: str
+    source: str
+    url: str
+    digest: str
+    fetched_at: float
+    files: Mapping[str, str]
+    former: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRecord:
+    """What is known of an index.
+
+    Attributes:
+        source: its key: the first of `wellknown.candidates`.
+        given: the URL as the operator gave it.
+        asked: the candidate that answered.
+        url: the address that answered, after redirects.
+        body: the index, "" where its publisher does not want it kept.
+        validators: headers to ask with whether it changed.
+        asked_at: seconds of the epoch at which it was asked for.
+        fresh_s: for how many seconds from then it may be used unasked.
+        wanted: names that the operator asked for, None for all.
+    """
+
+    source: str
+    given: str
+    asked: str
+    url: str
+    body: str
+    validators: Mapping[str, str] = field(default_factory=dict[str, str])
+    asked_at: float = 0.0
+    fresh_s: float = 0.0
+    wanted: tuple[str, ...] | None = None
+
+    def left_s(self, now: float) -> float:
+        """For how many seconds from `now` (of the epoch) it may still be used unasked; 0 when it may not.
+
+        A time that is still to come was written by a clock that was ahead, or this one is behind: no promise holds.
+        """
+        since = now - self.asked_at
+        return max(0.0, min(self.fresh_s, LONGEST_S) - since) if since >= 0 else 0.0  # in this order NaN is 0
+
+
+def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
+    """The record of one skill in a folder, None where there is none. Needs no lock."""
+    return _read(Path(directory, RECORDS, f"{name}.json"), _record_from)
+
+
+def read_records(directory: str | os.PathLike[str]) -> list[Record]:
+    """The records of a folder by name; none where nothing was ever fetched into it. Needs no lock."""
+    return _all(Path(directory, RECORDS), _record_from)
+
+
+def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
+    """What is known of the index of this key, None where nothing is. Needs no lock."""
+    return _read(Path(directory, INDEXES, file_of(key)), _index_from)
+
+
+def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
+    """What a folder was fetched from. Needs no lock."""
+    return _all(Path(directory, INDEXES), _index_from)
+
+
+def _all(folder: Path, make: Callable[[dict[str, Any]], _T]) -> list[_T]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError:
+        return []
+    return [found for name in names if (found := _read(folder / name, make)) is not None]
+
+
+def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
+    """What a file of ours says; None where it is missing or says nothing that is understood."""
+    try:
+        data = json.loads(path.read_bytes())
+        return make(data)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefusedError is a ValueError
+        return None
+
+
+def _record_from(data: dict[str, Any]) -> Record:
+    former = data["former"]
+    record = Record(
+        **{key: str(data[key]) for key in ("name", "source", "url", "digest")},
+        fetched_at=float(data["fetched_at"]),
+        files=dict(data["files"]),
+        former=None if former is None else dict(former),
+    )
+    # A folder may come from elsewhere with its records, and what these name is moved and removed.
+    if "/" in record.name:
+        raise ValueError(record.name)
+    check_paths([record.name])
+    for paths in (record.files, record.former or {}):
+        check_paths(paths)
+    return record
+
+
+def _index_from(data: dict[str, Any]) -> IndexRecord:
+    wanted = data["wanted"]
+    return IndexRecord(
+        **{key: str(data[key]) for key in ("source", "given", "asked", "url", "body")},
+        validators=dict(data["validators"]),
+        asked_at=float(data.get("asked_at", 0)),
+        fresh_s=float(data.get("fresh_s", 0)),
+        wanted=None if wanted is None else tuple(map(str, wanted)),
+    )
+
+
+def file_of(key: str) -> str:
+    """The name of the file for the index of this key."""
+    return f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def epoch_s() -> float:
+    """Seconds of the epoch, whole ones."""
+    return float(int(time.time()))

@@ -1,0 +1,70 @@
+"""What a refresh did, for people and for the commands that print it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.sources.index import UNSAID_S
+
+Fault: TypeAlias = Literal["publisher", "network", "here"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A skill that did not arrive. What was there of it before is there still.
+
+    Attributes:
+        name: of the skill, or of its entry as far as it has one.
+        reason: why, in one line.
+        fault: whose: the publisher's, the network's, or that of the folder here.
+    """
+
+    name: str
+    reason: str
+    fault: Fault
+
+    def __str__(self) -> str:
+        """All of it as one line."""
+        return f"{self.name}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a refresh did. Names are in the index's order.
+
+    Attributes:
+        source: the key of the index, `wellknown.candidates(url)[0]`; records carry it.
+        url: of the index that answered.
+        version: of its format, None when it is not known and nothing was done.
+        added: skills that were not there.
+        updated: skills that have other files now.
+        unchanged: skills that are current.
+        edited: skills that are current in the index and were edited in the folder; they stay.
+        gone: skills in the folder that the index no longer has.
+        pruned: those of them that were removed.
+        refused: skills that did not arrive.
+        warnings: what else the user should hear, one line each.
+        next_check_s: in how many seconds it makes sense to ask again, by the index's cache headers.
+        bytes: bytes of all bodies that were downloaded.
+    """
+
+    source: str
+    url: str
+    version: wellknown.Version | None
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    next_check_s: float = UNSAID_S
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the index was understood and everything asked for is there."""
+        return self.version is not None and not self.refused

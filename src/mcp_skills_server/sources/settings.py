@@ -1,0 +1,97 @@
+"""What the operator allows sources to do, and what they may cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class OriginPolicy:
+    """Where a download may go.
+
+    Attributes:
+        origins: other origins than that of the index, as `wellknown.origin` spells them.
+        private: addresses that are not of the public internet, too.
+        http: plain http, too. On this machine it needs no more than `private`.
+        headers: sent to the origin of the index and to no other, such as a token.
+    """
+
+    origins: frozenset[str] = frozenset()
+    private: bool = False
+    http: bool = False
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What downloads may cost.
+
+    Attributes:
+        read_s: seconds for a connection and for each read.
+        download_s: seconds for one download, its redirects included; a server that drips gets no more.
+        redirects: hops of one download.
+        total_bytes: bytes of all downloads of one Downloader.
+    """
+
+    read_s: float = 10.0
+    download_s: float = 60.0
+    redirects: int = 5
+    total_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What a publisher may cost, beyond the bounds of each download.
+
+    Attributes:
+        skills: entries of the index.
+        skill_bytes: bytes of one skill, unpacked.
+        total_s: seconds for all of it. What is not there then is not fetched.
+        unpacked_bytes: bytes of all skills that the folder has of the index, unpacked. What is there already counts.
+    """
+
+    skills: int = 20_000
+    skill_bytes: int = 50 << 20
+    total_s: float = 600.0
+    unpacked_bytes: int = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How to fetch from a site.
+
+    Attributes:
+        wanted: names of skills, None for all.
+        revalidate: ask for the index even while the copy of it is fresh.
+        force: replace skills that were edited.
+        prune: remove skills that the index no longer has.
+        trust: where to go.
+        bounds: what downloads may cost.
+        limits: what the publisher may cost.
+        connections: downloads at once.
+    """
+
+    wanted: frozenset[str] | None = None
+    revalidate: bool = False
+    force: bool = False
+    prune: bool = False
+    trust: OriginPolicy = field(default_factory=OriginPolicy)
+    bounds: Bounds = field(default_factory=Bounds)
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    connections: int = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSettings:
+    """How sources among the roots are opened.
+
+    Attributes:
+        cache: the directory for copies of what is fetched.
+        hidden: skills in dot folders of archives are served, too.
+        fetch: how sites are fetched.
+    """
+
+    cache: Path
+    hidden: bool = False
+    fetch: FetchSettings = field(default_factory=FetchSettings)

@@ -1,0 +1,82 @@
+"""A site that publishes skills: copied into a folder of the cache, skill by skill.
+
+The folder is the same for as long as the site is, and a skill in it is replaced whole by a rename. A tree for each
+revision would be linked together from the one before, which changes the ctime of every file and so makes the registry
+read all of a site again of which one skill is different.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from mcp_skills_server.dialects.wellknown import IndexRefusedError
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.uris import bare
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
+from mcp_skills_server.sources.records import read_index
+from mcp_skills_server.sources.refresh import bring
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.store import Store
+
+
+class Site:
+    """One site.
+
+    Args:
+        given: its address.
+        settings: where its copy is, and how it is fetched.
+
+    Raises:
+        UsageError: it is no address, or the cache cannot be written.
+    """
+
+    trusted: bool = False
+    remote: bool = True
+    pace: Pace | None = Pace(UNSAID_S, 30.0, 3600.0)
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self.origin = bare(given)
+        self._given = given
+        self._places = places_of(given)
+        # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
+        self._settings = replace(settings.fetch, force=True, prune=True)
+        plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
+        key = f"{plain}-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
+        self._folder = settings.cache / "sites" / key
+        self.place: Path | None = self._folder
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"the cache cannot be written ({error.strerror or error})"
+            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
+
+    async def resolve(self, *, anew: bool = False) -> Revision:
+        """Its index; the copy of that while it is fresh.
+
+        Raises:
+            SourceError: there is no index that can be used.
+        """
+        settings = replace(self._settings, revalidate=anew)
+        known = read_index(self._folder, self._places[0])
+        try:
+            async with downloader_for(self._places, settings) as downloader:
+                found = await find(self._given, self._places, settings, downloader, known)
+        except IndexRefusedError as error:
+            raise UnacceptableError(str(error)) from None
+        return Revision(found.digest, found.next_check_s, found)
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
+        """Bring its folder up to the index.
+
+        Raises:
+            UsageError: the folder cannot be written, or another process fetches into it.
+        """
+        found: FoundIndex = revision.content
+        report = await bring(found, self._folder, self._settings)
+        changed = (*report.added, *report.updated, *report.pruned)
+        return Tree(self._folder, changed, (*report.warnings, *map(str, report.refused)), complete=not report.refused)

@@ -1,0 +1,98 @@
+"""Where skills come from: what every kind of source answers, and nothing about any kind.
+
+A source says what is there now (`resolve`, cheap) and brings it as a folder (`materialise`). When to ask, what to do
+where it fails, and what is served meanwhile is the same for all kinds: see `follower`. A new kind is one module with a
+class like this, and one row in `kinds`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from mcp_skills_server.sources.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """What a source has at a moment.
+
+    Attributes:
+        digest: another one when anything is different.
+        next_check_s: in how many seconds it makes sense to ask again.
+        content: what the source itself wants to find in it when it is asked to materialise it.
+    """
+
+    digest: str
+    next_check_s: float
+    content: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A revision as a folder, proved.
+
+    Attributes:
+        path: the folder. It never changes, unless it is the source's own `place`.
+        changed: names of the skills that are new, different or gone, where the source knows.
+        warnings: what the operator should hear, one line each.
+        complete: all of the revision is there; otherwise the same revision is asked for again.
+    """
+
+    path: Path
+    changed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often to ask.
+
+    Attributes:
+        check_s: seconds to the next check after a revision that is not complete.
+        first_retry_s: seconds to the next try after a failure; twice as many after each further one.
+        last_retry_s: at most so many.
+    """
+
+    check_s: float
+    first_retry_s: float
+    last_retry_s: float
+
+
+class Source(Protocol):
+    """One place that skills come from. Its methods are called one at a time.
+
+    Attributes:
+        origin: what people, clients and models read about where it is. It holds no secret.
+        trusted: its skills count as the operator's own, so that policy asks for no approval of them.
+        remote: it is fetched, and a server starts without it. What is not remote is there at the start or refused.
+        place: the folder that is served, where the source itself keeps one current; None where its trees go to a store.
+        pace: how often to ask; None where nobody needs to, since the folder itself is watched.
+    """
+
+    origin: str
+    trusted: bool
+    remote: bool
+    place: Path | None
+    pace: Pace | None
+
+    async def resolve(self, *, anew: bool = False) -> Revision:
+        """What is there now; with `anew` whatever was said before about how long that holds.
+
+        Raises:
+            SourceError: it cannot be had now.
+            UsageError: something here is wrong, not there.
+        """
+        ...
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:
+        """Bring a revision of this source as a folder. What fails leaves what was there before.
+
+        Raises:
+            UnacceptableError: this revision will never be taken.
+            SourceError: it cannot be had now.
+            UsageError: something here is wrong, not there.
+        """
+        ...

@@ -1,0 +1,84 @@
+"""Trees by content, and the root that is served: a link to one of them, moved once the new tree is whole.
+
+Nobody sees half of a tree: it is written aside and renamed to its digest, and never changed after that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import cached_property
+from pathlib import Path
+
+from mcp_skills_server.durable import sync_path
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.files import clear, write_tree
+
+
+class Store:
+    """The trees of one source. Every method blocks.
+
+    Args:
+        directory: where they are kept; None for a private folder of the process, which is removed at its end.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+
+    @cached_property
+    def directory(self) -> Path:
+        """Where the trees are.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        if self._given is not None:
+            self._given.mkdir(parents=True, exist_ok=True)
+            return self._given
+        atexit.register(self.close)
+        return Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+
+    @property
+    def root(self) -> Path:
+        """What is served. It is there after the first `serve`."""
+        return self.directory / "skills"
+
+    def put(self, digest: str, files: Files) -> Path:
+        """Keep these files, which `digest` names, as a tree; the tree that is there already where there is one.
+
+        Raises:
+            OSError: the disk is full, or the like.
+        """
+        tree, made = self.directory / digest, self.directory / "making"
+        if not tree.is_dir():
+            write_tree(made, files, durable=self._given is not None, umask=False)
+            os.rename(made, tree)
+            sync_path(self.directory)
+        return tree
+
+    def serve(self, tree: Path) -> None:
+        """Have the root be this tree, and remove the others.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        link, fresh = self.root, self.directory / "fresh"
+        clear(fresh)
+        try:
+            fresh.symlink_to(tree.name, target_is_directory=True)
+        except OSError:  # Windows wants a privilege for links
+            shutil.rmtree(link, ignore_errors=True)
+            shutil.copytree(tree, link)
+        else:
+            os.replace(fresh, link)
+        for other in self.directory.iterdir():
+            if other not in {tree, link}:
+                clear(other)
+
+    def close(self) -> None:
+        """Remove the trees, where they are the process's own."""
+        if self._given is None and "directory" in self.__dict__:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            atexit.unregister(self.close)

@@ -1,0 +1,82 @@
+"""The descriptors of stdin and stdout: taken for the protocol, read, written, and watched for the end of the peer.
+
+Nothing here needs an event loop. Only one part of a process may take them, and only once.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from typing import Final, NamedTuple
+
+_CHUNK: Final = 1 << 16
+
+
+class Claimed(NamedTuple):
+    """Descriptors that only the protocol uses."""
+
+    stdin: int
+    stdout: int
+
+
+def claim() -> Claimed:
+    """Take stdin and stdout for the protocol.
+
+    From then on print() and child processes write to stderr, and who reads stdin finds it empty. Both descriptors are
+    blocking, whatever the parent made of them, and binary.
+    """
+    claimed = Claimed(os.dup(0), os.dup(1))
+    for descriptor in claimed:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.setmode(descriptor, os.O_BINARY)
+        else:
+            os.set_blocking(descriptor, True)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    os.dup2(2, 1)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # what was printed before goes to stderr, too
+    return claimed
+
+
+def read(descriptor: int) -> bytes:
+    """The next bytes; none at the end, or where nothing can be read any more."""
+    try:
+        return os.read(descriptor, _CHUNK)
+    except OSError:
+        return b""
+
+
+def write(descriptor: int, raw: bytes) -> None:
+    """Write all of these bytes.
+
+    Raises:
+        OSError: they cannot be written. BrokenPipeError: nobody reads them.
+    """
+    view = memoryview(raw)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:
+    """Wait until nobody has the other end of a pipe or socket open any more, even if nothing is read or written.
+
+    Args:
+        descriptor: our end.
+        wake: a descriptor that ends the wait as soon as it can be read.
+
+    Returns:
+        False if it was woken, or where the system does not report it.
+    """
+    if sys.platform == "win32":
+        return False
+    poller = select.poll()
+    poller.register(descriptor, 0)  # no event is asked for, and a hang-up is reported all the same
+    if wake is not None:
+        poller.register(wake, select.POLLIN)
+    found = dict(poller.poll())
+    return wake not in found and bool(found.get(descriptor, 0) & (select.POLLERR | select.POLLHUP))

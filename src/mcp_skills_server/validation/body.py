@@ -1,0 +1,64 @@
+"""Rules that read the body of a SKILL.md: its length, its references, and what `new` left to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mcp_skills_server.format.excerpts import literal
+from mcp_skills_server.validation import template
+from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+
+_MAX_LINES: Final = 500
+_MAX_CHARACTERS: Final = 20_000  # about 5,000 tokens
+
+RULES = Rules[SkillMd]("body")
+
+
+@RULES.rule("body-empty")
+def _body_empty(skill: SkillMd) -> tuple[Found, ...]:
+    return () if skill.document.body else (Found("there are no instructions", skill.document.body_line),)
+
+
+@RULES.rule("body-long")
+def _body_long(skill: SkillMd) -> tuple[Found, ...]:
+    body, line = skill.document.body, skill.document.body_line
+    lines = body.count("\n") + 1
+    if lines > _MAX_LINES:
+        return (Found(f"the body has {lines} lines, {_MAX_LINES} are advised", line),)
+    if len(body) > _MAX_CHARACTERS:
+        message = f"the body has {len(body)} characters, about {len(body) // 4} tokens; 5,000 are advised"
+        return (Found(message, line),)
+    return ()
+
+
+@RULES.rule("reference-deep", deep=True)
+def _reference_deep(skill: SkillMd) -> Iterator[Found]:
+    for target, line in _targets(skill).items():
+        if target in skill.files and target.count("/") > 1:
+            yield Found(f"{literal(target)} lies more than one level below the skill", line)
+
+
+@RULES.rule("reference-missing", deep=True)
+def _reference_missing(skill: SkillMd) -> Iterator[Found]:
+    # Words in code look like paths more often than they are some.
+    for target, line in _targets(skill, code=False).items():
+        if target not in skill.files and not any(path.startswith(target + "/") for path in skill.files):
+            yield Found(f"the body refers to {literal(target)}, which is not in the skill", line)
+
+
+def _targets(skill: SkillMd, *, code: bool = True) -> dict[str, int]:
+    """What the body refers to, each with the line of its first reference; `code` counts names in code as well."""
+    lines: dict[str, int] = {}
+    for reference in skill.references:
+        if code or reference.kind != "code":
+            lines.setdefault(reference.target, skill.document.body_line + reference.line)
+    return lines
+
+
+@RULES.rule("placeholder", deep=True)
+def _placeholder(skill: SkillMd) -> Iterator[Found]:
+    lines = list(template.placeholders(skill.document.body))
+    if lines:
+        message = f"{len(lines)} lines of the instructions are as `new` wrote them"
+        yield Found(message, skill.document.body_line + lines[0])

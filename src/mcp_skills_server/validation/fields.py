@@ -1,0 +1,198 @@
+"""Rules that read the fields of a frontmatter: those that the Agent Skills specification names, and which others."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, TypeAlias
+
+from mcp_skills_server.format.excerpts import literal
+from mcp_skills_server.model import Json
+from mcp_skills_server.validation import template
+from mcp_skills_server.validation.rule import Found, Rules, SkillMd
+
+SPECIFIED_FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+HOST_FIELDS: Final = frozenset(("disable-model-invocation", "user-invocable", "argument-hint"))
+"""What hosts read at the top level, and this server with them."""
+EXTENSION_FIELDS: Final = frozenset(("arguments", "dependencies", "icons", "files"))
+MAX_NAME: Final = 64
+MAX_DESCRIPTION: Final = 1024
+MAX_COMPATIBILITY: Final = 500
+_VAGUE: Final = 20
+_ODD_IN_NAME: Final = re.compile(r"[^a-z0-9-]")
+_IN_BRACKETS: Final = re.compile(r"\([^()]*\)")
+_READ_AT_THE_TOP: Final = "leave it there if hosts are to honour it, since below 'metadata:' nobody reads it"
+_BROAD: Final = re.compile(r"(?:^|[\s,])(?:Bash|Shell|Terminal)(?:\(\s*+(?:\*\s*+(?::\s*+\*\s*+)?)?\))?(?=$|[\s,])")
+_Result: TypeAlias = tuple[Found, ...]
+"""Most rules find one thing or nothing, and they run for every skill at every scan: a generator would cost more."""
+
+RULES = Rules[SkillMd]("frontmatter")
+
+
+def _name(skill: SkillMd) -> str:
+    """The name, "" where there is none to judge."""
+    name = skill.frontmatter.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _description(skill: SkillMd) -> str:
+    """The description, "" where there is none to judge."""
+    description = skill.frontmatter.get("description")
+    return description if isinstance(description, str) and description.strip() else ""
+
+
+@RULES.rule("name-missing")
+def _name_missing(skill: SkillMd) -> _Result:
+    if _name(skill):
+        return ()
+    message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
+    return (Found(message, skill.line("name")),)
+
+
+@RULES.rule("name-length")
+def _name_length(skill: SkillMd) -> _Result:
+    length = len(_name(skill))
+    if length <= MAX_NAME:
+        return ()
+    return (Found(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")),)
+
+
+@RULES.rule("name-characters")
+def _name_characters(skill: SkillMd) -> _Result:
+    odd = _ODD_IN_NAME.search(_name(skill))
+    return (Found(f"the name holds {odd[0]!r}", skill.line("name")),) if odd else ()
+
+
+@RULES.rule("name-hyphens")
+def _name_hyphens(skill: SkillMd) -> _Result:
+    name = _name(skill)
+    if not (name.startswith("-") or name.endswith("-") or "--" in name):
+        return ()
+    return (Found(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
+
+
+@RULES.rule("name-mismatch")
+def _name_mismatch(skill: SkillMd) -> _Result:
+    name = _name(skill)
+    if not name or name == skill.directory:
+        return ()
+    return (Found(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),)
+
+
+@RULES.rule("description-missing")
+def _description_missing(skill: SkillMd) -> _Result:
+    if _description(skill):
+        return ()
+    value = skill.frontmatter.get("description")
+    message = "the description is empty" if "description" in skill.frontmatter else "there is no description"
+    if value is not None and not isinstance(value, str):
+        message = "the description is not text"
+    return (Found(message, skill.line("description")),)
+
+
+@RULES.rule("description-length")
+def _description_length(skill: SkillMd) -> _Result:
+    length = len(_description(skill))
+    if length <= MAX_DESCRIPTION:
+        return ()
+    message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
+    return (Found(message, skill.line("description")),)
+
+
+@RULES.rule("description-utf16")
+def _description_utf16(skill: SkillMd) -> _Result:
+    description = _description(skill)
+    if description.isascii() or len(description) > MAX_DESCRIPTION:
+        return ()
+    units = len(description.encode("utf-16-le", "surrogatepass")) // 2
+    if units <= MAX_DESCRIPTION:
+        return ()
+    message = f"the description has {len(description)} characters but {units} UTF-16 units"
+    return (Found(message, skill.line("description")),)
+
+
+@RULES.rule("placeholder")
+def _placeholder(skill: SkillMd) -> _Result:
+    if not template.is_placeholder(_description(skill)):
+        return ()
+    return (Found("the description is a placeholder", skill.line("description")),)
+
+
+@RULES.rule("description-vague")
+def _description_vague(skill: SkillMd) -> _Result:
+    description = _description(skill)
+    length = len(description.strip())
+    if not 0 < length < _VAGUE or template.is_placeholder(description):
+        return ()
+    return (Found(f"the description has only {length} characters", skill.line("description")),)
+
+
+@RULES.rule("license-type")
+def _license_type(skill: SkillMd) -> _Result:
+    if isinstance(skill.frontmatter.get("license", ""), str):
+        return ()
+    return (Found("the license is not text", skill.line("license")),)
+
+
+@RULES.rule("compatibility-length")
+def _compatibility_length(skill: SkillMd) -> _Result:
+    value = skill.frontmatter.get("compatibility", "none")
+    if isinstance(value, str):
+        if 1 <= len(value) <= MAX_COMPATIBILITY:
+            return ()
+        return (Found(f"compatibility has {len(value)} characters", skill.line("compatibility")),)
+    return (Found("compatibility is not text", skill.line("compatibility")),)
+
+
+@RULES.rule("allowed-tools-form")
+def _allowed_tools_form(skill: SkillMd) -> _Result:
+    tools = skill.frontmatter.get("allowed-tools")
+    if isinstance(tools, str):
+        if "," in tools and "," in _IN_BRACKETS.sub("", tools):
+            return (Found("allowed-tools separates its tools by commas", skill.line("allowed-tools")),)
+    elif _is_list_of_texts(tools):
+        return (Found("allowed-tools is a list", skill.line("allowed-tools")),)
+    return ()
+
+
+@RULES.rule("allowed-tools-type")
+def _allowed_tools_type(skill: SkillMd) -> _Result:
+    tools = skill.frontmatter.get("allowed-tools", "")
+    if isinstance(tools, str) or _is_list_of_texts(tools):
+        return ()
+    return (Found("allowed-tools is not text", skill.line("allowed-tools")),)
+
+
+def _is_list_of_texts(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+@RULES.rule("broad-permission", deep=True)
+def _broad_permission(skill: SkillMd) -> _Result:
+    tools = skill.frontmatter.get("allowed-tools")
+    entries = tools if isinstance(tools, list) else [tools]
+    if not any(isinstance(entry, str) and _BROAD.search(entry) for entry in entries):
+        return ()
+    return (Found("allowed-tools allows every shell command", skill.line("allowed-tools")),)
+
+
+@RULES.rule("hooks")
+def _hooks(skill: SkillMd) -> _Result:
+    return (Found("the skill declares hooks", skill.line("hooks")),) if "hooks" in skill.frontmatter else ()
+
+
+_KNOWN_FIELDS: Final = SPECIFIED_FIELDS | EXTENSION_FIELDS | {"hooks"}
+
+
+@RULES.rule("field-unknown")
+def _field_unknown(skill: SkillMd) -> _Result:
+    if skill.frontmatter.keys() <= _KNOWN_FIELDS:
+        return ()
+    return tuple(
+        Found(
+            f"the specification has no field {literal(key)}",
+            skill.line(key),
+            _READ_AT_THE_TOP if key in HOST_FIELDS else None,
+        )
+        for key in skill.frontmatter
+        if key not in _KNOWN_FIELDS
+    )

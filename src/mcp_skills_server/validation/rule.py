@@ -1,0 +1,150 @@
+"""What a rule is, and what rules read.
+
+A rule is three things and no more: a function under `@RULES.rule("its-code")`, the row of its code in `codes.py`, and a
+bundle `fixtures/broken/its-code` that shows it. The function reads one kind of subject and returns what it found; the
+row says how bad that is and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from mcp_skills_server.codes import CODES, problem
+from mcp_skills_server.format import file_names
+from mcp_skills_server.format.frontmatter import Document
+from mcp_skills_server.format.links import Reference, references
+from mcp_skills_server.model import Json, Problem
+
+T = TypeVar("T")
+
+
+class Found(NamedTuple):
+    """What a rule found.
+
+    Attributes:
+        message: what is wrong.
+        line: 1-based line of the file, None where no line can be named.
+        hint: what to do, where this case allows better advice than the row of the code.
+        path: the file, by its path in the skill; "" for the file that the rule reads, or for the skill as a whole.
+        skill: its skill path, where the subject holds several skills.
+    """
+
+    message: str
+    line: int | None = None
+    hint: str | None = None
+    path: str = ""
+    skill: str = ""
+
+
+Check: TypeAlias = Callable[[T], Iterable[Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """A row of the table of rules.
+
+    Attributes:
+        code: the code of its problems, a row of `codes.CODES`.
+        reads: what it reads, in words.
+        deep: whether it runs at `validate` only. The others also run at every scan.
+        check: finds what breaks it.
+    """
+
+    code: str
+    reads: str
+    deep: bool
+    check: Check[T]
+
+
+class Rules(Generic[T]):
+    """The rules that read one kind of subject, in the order in which they report."""
+
+    def __init__(self, reads: str) -> None:
+        self.reads = reads
+        self.rows: list[Rule[T]] = []
+
+    def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
+        """Add the function below as the rule of this code.
+
+        Raises:
+            KeyError: the code has no row in `codes.CODES`.
+        """
+        if code not in CODES:
+            raise KeyError(f"the code {code!r} has no row in codes.py")
+
+        def add(check: Check[T]) -> Check[T]:
+            self.rows.append(Rule(code, self.reads, deep, check))
+            return check
+
+        return add
+
+    def check(self, subject: T, *, deep: bool) -> list[Problem]:
+        """Run the deep rules, or all others. Paths are relative to the skill."""
+        return [_problem(row.code, found) for row in self.rows if row.deep is deep for found in row.check(subject)]
+
+
+def _problem(code: str, found: Found) -> Problem:
+    made = problem(code, found.message, found.line, found.hint)
+    return made.at(found.path, found.skill) if found.path or found.skill else made
+
+
+@dataclass(frozen=True)
+class SkillMd:
+    """A SKILL.md whose frontmatter could be read.
+
+    Attributes:
+        document: the file taken apart.
+        frontmatter: its fields.
+        directory: the name of its directory.
+        files: paths of all files of the skill; empty at a scan.
+    """
+
+    document: Document
+    frontmatter: Mapping[str, Json]
+    directory: str
+    files: Collection[str] = ()
+
+    def line(self, key: str) -> int:
+        """The line of a top-level field, or of the opening fence when it is missing."""
+        return self.document.lines.get(key, 1)
+
+    @cached_property
+    def references(self) -> list[Reference]:
+        """What the body may refer to, in order."""
+        return references(self.document.body)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile:
+    """A text file of a skill.
+
+    Attributes:
+        text: all of it.
+        markdown: the part of it that is Markdown, "" for none.
+        first_line: the 1-based line on which that part begins.
+    """
+
+    text: str
+    markdown: str = ""
+    first_line: int = 1
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """The names of a skill's files.
+
+    Attributes:
+        served: paths of its files, without those of nested skills.
+        unserved: paths of what lies in its directory and is ignored for its name.
+    """
+
+    served: Collection[str]
+    unserved: list[str]
+
+    @cached_property
+    def faults(self) -> list[file_names.Fault]:
+        """What is wrong with the names of served files."""
+        return list(file_names.faults(self.served))

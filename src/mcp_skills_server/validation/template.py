@@ -1,0 +1,65 @@
+"""The template that `new` writes a skill from, and what of it stands in a skill still: a placeholder says nothing.
+
+`new` and the rules share these texts, so that neither can be changed without the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+DESCRIPTION: Final = (
+    "Replace this with one or two sentences that say what the skill does. Use when somebody asks for it "
+    "in the words that you list here."
+)
+DETAILS: Final = "references/details.md"
+SKILL: Final = f"""\
+---
+name: {{name}}
+description: {{description}}
+metadata:
+  version: "0.1.0"
+---
+
+# {{title}}
+
+Write here what the reader of this skill must know to do the work. The reader is a language model that has read the
+description and nothing else. Say what to do, step by step, and how to tell that it was done well.
+
+## Steps
+
+1. Say what to look at first.
+2. Say what to do with it, and in which order.
+3. Say what the result looks like.
+
+## Example
+
+Show one request as a user would type it, and the answer that you want.
+
+## When something is missing
+
+Say what to ask the user, and what never to guess.
+
+Keep this file below 500 lines. What is needed only now and then belongs into files of its own, such as
+[the details]({DETAILS}), which are read when the work calls for them.
+"""
+REFERENCE: Final = """\
+# Details of {title}
+
+Move tables, long examples and rare cases here, and link to this file from SKILL.md where they are needed. Delete the
+file and its link if there is nothing to say.
+"""
+_BODY: Final = SKILL.split("---\n", 2)[2]
+_TO_REPLACE: Final = frozenset(each for each in _BODY.split("\n") if each and each[0] not in "#[")
+_TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
+
+
+def is_placeholder(description: str) -> bool:
+    """Whether a description is the one that `new` writes, or begins with TODO as those of other programs do."""
+    return DESCRIPTION.split(". ")[0] in " ".join(description.split()) or _TO_DO.match(description) is not None
+
+
+def placeholders(body: str) -> Iterator[int]:
+    """The 0-based lines of a body that are as `new` writes them."""
+    return (number for number, line in enumerate(body.split("\n")) if line in _TO_REPLACE)

@@ -1,0 +1,105 @@
+"""Rules that read the text files of a skill: hidden text, and commands that run unseen.
+
+They warn and never rewrite bytes. An attack that was found in the wild hid its text in a reference file, not in
+SKILL.md, so every text file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
+
+from mcp_skills_server.format import comments, hidden
+from mcp_skills_server.format.excerpts import excerpt
+from mcp_skills_server.validation.rule import Found, Rules, TextFile
+
+_Span: TypeAlias = tuple[int, int]
+"""Where something begins and ends in a text."""
+
+_DOWNLOAD: Final = re.compile(r"\b(?:curl|wget|iwr|irm|Invoke-WebRequest)\b")
+_INTO_SHELL: Final = re.compile(
+    r"\|(?=(\s*+(?:sudo\s++)?(?:(?:ba|z|da|k)?sh|python3?|node|iex|Invoke-Expression)\b))"
+    r"|\b(?:ba|z|da)?sh\s++(?:-c\s++)?[\"']?(?:<\(|\$\()\s*+(?:curl|wget)\b"
+)
+"""The end of a pipe, or a shell that is given a download. What stands before a pipe is looked at from the pipe: to look
+for a pipe behind each download reads a line of many downloads once for each."""
+_COMMAND: Final = 1000
+"""Characters of a command that may stand between the name of the program and the pipe."""
+_LONGEST_DOWNLOAD: Final = len("Invoke-WebRequest")
+_INJECTION: Final = re.compile(r"(?<![`\w])!`[^`\n]++`")
+_PERSISTENCE: Final = re.compile(
+    r"\bcrontab\s++-(?!l\b)|\bsystemctl\s++(?:--user\s++)?enable\b|\blaunchctl\s++(?:load|bootstrap)\b"
+    r"|\bschtasks\s++/create\b"
+    r"|>>?\s*+~?/?[\w/$]*+\.(?:bashrc|zshrc|profile|bash_profile|zprofile)\b|\.ssh/authorized_keys\b",
+    re.IGNORECASE,
+)
+
+RULES = Rules[TextFile]("file text")
+
+
+@RULES.rule("hidden-characters", deep=True)
+def _hidden_characters(file: TextFile) -> Iterator[Found]:
+    # A NUL byte has a code of its own.
+    found = [(at, character) for at, character in hidden.find(file.text) if character != "\0"]
+    if found:
+        at, character = found[0]
+        yield Found(
+            f"the invisible character U+{ord(character):04X}{_more(len(found))}", file.text.count("\n", 0, at) + 1
+        )
+
+
+@RULES.rule("pipe-to-shell", deep=True)
+def _pipe_to_shell(file: TextFile) -> Iterator[Found]:
+    return _first(file.text, _piped(file.text), "a download goes straight into an interpreter:")
+
+
+@RULES.rule("shell-injection", deep=True)
+def _shell_injection(file: TextFile) -> Iterator[Found]:
+    return _first(file.text, _spans(_INJECTION, file.text), "a command that runs on load:")
+
+
+@RULES.rule("persistence", deep=True)
+def _persistence(file: TextFile) -> Iterator[Found]:
+    return _first(file.text, _spans(_PERSISTENCE, file.text), "something is made to start by itself:")
+
+
+@RULES.rule("hidden-comment", deep=True)
+def _hidden_comment(file: TextFile) -> Iterator[Found]:
+    found = list(comments.find(file.markdown))
+    if found:
+        line, content = found[0]
+        yield Found(f"an HTML comment: {excerpt(content)!r}{_more(len(found))}", file.first_line + line)
+
+
+def _first(text: str, spans: Iterable[_Span], words: str) -> Iterator[Found]:
+    """One finding for all spans, with the line of the first and their count."""
+    found = list(spans)
+    if found:
+        start, end = found[0]
+        yield Found(f"{words} {excerpt(text[start:end])}{_more(len(found))}", text.count("\n", 0, start) + 1)
+
+
+def _more(count: int) -> str:
+    return f" ({count} in this file)" if count > 1 else ""
+
+
+def _spans(pattern: re.Pattern[str], text: str) -> Iterator[_Span]:
+    """Where the pattern fits."""
+    return (found.span() for found in pattern.finditer(text))
+
+
+def _piped(text: str) -> Iterator[_Span]:
+    """Where a download goes straight into an interpreter."""
+    for found in _INTO_SHELL.finditer(text):
+        start, end = found.span()
+        if found[1] is not None:
+            end = found.end(1)
+            least = max(0, start - _COMMAND - _LONGEST_DOWNLOAD)
+            line = max(least, text.rfind("\n", least, start) + 1, text.rfind("|", least, start) + 1)
+            downloads = (each for each in _DOWNLOAD.finditer(text, line, start) if start - each.end() <= _COMMAND)
+            download = next(downloads, None)
+            if download is None:
+                continue
+            start = download.start()
+        yield start, end

@@ -1,0 +1,345 @@
+"""Agent Skills Discovery 0.2.0 and 0.1.0: the consumer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialects.wellknown.indexes import DIGEST, HEX, OLD_URL, URL, fields, old_fields, read, read_old
+from mcp_skills_server.dialects.wellknown import (
+    SCHEMA,
+    Entry,
+    Index,
+    IndexLimits,
+    IndexRefusedError,
+    ProofFailedError,
+    check_unpacked,
+    decode,
+    differs,
+    origin,
+    prove,
+)
+from mcp_skills_server.format import archive
+from mcp_skills_server.model import Json
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@pytest.mark.requirement("WK-45", "WKO-8")
+def test_fields_that_are_not_known_are_passed_over():
+    index = read(fields(files=["x"], version="2"), version=3, extra={"a": []})
+    assert index == Index("0.2.0", (Entry("a", "Does a.", "archive", "https://example.com/a.tar.gz", DIGEST),))
+
+
+@pytest.mark.requirement("WK-42", "WK-43", "X-23")
+@pytest.mark.parametrize(
+    "schema", [SCHEMA + "/", SCHEMA.upper(), SCHEMA.replace("0.2.0", "0.3.0"), "\x1b[31m", "", None, 2, []]
+)
+def test_of_a_version_that_is_not_known_nothing_is_used(schema: Any):
+    index = decode(json.dumps({"$schema": schema, "skills": [fields()]}).encode(), URL)
+    assert (index.version, index.entries, index.unusable) == (None, (), ())
+    (warning,) = index.warnings
+    assert "is of a version that is not known" in warning and warning.isprintable()
+
+
+@pytest.mark.requirement("WK-42", "WK-43")
+def test_a_version_to_come_may_have_any_shape():
+    assert decode(b'{"$schema":"urn:new","items":{}}', URL).version is None
+
+
+@pytest.mark.requirement("WK-44", "WK1-14", "WKO-11", "WK-63")
+@pytest.mark.parametrize("url", [URL, OLD_URL, "https://example.com/docs/.well-known/skills/index.json"])
+def test_an_index_without_a_schema_is_of_the_old_version(url: str):
+    index = read_old(old_fields(files=["SKILL.md", "a b/c%.md"]), url=url)
+    (entry,) = index.entries
+    base = url.removesuffix("index.json")
+    assert entry == Entry(
+        "a", "Does a.", None, "", "", {"SKILL.md": f"{base}a/SKILL.md", "a b/c%.md": f"{base}a/a%20b/c%25.md"}
+    )
+    assert index.version == "0.1.0" and "nothing proves the files" in index.warnings[0]
+
+
+@pytest.mark.requirement("WK-16")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("/x/a.zip", "https://example.com/x/a.zip"),
+        ("a/SKILL.md", "https://example.com/.well-known/agent-skills/a/SKILL.md"),
+        ("./a.zip", "https://example.com/.well-known/agent-skills/a.zip"),
+        ("../a.zip", "https://example.com/.well-known/a.zip"),
+        ("../../../../a.zip", "https://example.com/a.zip"),
+        ("?skill=a", "https://example.com/.well-known/agent-skills/index.json?skill=a"),
+        ("https://cdn.example.net/a.zip#part", "https://cdn.example.net/a.zip"),
+        ("http://127.0.0.1:9/a.zip", "http://127.0.0.1:9/a.zip"),
+        ("//cdn.example.net/a.zip", "https://cdn.example.net/a.zip"),
+        ("/a%20b.zip", "https://example.com/a%20b.zip"),
+        ("HTTPS://cdn.example.net/a", "https://cdn.example.net/a"),
+    ],
+)
+def test_an_url_is_resolved_against_that_of_the_index(url: str, found: str):
+    (entry,) = read(fields(url=url)).entries
+    assert entry.url == found
+
+
+def test_a_relative_url_follows_the_address_that_answered():
+    (entry,) = read(fields(url="a.zip"), url="https://moved.example/v2/index.json").entries
+    assert entry.url == "https://moved.example/v2/a.zip"
+
+
+@pytest.mark.requirement("WK-2", "WK-3", "WK-4", "WK-5", "WK-9", "WK-10", "WK-11", "WK-13", "WKO-3")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (None, "it is no object"),
+        (["a"], "it is no object"),
+        (fields(name=...), "there is no name"),
+        (fields(name=7), "the name is empty or not text"),
+        (fields(name=""), "the name is empty or not text"),
+        (fields(name="x" * 65), "at most 64"),
+        (fields(name="A"), "the name holds 'A'"),
+        (fields(name="../a"), "the name holds '.'"),
+        (fields(name="a\n"), "the name holds '\\n'"),
+        (fields(name="a_b"), "the name holds '_'"),
+        (fields(name="-a"), "hyphen"),
+        (fields(name="a--b"), "hyphen"),
+        (fields(description=...), "there is no description"),
+        (fields(description=None), "description"),
+        (fields(description=["a"]), "the description is not text"),
+        (fields(description=" "), "the description is empty"),
+        (fields(description="x" * 1025), "at most 1024"),
+        (fields(description="\ud800"), "half a character"),
+        (fields(type=...), "it has no type"),
+        (fields(type=["archive"]), "it has no type"),
+        (fields(digest=...), "its digest is not"),
+        (fields(digest=1), "its digest is not"),
+        (fields(digest=HEX), "its digest is not"),
+        (fields(digest=DIGEST.upper()), "its digest is not"),
+        (fields(digest=DIGEST + "\n"), "its digest is not"),
+        (fields(digest="sha512:" + HEX * 2), "its digest is not"),
+        (fields(url=...), "it has no url"),
+        (fields(url={}), "it has no url"),
+        (fields(url=""), "it is empty or holds what no URL may hold"),
+        (fields(url="/a b.zip"), "holds what no URL may hold"),
+        (fields(url="/a\n.zip"), "holds what no URL may hold"),
+        (fields(url="\\\\evil\\a.zip"), "holds what no URL may hold"),
+        (fields(url="/é.zip"), "holds what no URL may hold"),
+        (fields(url="file:///etc/passwd"), "no http or https URL"),
+        (fields(url="data:text/markdown,a"), "no http or https URL"),
+        (fields(url="javascript:a"), "no http or https URL"),
+        (fields(url="https://user:secret@example.com/a"), "a user name or a password"),
+        (fields(url="https://@example.com/a"), "a user name or a password"),
+        (fields(url="http:///a"), "names no host"),
+        (fields(url="https://%31/a"), "names no host"),
+        (fields(url="https://a:b/c"), "cannot be read as a URL"),
+        (fields(url="https://[::1/c"), "cannot be read as a URL"),
+    ],
+)
+def test_a_bad_entry_is_told_and_the_others_arrive(bad: Any, said: str):
+    index = read(fields(name="first"), bad, fields(name="last"))
+    assert [entry.name for entry in index.entries] == ["first", "last"]
+    (unusable,) = index.unusable
+    assert unusable.position == 2 and unusable.broken
+    assert said in unusable.reason
+    assert str(unusable).isprintable() and len(str(unusable)) < 250
+
+
+@pytest.mark.requirement("WK-46", "X-23")
+def test_a_type_that_is_not_known_is_skipped_and_is_no_fault():
+    index = read(fields(name="first", type="mcp-bundle", url=..., digest=...), fields(name="last"))
+    assert [entry.name for entry in index.entries] == ["last"]
+    (unusable,) = index.unusable
+    assert str(unusable) == "first: its type 'mcp-bundle' is not known" and not unusable.broken
+
+
+def test_of_entries_that_share_a_name_the_first_that_can_be_used_counts():
+    index = read(
+        fields(digest="none"),
+        fields(type="new"),
+        fields(url="/1"),
+        fields(url="/2"),
+        fields(name="b"),
+        fields(url="/3"),
+    )
+    assert [(entry.name, entry.url[-2:]) for entry in index.entries] == [("a", "/1"), ("b", "gz")]
+    assert [unusable.position for unusable in index.unusable] == [1, 2, 4, 6]
+    assert index.unusable[-1].reason == "an entry before it has the same name"
+
+
+@pytest.mark.requirement("WK1-3", "WK1-4", "WK1-5", "WK1-7", "WK1-8", "WK1-9")
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("a", "it is no object"),
+        (old_fields(name="A"), "the name holds"),
+        (old_fields(description=""), "description"),
+        (fields(), "it has no list 'files'"),
+        (old_fields(files="SKILL.md"), "it has no list 'files'"),
+        (old_fields(files=["SKILL.md", 1]), "it has no list 'files'"),
+        (old_fields(files=[]), "without SKILL.md"),
+        (old_fields(files=["skill.md"]), "without SKILL.md"),
+        (old_fields(files=["SKILL.md", "../a"]), "does not allow the file name '../a'"),
+        (old_fields(files=["SKILL.md", "/a"]), "does not allow the file name '/a'"),
+        (old_fields(files=["SKILL.md", "a?b"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "a\\b"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "é"]), "does not allow the file name"),
+        (old_fields(files=["SKILL.md", "SKILL.md"]), "stands twice"),
+        (old_fields(files=["SKILL.md", "skill.md"]), "cannot tell it from"),
+        (old_fields(files=["SKILL.md", "a", "a/b"]), "both a file and a directory"),
+        (old_fields(files=["SKILL.md", "C:/a"]), "begins with a drive letter"),
+        (old_fields(files=["SKILL.md", "nul.txt"]), "Windows cannot hold"),
+        (old_fields(files=["SKILL.md", "a//b"]), "is not a plain path"),
+        (old_fields(files=["SKILL.md", ""]), "is not a plain path"),
+        (old_fields(files=["SKILL.md", "a", "b", "c"]), "has 4 files, at most 3"),
+    ],
+)
+def test_a_bad_old_entry_is_told_and_the_others_arrive(bad: Any, said: str):
+    index = read_old(old_fields(name="first"), bad, old_fields(name="last"), limits=IndexLimits(files=3))
+    assert [entry.name for entry in index.entries] == ["first", "last"]
+    (unusable,) = index.unusable
+    assert unusable.position == 2 and said in unusable.reason
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "is not JSON"),
+        (b"\xff\xfe{\0}\0", "is not JSON"),
+        (b'{"skills": [', "is not JSON"),
+        (b'{"skills": [NaN]}', "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "is not JSON"),
+        (b'{"skills": [' + b"9" * 5000 + b"]}", "is not JSON"),
+        (b"<!DOCTYPE html><title>Sign in</title>", "a web page"),
+        (b"\xef\xbb\xbf\n <html>", "a web page"),
+        (b"[]", "no object"),
+        (b'"skills"', "no object"),
+        (b"null", "no object"),
+        (b"{}", "no list 'skills'"),
+        (b'{"skills": {"a": 1}}', "no list 'skills'"),
+        (json.dumps({"$schema": SCHEMA, "skills": None}).encode(), "no list 'skills'"),
+        (b'{"skills": [' + b"1," * 99_999 + b"1]}", "has 100000 entries, at most 20000"),
+        (b" " * ((16 << 20) + 1), "has 16777217 bytes, at most 16777216"),
+    ],
+)
+def test_what_is_no_index_is_refused_in_one_line(raw: bytes, said: str):
+    with pytest.raises(IndexRefusedError, match=re.escape(said)) as caught:
+        decode(raw, URL)
+    assert str(caught.value).isprintable()
+
+
+def test_limits_hold_to_the_entry_and_the_byte():
+    raw = json.dumps({"$schema": SCHEMA, "skills": [fields(), fields(name="b")]}).encode()
+    assert len(decode(raw, URL, IndexLimits(bytes=len(raw), skills=2)).entries) == 2
+    for limits in (IndexLimits(bytes=len(raw) - 1), IndexLimits(skills=1)):
+        with pytest.raises(IndexRefusedError):
+            decode(raw, URL, limits)
+
+
+def test_a_mark_at_the_beginning_does_no_harm():
+    assert decode(b"\xef\xbb\xbf" + json.dumps({"$schema": SCHEMA, "skills": []}).encode(), URL).version == "0.2.0"
+
+
+@given(_JSON | st.lists(_JSON).map(lambda skills: {"skills": skills}), st.booleans())
+def test_wild_json_raises_nothing_else(value: Json, new: bool):
+    if new and isinstance(value, dict):
+        value["$schema"] = SCHEMA
+    try:
+        index = decode(json.dumps(value).encode(), URL)
+    except IndexRefusedError:
+        return
+    assert all(str(unusable).isprintable() for unusable in index.unusable)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["name", "type", "description", "url", "digest", "files"]), _JSON),
+    st.sampled_from([fields, old_fields]),
+)
+def test_wild_entries_raise_nothing(changed: dict[str, Any], make: Any):
+    for index in (read(make(**changed), fields(name="z")), read_old(make(**changed), old_fields(name="z"))):
+        assert index.entries[-1].name == "z"
+        for entry in index.entries:
+            assert re.fullmatch("[a-z0-9-]{1,64}", entry.name)
+
+
+@given(st.text(max_size=30) | st.from_regex(r"(https?:)?//?[a-z@:\[\]%./?#\\ \t]{0,20}", fullmatch=True))
+def test_no_url_leads_to_anything_but_http(url: str):
+    for entry in read(fields(url=url)).entries:
+        assert re.match(r"https?://[A-Za-z0-9._\[\]:-]+(:[0-9]+)?([/?]|$)", entry.url)
+        assert origin(entry.url)
+
+
+@given(st.binary(max_size=60))
+def test_wild_bytes_raise_nothing_else(raw: bytes):
+    with pytest.raises(IndexRefusedError):
+        decode(raw, URL)
+
+
+RAW = b"---\nname: a\ndescription: >\n  Does\n  a.\n---\nRead on.\n"
+ENTRY = Entry("a", "Does a.", "archive", "https://example.com/a.zip", DIGEST)
+
+
+@pytest.mark.requirement("WK-14", "WK-15", "WK-27", "WK-48", "WK-49", "WK-60")
+def test_bytes_are_proved_by_their_digest():
+    digest = "sha256:" + hashlib.sha256(RAW).hexdigest()
+    prove(RAW, digest)
+    with pytest.raises(ProofFailedError) as caught:
+        prove(RAW + b" ", digest)
+    assert digest in str(caught.value) and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("digest", ["", HEX, DIGEST, "sha256:" + hashlib.sha256(RAW).hexdigest().upper()])
+def test_only_the_very_digest_proves(digest: str):
+    with pytest.raises(ProofFailedError):
+        prove(RAW, digest)
+
+
+@pytest.mark.requirement("WK-18", "WKN-3")
+def test_the_skill_that_the_entry_tells_of_passes():
+    files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
+    assert check_unpacked(ENTRY, files) is None
+    assert differs(ENTRY, files) is None
+    assert archive.unpack(archive.pack(files)[1]) == files
+
+
+@pytest.mark.requirement("WK-18", "WK-23", "WKN-3", "WKO-7")
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "it has no SKILL.md"),
+        ({"README.md": RAW}, "it has no SKILL.md"),
+        ({"skill.md": RAW}, "it has no SKILL.md but 'skill.md'"),
+        ({"wrapper/SKILL.md": RAW, "wrapper/a": b""}, "not at the root of its archive but in 'wrapper'"),
+        ({"SKILL.md": b"Read on."}, "cannot be read: the file does not begin"),
+        ({"SKILL.md": b"\xff"}, "cannot be read: byte 0xff is not UTF-8"),
+        ({"SKILL.md": b"---\nname: b\ndescription: Does b.\n---\n"}, "its SKILL.md calls it 'b'"),
+        ({"SKILL.md": b"---\ndescription: Does a.\n---\n"}, "there is no name"),
+        ({"SKILL.md": b"---\nname: 7\ndescription: Does a.\n---\n"}, "the name is empty or not text"),
+        ({"SKILL.md": b"---\nname: a\n---\n"}, "there is no description"),
+        ({"SKILL.md": b"---\nname: a\ndescription: '%s'\n---\n" % (b"x" * 1025)}, "at most 1024"),
+    ],
+)
+def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
+    reason = check_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()})
+    assert reason is not None and said in reason and reason.isprintable()
+
+
+def test_faults_that_clients_live_with_do_not_cost_a_skill():
+    raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
+    assert check_unpacked(ENTRY, {"SKILL.md": (raw, False)}) is None
+
+
+@pytest.mark.requirement("WK-12")
+def test_another_description_than_the_index_tells_is_a_warning():
+    files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
+    assert check_unpacked(ENTRY, files) is None
+    assert differs(ENTRY, files) == "its SKILL.md describes it otherwise than the index"

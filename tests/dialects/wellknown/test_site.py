@@ -1,0 +1,85 @@
+"""Where a site has its index."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialects.wellknown.indexes import OLD_URL, URL
+from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.dialects.wellknown import (
+    candidates,
+    origin,
+)
+from mcp_skills_server.errors import UsageError
+
+
+@pytest.mark.requirement("WK-41", "WKO-1", "X-18")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("https://example.com", [URL, OLD_URL]),
+        ("https://example.com/", [URL, OLD_URL]),
+        ("HTTPS://example.com/#part", [URL, OLD_URL]),
+        (
+            "http://localhost:8000/docs/",
+            [
+                "http://localhost:8000/docs/.well-known/agent-skills/index.json",
+                "http://localhost:8000/docs/.well-known/skills/index.json",
+                "http://localhost:8000/.well-known/agent-skills/index.json",
+                "http://localhost:8000/.well-known/skills/index.json",
+            ],
+        ),
+        ("https://example.com/.well-known/agent-skills", [URL]),
+        ("https://example.com/.well-known/skills/", [OLD_URL]),
+        (URL, [URL]),
+        ("https://example.com/my.JSON", ["https://example.com/my.JSON"]),
+        ("https://example.com/skills?tag=a", ["https://example.com/skills?tag=a"]),
+        ("http://[::1]:8000", ["http://[::1]:8000" + path for path in (URL[19:], OLD_URL[19:])]),
+    ],
+)
+def test_where_an_index_may_be(url: str, found: list[str]):
+    assert candidates(url) == found
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "example.com", "file:///etc/passwd", "ftp://example.com", "https://", "https:///path", "https://a b", "http://[::1",
+     "https://user:secret@example.com", "https://example.com:99999", "https://example.com:0", "https://ex\\ample.com",
+     "https://exa%6dple.com", "javascript:alert(1)", "https://example.com/\n", "./skills"],
+)  # fmt: skip
+def test_what_is_no_address_of_a_site_is_one_line_for_the_operator(url: str):
+    with pytest.raises(UsageError) as caught:
+        candidates(url)
+    assert str(caught.value).isprintable() and "give the URL of a site" in str(caught.value)
+
+
+@pytest.mark.requirement("WK-57")
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        (URL, "https://example.com"),
+        ("https://EXAMPLE.com:443/a", "https://example.com"),
+        ("http://example.com:443", "http://example.com:443"),
+        ("http://example.com:80", "http://example.com"),
+        ("http://[::1]:8000/a", "http://[::1]:8000"),
+        ("https://user@example.com", "https://example.com"),
+    ],
+)
+def test_an_origin_has_one_spelling(url: str, found: str):
+    assert origin(url) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "site"),
+    [
+        ("https://example.com", True),
+        ("http://example.com", True),
+        ("HTTPS://example.com", True),
+        ("https:/example.com", False),
+        ("https", False),
+        ("./https://x", False),
+        ("httpx://example.com", False),
+    ],
+)
+def test_a_site_is_told_from_a_path(text: str, site: bool) -> None:
+    assert wellknown.is_site(text) is site

@@ -1,0 +1,26 @@
+"""A SKILL.md with some frontmatter, and what reading it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_skills_server.codes import CODES
+from mcp_skills_server.format.frontmatter import Document, parse
+from mcp_skills_server.model import Standing
+
+
+def document(text: str, body: str = "Read on.\n") -> Document:
+    """A SKILL.md with these lines of frontmatter."""
+    return parse(f"---\n{text}\n---\n{body}".encode())
+
+
+def codes(found: Document) -> list[str]:
+    return [each.code for each in found.problems]
+
+
+def fatal(found: Document) -> list[str]:
+    return [each.code for each in found.problems if CODES[each.code].allows is Standing.UNUSABLE]
+
+
+each_parser = pytest.mark.usefixtures("_each_parser")
+"""With the fast parser, and with the one that is there when PyYAML was built without it."""

@@ -1,0 +1,141 @@
+"""What a skill is called among others, and how it is found by that name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialects.build import skill, snapshot
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import identity
+from mcp_skills_server.model import LONGEST_PATH, Standing
+
+VALID = Standing.VALID
+
+
+@pytest.mark.requirement("S76-8", "S40-37")
+def test_a_skill_is_found_by_its_name_or_by_its_path():
+    refunds, other = skill("acme/refunds"), skill("other")
+    here = snapshot(refunds, other)
+    assert identity.find(here, "refunds", VALID) is refunds
+    assert identity.find(here, "acme/refunds", VALID) is refunds
+    assert identity.name_of(refunds, here, VALID) == "refunds"
+
+
+@pytest.mark.requirement("S76-8")
+@pytest.mark.parametrize(
+    "name", ["", "acme", "Refunds", "refunds/", "/acme/refunds", "acme/refunds/SKILL.md", "../refunds"]
+)
+def test_an_unknown_name_is_refused_and_named(name: str):
+    with pytest.raises(RequestError) as caught:
+        identity.find(snapshot(skill("acme/refunds")), name, VALID)
+    assert str(caught.value) == f"Unknown skill: {name!r}"
+
+
+def test_a_long_name_is_not_repeated_whole():
+    with pytest.raises(RequestError) as caught:
+        identity.find(snapshot(), "x" * 100_000, VALID)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.requirement("S76-8", "S40-37")
+def test_skills_that_share_a_name_go_by_their_paths():
+    first, second, other = skill("acme/refunds"), skill("globex/refunds"), skill("other")
+    here = snapshot(first, second, other)
+    assert [identity.name_of(each, here, VALID) for each in (first, second, other)] == [
+        "acme/refunds",
+        "globex/refunds",
+        "other",
+    ]
+    assert identity.find(here, "globex/refunds", VALID) is second
+    with pytest.raises(RequestError) as caught:
+        identity.find(here, "refunds", VALID)
+    assert str(caught.value) == "Several skills are named 'refunds'; ask for one of: acme/refunds, globex/refunds"
+
+
+def test_a_skill_path_is_always_accepted_as_a_name():
+    top, deep = skill("refunds"), skill("acme/refunds")
+    here = snapshot(top, deep)
+    assert identity.name_of(top, here, VALID) == "refunds"
+    assert identity.find(here, "refunds", VALID) is top
+    assert identity.find(here, "acme/refunds", VALID) is deep
+
+
+@pytest.mark.parametrize("least", [Standing.LENIENT, VALID])
+def test_a_name_that_is_another_s_path_is_not_a_skill_s_own(least: Standing):
+    holder, deep = skill("refunds", name="payments", standing=least), skill("acme/refunds")
+    here = snapshot(holder, deep)
+    assert identity.name_of(deep, here, least) == "acme/refunds"
+    assert identity.find(here, "refunds", least) is holder
+
+
+@pytest.mark.requirement("X-2")
+def test_a_skill_that_stands_too_low_is_not_there_and_shares_no_name():
+    good, broken = skill("good/a"), skill("broken/a", standing=Standing.LENIENT)
+    here = snapshot(good, broken)
+    assert identity.find(here, "a", VALID) is good
+    assert identity.name_of(good, here, VALID) == "a"
+    with pytest.raises(RequestError, match="Unknown skill"):
+        identity.find(here, "broken/a", VALID)
+    assert identity.find(here, "broken/a", Standing.LENIENT) is broken
+    with pytest.raises(RequestError, match="Several skills"):
+        identity.find(here, "a", Standing.LENIENT)
+
+
+@pytest.mark.requirement("S76-8")
+@given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join), min_size=1, max_size=8))
+def test_every_listed_name_is_its_own_and_leads_back_to_its_skill(paths: set[str]):
+    here = snapshot(*map(skill, paths))
+    names = {identity.name_of(each, here, VALID): each for each in here.skills.values()}
+    assert len(names) == len(paths)
+    for name, each in names.items():
+        assert identity.find(here, name, VALID) is each
+
+
+def test_skills_that_share_a_name_are_told_in_part():
+    many = [skill(f"{each:04}/same") for each in range(1000)]
+    with pytest.raises(RequestError, match="and 980 more") as caught:
+        identity.find(snapshot(*many), "same", VALID)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_name_longer_than_any_path_is_none():
+    long = skill("a", name="x" * (LONGEST_PATH + 1))
+    there = snapshot(long)
+    assert identity.name_of(long, there, VALID) == "a"
+    assert identity.known(there, long.name, VALID) is None
+    assert identity.known(there, "a", VALID) is long
+
+
+@pytest.mark.parametrize(
+    ("fields", "heading", "expected"),
+    [
+        ({"title": "Top", "metadata": {"title": "Meta"}}, "Heading", "Top"),
+        ({"metadata": {"title": "Meta"}}, "Heading", "Meta"),
+        ({"title": 7, "metadata": "x"}, "Heading", "Heading"),
+        ({"title": "\u200b"}, "Heading", None),
+        ({}, None, None),
+    ],
+)
+def test_a_title_is_the_author_s_or_the_first_heading(
+    fields: dict[str, Any], heading: str | None, expected: str | None
+) -> None:
+    assert identity.title(skill("a", heading=heading, **fields)) == expected
+
+
+@pytest.mark.requirement("S76-19", "X-14")
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"version": "2", "metadata": {"version": "1"}}, "2"),
+        ({"version": 1.5}, "1.5"),
+        ({"version": True, "metadata": {"version": "1\u200b"}}, "1"),
+        ({"version": "\u200b", "metadata": {"version": "1"}}, None),
+        ({"metadata": ["1"]}, None),
+    ],
+)
+def test_a_version_is_that_of_the_top_level_or_of_metadata(fields: dict[str, Any], expected: str | None) -> None:
+    assert identity.version(fields) == expected

@@ -1,0 +1,63 @@
+"""What came of a run, with plain values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.model import Json
+from mcp_skills_server.rpc.runs import MAX_SUMMARY, ended, failed
+from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts import OURS, Outcome
+
+GOOD = Outcome(
+    "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="off"
+)
+
+
+def test_a_program_s_output_is_what_it_printed() -> None:
+    assert ended("t", replace(GOOD, stdout='{"a": 1}'), None, ("blob:1",), called=False, remark="").output == {"a": 1}
+    done = ended("t", replace(GOOD, stdout="text", stderr="log\n"), None, (), called=False, remark="more\n")
+    assert (done.output, done.logs_preview, done.error) == ("text", "log\nmore\n", None)
+    assert done.summary == "t completed in 5 ms."
+
+
+@pytest.mark.parametrize("output", [None, 0, "", [1], {"a": None}])
+def test_a_function_s_output_is_what_it_returned_and_what_it_printed_is_its_log(output: Json) -> None:
+    result = b'{"output": %s}' % jsonrpc.dump(output)
+    done = ended("t", replace(GOOD, stdout="printed\n"), result, (), called=True, remark="")
+    assert (done.output, done.logs_preview, done.error) == (output, "printed\n", None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result", "called", "expected"),
+    [
+        ({"timed_out": True, "exit_code": None}, None, False, ("timeout", "the run was ended after its time limit")),
+        ({"exit_code": NOT_STARTED, "stderr": f"{OURS} no such program\n"}, None, False,
+         ("not_started", f"{OURS} no such program")),
+        ({"exit_code": NOT_STARTED}, None, True, ("not_started", "it could not be started")),
+        ({"exit_code": 3}, None, False, ("execution_failed", "t ended with exit code 3")),
+        ({"exit_code": None}, None, False, ("execution_failed", "t was ended")),
+        ({"exit_code": 1, "stderr": f"Error: no\n    at main\n\nNode.js v22.0.0\n{OURS} advice\n"}, None, False,
+         ("execution_failed", "Error: no")),
+        ({"exit_code": 1}, b'{"error": {"type": "ValueError", "message": "no"}}', True, ("ValueError", "no")),
+        ({}, None, True, ("execution_failed", "it ended without a result, or with one of more than 1,048,576 bytes")),
+        ({}, b"{}", True, ("execution_failed", "what the entry point left as its result cannot be read")),
+        ({"stdout_truncated": True}, None, False,
+         ("output_too_long", "it printed more than is kept; leave large output as files in output_blobs")),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_is_in_the_error(
+    outcome: dict[str, Any], result: bytes | None, called: bool, expected: tuple[str, str]
+) -> None:
+    done = ended("t", replace(GOOD, **outcome), result, (), called=called, remark="")
+    assert (done.output, done.error, done.summary) == (None, expected, expected[1])
+
+
+def test_a_run_that_was_not_begun_has_an_id_and_a_short_summary() -> None:
+    done = failed("not_run", "x" * 1000)
+    assert len(done.summary) == MAX_SUMMARY and done.error == ("not_run", "x" * 1000)
+    assert done.run_id.startswith("run_") and done.run_id != failed("not_run", "").run_id

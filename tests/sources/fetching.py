@@ -1,0 +1,64 @@
+"""Download one thing, or fetch all that a publisher has into a folder, and look at what came."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.download import Answer, Downloader
+from mcp_skills_server.sources.refresh import refresh
+from mcp_skills_server.sources.report import Report
+from mcp_skills_server.sources.settings import Bounds, FetchSettings, OriginPolicy
+from sources.publishers import (
+    Publisher,
+    skill_md,
+)
+
+ALLOWED = OriginPolicy(private=True)
+BRIEF = Bounds(read_s=0.3, download_s=0.6)
+LOCAL = FetchSettings(trust=OriginPolicy(private=True), bounds=Bounds(read_s=5, download_s=10))
+QUICK = replace(LOCAL, bounds=Bounds(read_s=0.5, download_s=3))
+"""The first must end well before the second, on a busy machine too: tests tell them apart."""
+FILES: Files = {
+    "SKILL.md": (skill_md("packed"), False),
+    "assets/logo.png": (bytes(range(256)), False),
+    "scripts/run.sh": (b"#!/bin/sh\necho ran > ran\n", True),
+    "references/données.md": ("é\r\n".encode(), False),
+}
+
+
+def get(
+    url: str, trust: OriginPolicy = ALLOWED, bounds: Bounds = BRIEF, most: int = 100_000, home: str = "", **more: Any
+) -> Answer:
+    validators = more.pop("validators", None)
+
+    async def run() -> Answer:
+        async with Downloader(home or url, trust, bounds, **more) as downloader:
+            return await downloader.get(url, most, validators=validators)
+
+    return anyio.run(run)
+
+
+def fetch(site: Publisher | str, place: Path, settings: FetchSettings = LOCAL, **changed: Any) -> Report:
+    url = site if isinstance(site, str) else site.url
+    return anyio.run(refresh, url, place, replace(settings, **changed))
+
+
+def listing(top: Path) -> dict[str, bytes | str]:
+    """Everything below, but what is ours."""
+    out: dict[str, bytes | str] = {}
+    for path in sorted(top.rglob("*")):
+        where = path.relative_to(top).as_posix()
+        if ".mcp-skills" not in where.split("/"):
+            out[where] = path.read_bytes() if path.is_file() and not path.is_symlink() else "directory"
+    return out
+
+
+def skills(place: Path) -> list[str]:
+    return sorted(name for name in os.listdir(place) if name != ".mcp-skills")

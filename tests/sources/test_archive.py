@@ -1,0 +1,96 @@
+"""An archive as a source: unpacked when its bytes are others, and never read without need."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_skills_server.format import archive
+from mcp_skills_server.sources import archive as module
+from mcp_skills_server.sources.archive import Archive
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.store import Store
+
+
+def pack(path: Path, body: str) -> None:
+    fresh = path.with_name("fresh")
+    fresh.write_bytes(archive.pack({"a/SKILL.md": (body.encode(), False)})[1])
+    fresh.replace(path)
+
+
+def opened(path: Path, tmp_path: Path) -> Follower:
+    return Follower(Archive(str(path), SourceSettings(tmp_path / "cache")), Store(tmp_path / "trees"))
+
+
+def body(follower: Follower) -> str:
+    return (follower.path / "a" / "SKILL.md").read_text()
+
+
+def test_it_is_unpacked_when_its_bytes_are_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, unpack, times = tmp_path / "x.tar.gz", archive.unpack, list[int]()
+    monkeypatch.setattr(module.archive, "unpack", lambda *given: times.append(1) or unpack(*given))
+    pack(path, "one")
+    follower = opened(path, tmp_path)
+    for _ in range(2):
+        assert anyio.run(follower.refresh) == 1.0 and body(follower) == "one"
+    os.utime(path, ns=(1, 1))
+    anyio.run(follower.refresh)
+    assert len(times) == 1
+    pack(path, "two")
+    anyio.run(follower.refresh)
+    assert len(times) == 2 and body(follower) == "two"
+
+
+def test_what_is_refused_is_unpacked_once_and_the_last_good_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.zip"
+    pack(path, "one")
+    follower = opened(path, tmp_path)
+    anyio.run(follower.refresh)
+    path.write_bytes(b"no archive at all")
+    with pytest.raises(UnacceptableError, match="cannot be unpacked"):
+        anyio.run(follower.refresh)
+    monkeypatch.setattr(module.archive, "unpack", None)
+    with pytest.raises(UnacceptableError, match="cannot be unpacked"):
+        anyio.run(follower.refresh)
+    monkeypatch.undo()
+    assert body(follower) == "one"
+    pack(path, "two")
+    anyio.run(follower.refresh)
+    assert body(follower) == "two" and follower.state.trouble is None
+
+
+def test_one_that_is_gone_may_come_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    pack(path, "one")
+    follower = opened(path, tmp_path)
+    anyio.run(follower.refresh)
+    path.rename(tmp_path / "away")
+    with pytest.raises(UnreachableError, match="No such file"):
+        anyio.run(follower.refresh)
+    assert body(follower) == "one"
+    (tmp_path / "away").rename(path)
+    anyio.run(follower.refresh)
+    assert body(follower) == "one" and follower.state.trouble is None
+
+
+def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.zip"
+    pack(path, "one")
+    follower = opened(path, tmp_path)
+    anyio.run(follower.refresh)
+    pack(path, "two")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Store, "put", full)
+    with pytest.raises(UnacceptableError, match=r"cannot be unpacked \(No space left on device\)"):
+        anyio.run(follower.refresh)
+    assert body(follower) == "one"

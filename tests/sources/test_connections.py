@@ -1,0 +1,202 @@
+"""Where a connection goes: addresses, certificates and proxies."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from sources.fetching import get
+from sources.publishers import (
+    Publisher,
+    answer,
+    redirect,
+)
+
+# Addresses
+
+
+def test_this_machine_needs_leave(site: Publisher) -> None:
+    for home in (f"{site.url}/a", f"http://localhost:{site.port}/a", f"http://127.1:{site.port}/a"):
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(home, OriginPolicy())
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(home, OriginPolicy(http=True))
+    assert not site.asked
+
+
+def test_plain_http_needs_leave() -> None:
+    for trust in (OriginPolicy(), OriginPolicy(private=True)):
+        with pytest.raises(UnacceptableError, match="plain http"):
+            get("http://skills.example/a", trust)
+
+
+@pytest.mark.parametrize("found", [["10.0.0.1"], ["1.1.1.1", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
+def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str]) -> None:
+    async def resolver(host: str, port: int) -> list[str]:
+        return found
+
+    for url in ("https://skills.example/a", "http://skills.example/a"):
+        with pytest.raises(UnacceptableError, match=r"skills\.example leads to [0-9a-f.:]+, which is not public"):
+            get(url, OriginPolicy(http=True), resolver=resolver)
+
+
+def test_each_hop_is_resolved_and_checked(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.routes["/a"] = redirect(f"http://inner.example:{site.port}/b")
+    asked: list[str] = []
+
+    async def resolver(host: str, port: int) -> list[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if host == "outer.example" else ["10.0.0.1"]
+
+    # For this test alone the test server's address counts as one of the internet.
+    monkeypatch.setattr("mcp_skills_server.sources.addresses._NOT_PUBLIC_4", (IPv4Network("10.0.0.0/8"),))
+    trust = OriginPolicy(frozenset({f"http://inner.example:{site.port}"}), http=True)
+    with pytest.raises(UnacceptableError, match=r"inner\.example leads to 10\.0\.0\.1"):
+        get(f"http://outer.example:{site.port}/a", trust, resolver=resolver)
+    assert asked == ["outer.example", "inner.example"] and site.paths == ["/a"]
+
+
+def test_the_connection_goes_to_the_address_that_was_checked(site: Publisher) -> None:
+    site.routes["/a"] = answer(b"a")
+    answers = iter([["127.0.0.1"], ["10.255.255.1"]])
+
+    async def resolver(host: str, port: int) -> list[str]:
+        return next(answers)
+
+    trust = OriginPolicy(private=True, http=True)
+    assert get(f"http://rebinding.example:{site.port}/a", trust, resolver=resolver).raw == b"a"
+    assert next(answers) == ["10.255.255.1"]  # it was asked once
+    assert site.asked[0].headers["host"] == f"rebinding.example:{site.port}"
+
+
+def test_the_next_address_is_tried_when_one_does_not_answer(site: Publisher) -> None:
+    site.routes["/a"] = answer(b"a")
+
+    async def resolver(host: str, port: int) -> list[str]:
+        return ["127.77.77.77", "127.0.0.1"]
+
+    assert (
+        get(f"http://two.example:{site.port}/a", OriginPolicy(private=True, http=True), resolver=resolver).raw == b"a"
+    )
+
+
+@pytest.mark.parametrize("error", [OSError("no such name"), UnicodeError("label too long")])
+def test_a_name_that_nobody_knows(error: Exception) -> None:
+    async def resolver(host: str, port: int) -> list[str]:
+        raise error
+
+    with pytest.raises(UnreachableError, match=r"the name skills\.example cannot be resolved"):
+        get("https://skills.example/a", resolver=resolver)
+
+
+def test_a_name_server_that_stalls() -> None:
+    async def resolver(host: str, port: int) -> list[str]:
+        await anyio.sleep_forever()
+        return []
+
+    with pytest.raises(UnreachableError, match="did not answer"):
+        get("https://skills.example/a", resolver=resolver)
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for skills.example that vouches for itself, with its key."""
+    place = tmp_path_factory.mktemp("tls")
+    options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=skills.example"
+    names = ["-addext", "subjectAltName=DNS:skills.example"]
+    places = ["-keyout", place / "key.pem", "-out", place / "cert.pem"]
+    subprocess.run(["openssl", *options.split(), *names, *places], capture_output=True, check=True)
+    return place
+
+
+class TlsPublisher(Publisher):
+    """The same over TLS; `names` has the SNI of each connection."""
+
+    def __init__(self, certificate: Path) -> None:
+        self.names: list[str | None] = []
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
+        self._tls.sni_callback = lambda _, name, __: self.names.append(name)
+        super().__init__()
+
+    def _serve(self, connection: Any) -> None:
+        connection.settimeout(5)
+        try:
+            connection = self._tls.wrap_socket(connection, server_side=True)
+        except OSError:
+            connection.close()
+            return
+        super()._serve(connection)
+
+
+@pytest.mark.needs_program("openssl")
+def test_certificates_are_proved_by_name(certificate: Path) -> None:
+    async def resolver(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    with TlsPublisher(certificate) as site:
+        site.routes["/a"] = answer(b"a")
+        url = f"https://skills.example:{site.port}/a"
+        assert get(url, tls=trusting, resolver=resolver, bounds=Bounds()).raw == b"a"
+        assert site.names == ["skills.example"]
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            get(f"https://other.example:{site.port}/a", tls=trusting, resolver=resolver, bounds=Bounds())
+        with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
+            get(url, resolver=resolver, bounds=Bounds())
+        assert site.paths == ["/a"]
+
+
+# Proxies
+
+
+def test_a_proxy_of_the_environment_is_used(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.routes["http://skills.example/a"] = answer(b"by proxy")
+    monkeypatch.setenv("http_proxy", site.url.replace("//", "//me:p%40ss@"))
+    got = get("http://skills.example/a", OriginPolicy(http=True))
+    assert got.raw == b"by proxy"
+    assert site.asked[0].headers["host"] == "skills.example"
+    assert site.asked[0].headers["proxy-authorization"] == "Basic bWU6cEBzcw=="
+
+
+def test_a_tunnel_that_is_refused(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", site.url.removeprefix("http://"))
+    with pytest.raises(UnreachableError, match="cannot be reached: 404"):
+        get("https://skills.example/a", OriginPolicy())
+    assert site.paths == ["skills.example:443"]
+
+
+def test_behind_a_proxy_what_an_address_gives_away_is_refused(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", site.url)
+    for host in ("169.254.169.254", "10.0.0.1", "0x7f.1", "[::1]", "localhost", "a.localhost", "2852039166"):
+        with pytest.raises(UnacceptableError, match="--allow-private"):
+            get(f"https://{host}/a", OriginPolicy(http=True))
+    assert not site.asked
+
+
+def test_no_proxy_is_honoured(site: Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.routes["/a"] = answer(b"a")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    assert get(f"{site.url}/a").raw == b"a"
+
+
+@pytest.mark.parametrize("proxy", ["gopher://127.0.0.1:1", "http://", "http://127.0.0.1:99999", "socks5://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("https_proxy", proxy)
+    monkeypatch.setattr("mcp_skills_server.sources.connections.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match="the proxy of the environment"):
+        get("https://skills.example/a", OriginPolicy())

@@ -1,0 +1,252 @@
+"""The folder: whole skills or none, and what somebody else put there stays."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.records import Record, read_records
+
+SOURCE = "https://example.com/.well-known/agent-skills/index.json"
+FILES: Files = {
+    "SKILL.md": (b"---\nname: a\ndescription: Does a.\n---\n", False),
+    "scripts/deep/run.sh": (b"#!/bin/sh\n", True),
+    ".env.example": (b"A=1\n", False),
+}
+MORE: Files = {"SKILL.md": (b"---\nname: a\ndescription: Does more.\n---\n", False)}
+
+
+def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> Record:
+    return Record(name, source, "https://example.com/a.zip", digest, 1.0, {})
+
+
+def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
+    with FetchedFolder.opened(place) as store:
+        return store.put(record(**more), files, force=force)
+
+
+def state(place: Path, name: str = "a") -> State:
+    with FetchedFolder.opened(place) as store:
+        return store.look(name)[0]
+
+
+def test_a_skill_is_put_with_a_record_beside_it(tmp_path: Path) -> None:
+    place = tmp_path / "new" / "skills"
+    assert put(place)
+    assert sorted(os.listdir(place)) == [".mcp-skills", "a"]
+    for path, (raw, executable) in FILES.items():
+        assert (place / "a" / path).read_bytes() == raw
+        if sys.platform != "win32":
+            assert os.access(place / "a" / path, os.X_OK) is executable or os.geteuid() == 0
+            assert bool((place / "a" / path).stat().st_mode & 0o100) is executable
+    assert sum(1 for path in (place / "a").rglob("*") if path.is_file()) == len(FILES)
+    (told,) = read_records(place)
+    assert (told.name, told.source, told.digest, told.former) == ("a", SOURCE, "sha256:1", None)
+    assert told.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
+    assert not list((place / ".mcp-skills" / "stage").iterdir())
+    assert state(place) is State.KEPT
+
+
+def test_a_scan_sees_the_skill_and_nothing_of_ours(tmp_path: Path) -> None:
+    put(tmp_path)
+    registry = Registry([tmp_path])
+    registry.load()
+    assert list(registry.snapshot.skills) == ["a"]
+    assert list(registry.snapshot.skills["a"].files) == ["SKILL.md", "scripts/deep/run.sh"]
+
+
+def test_an_update_replaces_all_of_it(tmp_path: Path) -> None:
+    put(tmp_path)
+    assert put(tmp_path, MORE, digest="sha256:2")
+    assert os.listdir(tmp_path / "a") == ["SKILL.md"]
+    assert state(tmp_path) is State.KEPT
+    (told,) = read_records(tmp_path)
+    assert told.digest == "sha256:2" and told.former is not None and set(told.former) == set(FILES)
+
+
+def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:
+    put(tmp_path)
+    before = (tmp_path / "a").stat().st_ino
+    assert not put(tmp_path, digest="sha256:2")
+    assert (tmp_path / "a").stat().st_ino == before
+    assert read_records(tmp_path)[0].digest == "sha256:2"
+
+
+@pytest.mark.parametrize("edit", ["changed", "added", "deleted", "link", "linked-folder", "file-for-directory"])
+def test_an_edited_skill_stays_unless_forced(tmp_path: Path, edit: str) -> None:
+    put(tmp_path)
+    skill = tmp_path / "a"
+    if edit == "changed":
+        (skill / "SKILL.md").write_bytes(b"mine")
+    elif edit == "added":
+        (skill / "scripts" / "mine.py").write_bytes(b"mine")
+    elif edit == "deleted":
+        (skill / "scripts" / "deep" / "run.sh").unlink()
+    elif edit == "link":
+        (skill / "mine").symlink_to("/etc/passwd")
+    elif edit == "linked-folder":  # to the same files, but elsewhere
+        (skill / "scripts").rename(tmp_path / "moved")
+        (skill / "scripts").symlink_to(tmp_path / "moved")
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        skill.rename(tmp_path / "elsewhere" / "a")
+        skill.write_bytes(b"mine")
+    assert state(tmp_path) is State.EDITED
+    with pytest.raises(ConflictError, match="it was edited there"):
+        put(tmp_path, MORE)
+    assert state(tmp_path) is State.EDITED
+    assert put(tmp_path, MORE, force=True)
+    assert os.listdir(skill) == ["SKILL.md"] and state(tmp_path) is State.KEPT
+
+
+def test_what_systems_leave_behind_is_no_edit(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "a" / "scripts" / "__pycache__").mkdir()
+    (tmp_path / "a" / "scripts" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    (tmp_path / "a" / ".DS_Store").write_bytes(b"x")
+    assert state(tmp_path) is State.KEPT
+
+
+@pytest.mark.parametrize("kind", ["directory", "empty", "file", "link", "dangling"])
+def test_what_was_not_fetched_is_never_touched(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "skills"
+    place.mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "SKILL.md").write_bytes(b"mine")
+    here = place / "a"
+    if kind == "directory":
+        other.rename(here)
+    elif kind == "empty":
+        here.mkdir()
+    elif kind == "file":
+        here.write_bytes(b"mine")
+    else:
+        here.symlink_to(other if kind == "link" else "nowhere")
+    before = here.lstat()
+    for force in (False, True):
+        with pytest.raises(ConflictError, match="not fetched"):
+            put(place, force=force)
+    with FetchedFolder.opened(place) as store, pytest.raises(ConflictError):
+        store.remove("a", force=True)
+    assert here.lstat().st_ino == before.st_ino
+    if kind in {"directory", "link"}:
+        assert (here / "SKILL.md").read_bytes() == b"mine"
+
+
+def test_a_skill_of_another_source_stays(tmp_path: Path) -> None:
+    put(tmp_path)
+    for force in (False, True):
+        with pytest.raises(ConflictError, match=r"fetched from https://example\.com/"):
+            put(tmp_path, MORE, source="https://other.example/i.json", force=force)
+    assert state(tmp_path) is State.KEPT
+
+
+def test_a_deleted_skill_may_come_again(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert state(tmp_path) is State.ABSENT
+    assert put(tmp_path, source="https://other.example/i.json")
+    assert state(tmp_path, "b") is State.FOREIGN
+
+
+def test_removing_takes_the_record_too(tmp_path: Path) -> None:
+    put(tmp_path)
+    with FetchedFolder.opened(tmp_path) as store:
+        store.remove("a")
+        store.remove("a")
+    assert os.listdir(tmp_path) == [".mcp-skills"] and not read_records(tmp_path)
+    put(tmp_path)
+    (tmp_path / "a" / "SKILL.md").write_bytes(b"mine")
+    with FetchedFolder.opened(tmp_path) as store:
+        with pytest.raises(ConflictError):
+            store.remove("a")
+        store.remove("a", force=True)
+    assert os.listdir(tmp_path) == [".mcp-skills"]
+
+
+# What a killed process leaves
+
+
+def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, files in enumerate((FILES, MORE)):
+        with monkeypatch.context() as patched:
+            patched.setattr(FetchedFolder, "_swap", _die)
+            with pytest.raises(KeyboardInterrupt):
+                put(tmp_path, files, digest=f"sha256:{number}")
+        assert state(tmp_path) is (State.FORMER if number else State.ABSENT)
+        assert put(tmp_path, files, digest=f"sha256:{number}")
+        assert state(tmp_path) is State.KEPT
+    assert os.listdir(tmp_path / "a") == ["SKILL.md"]
+
+
+def test_killed_between_the_two_renames(tmp_path: Path) -> None:
+    put(tmp_path)
+    (tmp_path / "a").rename(tmp_path / ".mcp-skills" / "stage" / "old-a")
+    assert state(tmp_path) is State.KEPT
+    assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
+
+
+def test_the_stage_is_emptied(tmp_path: Path) -> None:
+    put(tmp_path)
+    stage = tmp_path / ".mcp-skills" / "stage"
+    (stage / "new-a").mkdir()
+    (stage / "new-a" / "SKILL.md").write_bytes(b"half")
+    (stage / "writing-old-a.json").write_bytes(b"{")
+    (stage / "old-a").mkdir()  # the new one is in its place already
+    assert state(tmp_path) is State.KEPT
+    assert not os.listdir(stage) and sorted(os.listdir(tmp_path)) == [".mcp-skills", "a"]
+
+
+def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path)
+    rename = os.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if Path(source).name.startswith("new-"):
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(OSError, match="No space left"):
+        put(tmp_path, MORE)
+    assert state(tmp_path) is State.FORMER
+    assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
+
+
+def _die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+# The folder itself
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    code = f"from mcp_skills_server.sources.folder import FetchedFolder as F\nwith F.opened({str(tmp_path)!r}): pass"
+    with FetchedFolder.opened(tmp_path):
+        with pytest.raises(UsageError, match="another process fetches into"), FetchedFolder.opened(tmp_path):
+            pass
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another process fetches into" in done.stderr
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match="cannot be written"), FetchedFolder.opened(tmp_path / "file"):
+        pass
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / ".mcp-skills").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is no folder"), FetchedFolder.opened(tmp_path / "linked"):
+        pass
+    assert not os.listdir(tmp_path / "elsewhere")

@@ -1,0 +1,185 @@
+"""One schedule for every kind of source, shown with a kind that is a class of twenty lines and one row of the table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.kinds import KINDS, Kind
+from mcp_skills_server.sources.mirrors import Mirrors
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.store import Store
+
+
+class Memo:
+    """A kind of its own: one skill whose body is what the list says next, or the error that it holds next."""
+
+    trusted: bool = False
+    remote: bool = True
+    place: Path | None = None
+    pace: Pace | None = Pace(300.0, 30.0, 100.0)
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self.origin = given
+        self.answers: list[str | Exception] = []
+        self.brought: list[str] = []
+        self.refused: dict[str, Exception] = {}
+        self.complete = True
+
+    async def resolve(self, *, anew: bool = False) -> Revision:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Revision(answer, 1000.0)
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:
+        self.brought.append(revision.digest)
+        if revision.digest in self.refused:
+            raise self.refused[revision.digest]
+        text = f"---\nname: memo\ndescription: {revision.digest}\n---\n"
+        tree = store.put(revision.digest, {"memo/SKILL.md": (text.encode(), False)})
+        return Tree(tree, ("memo",), (f"{revision.digest} has a remark",), self.complete)
+
+
+MEMO = Kind("memo", lambda given: given.startswith("memo:"), Memo)
+
+
+class StopError(Exception):
+    """The answers are used up."""
+
+
+def made(tmp_path: Path) -> tuple[Memo, Follower, list[float]]:
+    """A source, its follower, and the seconds that it waited."""
+    source, waits = Memo("memo:x", SourceSettings(tmp_path)), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        if not source.answers:
+            raise StopError
+        waits.append(seconds)
+
+    return source, Follower(source, Store(tmp_path / "trees"), sleep), waits
+
+
+def follow(follower: Follower) -> None:
+    assert follower.source.pace is not None
+    with pytest.raises(StopError):
+        anyio.run(follower.follow, follower.source.pace)
+
+
+def served(follower: Follower) -> str:
+    return (follower.path / "memo" / "SKILL.md").read_text().splitlines()[2]
+
+
+def within(waits: list[float], *expected: float) -> bool:
+    """Each wait is the expected one, or up to a tenth longer."""
+    return len(waits) == len(expected) and all(
+        least <= wait <= least * 1.1 for wait, least in zip(waits, expected, strict=True)
+    )
+
+
+def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:
+    mirrors = Mirrors(SourceSettings(tmp_path), (MEMO, *KINDS))
+    root = mirrors.root("memo:x")
+    assert isinstance(root, MirroredRoot) and root.origin == "memo:x"
+    assert mirrors.root(str(tmp_path)) == str(tmp_path)
+    (state,) = mirrors.states()
+    assert (state.name, state.ready, state.trouble) == ("memo:x", False, "not fetched yet")
+    (follower,) = mirrors._followers
+    assert isinstance(follower.source, Memo)
+    follower.source.answers = [UnreachableError("no answer"), "first"]
+    with pytest.raises(UsageError, match=r"memo:x: no answer; there is no copy of it"):
+        mirrors.fetch()
+    mirrors.fetch()
+    assert (Path(root.path) / "memo" / "SKILL.md").is_file() and mirrors.states()[0].ready
+    mirrors.stop()
+
+
+def test_only_what_is_new_is_brought(tmp_path: Path) -> None:
+    source, follower, waits = made(tmp_path)
+    source.answers = ["one", "one", "two", "one"]
+    follow(follower)
+    assert source.brought == ["one", "two", "one"] and served(follower) == "description: one"
+    assert within(waits, 0, 1000, 1000, 1000)
+
+
+def test_what_vanished_is_brought_again(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    for path in (follower.path / "memo" / "SKILL.md", follower.path / "memo"):
+        path.unlink() if path.is_file() else path.rmdir()
+    follower.path.resolve().rmdir()
+    source.answers = ["one"]
+    anyio.run(follower.refresh)
+    assert served(follower) == "description: one"
+
+
+def test_what_is_not_complete_is_brought_again(tmp_path: Path) -> None:
+    source, follower, waits = made(tmp_path)
+    source.complete = False
+    source.answers = ["one", "one"]
+    follow(follower)
+    assert source.brought == ["one", "one"] and within(waits, 0, 300)
+
+
+def test_retries_take_longer_and_the_last_copy_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source, follower, waits = made(tmp_path)
+    fault = UnreachableError("no answer")
+    source.answers = [fault, fault, "one", fault, fault, fault, fault]
+    follow(follower)
+    assert within(waits, 0, 30, 60, 1000, 30, 60, 100)
+    assert served(follower) == "description: one" and follower.state.ready and follower.state.trouble == "no answer"
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "memo:x: no answer; there is no copy of it yet",
+        "memo:x: one has a remark",
+        "memo:x: no answer; serving the last copy",
+    ]
+
+
+def test_what_is_refused_is_not_tried_again_until_it_is_another(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    source.refused = {"bad": UnacceptableError("it is no good"), "later": UnreachableError("not now")}
+    source.answers = ["one", "bad", "bad", "later", "later", "two"]
+    follow(follower)
+    assert source.brought == ["one", "bad", "later", "later", "two"]
+    assert served(follower) == "description: two" and follower.state.trouble is None
+
+
+def test_a_bug_of_a_source_is_a_failure_of_that_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source, follower, waits = made(tmp_path)
+    source.answers = [KeyError("x"), "one"]
+    follow(follower)
+    assert served(follower) == "description: one" and within(waits, 0, 30)
+    assert "could not be fetched" in caplog.text
+    source.answers = [KeyError("x")]
+    with pytest.raises(SourceError, match="it could not be fetched"):
+        anyio.run(follower.refresh)
+
+
+def test_another_process_in_the_cache_is_no_news(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source, follower, _ = made(tmp_path)
+    source.answers = [UsageError("another process fetches into it")]
+    follow(follower)
+    assert not caplog.records and follower.state.trouble == "another process fetches into it"
+
+
+def test_a_source_is_ready_after_its_folder_was_taken_in(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    seen: list[tuple[str, bool]] = []
+    follower.arrived = _noting(seen, follower)
+    source.answers = ["one", "two"]
+    follow(follower)
+    assert seen == [(str(follower.path), False)] and follower.state.ready
+
+
+def _noting(seen: list[tuple[str, bool]], follower: Follower) -> Callable[[str], object]:
+    return lambda folder: seen.append((folder, follower.state.ready))

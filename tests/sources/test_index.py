@@ -1,0 +1,215 @@
+"""The index: where it is looked for, how long it holds, and what is not taken for one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1, IndexRefusedError
+from mcp_skills_server.sources import records
+from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.records import read_indexes, read_records
+from sources.fetching import fetch, listing, skills
+from sources.publishers import (
+    INDEX,
+    Publisher,
+    Route,
+    answer,
+    entry,
+    index_of,
+    redirect,
+    skill_md,
+    then_close,
+)
+
+# Cache headers
+
+
+@pytest.mark.requirement("WK-40")
+def test_a_fresh_index_is_not_asked_for_again(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    report = fetch(site, place)
+    assert 3500 < report.next_check_s <= 3600
+    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
+    assert fetch(site, place, revalidate=True).unchanged == ("a",)
+    assert site.paths == [INDEX, "/a/a", INDEX] and "if-none-match" in site.asked[-1].headers
+
+
+@pytest.mark.requirement("WK-40")
+@pytest.mark.parametrize("days", [400, -400, 1.5])
+def test_a_clock_that_was_wrong_makes_no_index_fresh(
+    site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch, days: float
+) -> None:
+    """10.0e: fetched by a clock that was 400 days ahead, an index was fresh for 400 days."""
+    site.headers = {"cache-control": "max-age=999999999"}
+    site.add("a")
+    right = records.epoch_s
+    with monkeypatch.context() as wrong:
+        wrong.setattr(records, "epoch_s", lambda: right() + days * 86_400)
+        fetch(site, place)
+        assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a"]
+    assert fetch(site, place).next_check_s <= 86_400
+    assert site.paths == [INDEX, "/a/a", INDEX]
+    assert fetch(site, place).unchanged == ("a",) and site.paths == [INDEX, "/a/a", INDEX]
+
+
+@pytest.mark.parametrize(
+    "told", [{"fresh_until": 9e99}, {"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}]
+)
+def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place: Path, told: dict[str, float]) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a")
+    fetch(site, place)
+    (path,) = (place / ".mcp-skills" / "sources").iterdir()
+    said = {**json.loads(path.read_bytes()), **told}
+    if "fresh_until" in told:  # as the first version wrote it
+        del said["asked_at"], said["fresh_s"]
+    path.write_text(json.dumps(said))
+    fetch(site, place)
+    assert site.paths == [INDEX, "/a/a", INDEX]
+
+
+@pytest.mark.requirement("WK-40")
+def test_an_index_that_may_not_be_stored_is_not(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "no-store"}
+    site.add("a")
+    fetch(site, place)
+    (source,) = read_indexes(place)
+    assert source.body == "" and not source.validators
+    fetch(site, place)
+    assert "if-none-match" not in site.asked[-1].headers
+
+
+def test_an_index_that_promised_too_much_is_asked_for_again(site: Publisher, place: Path) -> None:
+    site.headers = {"cache-control": "max-age=3600"}
+    site.add("a", route=answer(skill_md("a", "Newer than the index.")))
+    report = fetch(site, place)
+    assert not report.ok and report.next_check_s == 300 and not skills(place)
+    site.add("a", skill_md("a", "Newer than the index."))
+    assert fetch(site, place).added == ("a",)
+
+
+@pytest.mark.requirement("WK-39", "WK-16")
+def test_urls_are_relative_to_the_address_that_answered(site: Publisher, place: Path) -> None:
+    raw = skill_md("a")
+    site.routes[INDEX] = redirect("/v2/index.json", 301)
+    site.routes["/v2/index.json"] = answer(index_of([entry("a", raw, "files/a.md")]))
+    site.routes["/v2/files/a.md"] = answer(raw)
+    report = fetch(site, place)
+    assert report.added == ("a",) and report.url == f"{site.url}/v2/index.json"
+    assert read_records(place)[0].url == f"{site.url}/v2/files/a.md"
+
+
+@pytest.mark.requirement("WK-45")
+def test_fields_that_are_not_known_are_passed_over(site: Publisher, place: Path) -> None:
+    site.add("a", version="7", files=["x"], later={"b": 1})
+    assert fetch(site, place).added == ("a",)
+
+
+# Discovery
+
+
+@pytest.mark.requirement("WK-41", "WK-44", "WK1-12", "WK1-14")
+def test_an_old_site_is_fetched_file_by_file(site: Publisher, place: Path) -> None:
+    listed = [{"name": "a", "description": "Does a.", "files": ["SKILL.md", "references/b c.md"]}]
+    site.routes[INDEX] = answer(b"", 404)
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(json.dumps({"skills": listed}).encode())
+    site.routes[f"{DIRECTORY_0_1}a/SKILL.md"] = answer(skill_md("a"))
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"b c")
+    report = fetch(site, place)
+    assert report.version == "0.1.0" and report.added == ("a",) and "nothing proves the files" in report.warnings[0]
+    assert (place / "a" / "references" / "b c.md").read_bytes() == b"b c"
+    assert fetch(site, place).unchanged == ("a",)
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"more")
+    assert fetch(site, place).updated == ("a",)
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"<html>Sign in", content_type="text/html")
+    assert "a web page (HTML)" in fetch(site, place).refused[0].reason
+    site.routes[f"{DIRECTORY_0_1}a/references/b%20c.md"] = answer(b"nothing", 404)
+    assert "is not there" in fetch(site, place).refused[0].reason
+    assert (place / "a" / "references" / "b c.md").read_bytes() == b"more"
+
+
+@pytest.mark.parametrize(
+    "first", [answer(b"", 404), answer(b"", 410), answer(b"<!doctype html>", content_type="text/html")]
+)
+def test_the_next_place_is_asked_only_when_there_is_no_index(site: Publisher, place: Path, first: bytes) -> None:
+    site.routes[INDEX] = first
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(b'{"skills": []}')
+    assert fetch(site, place).version == "0.1.0"
+
+
+@pytest.mark.requirement("X-23")
+@pytest.mark.parametrize(
+    ("route", "kind", "said"),
+    [
+        (answer(b"{"), IndexRefusedError, "is not JSON"),
+        (answer(b"[]"), IndexRefusedError, "no object"),
+        (answer(b'{"skills": 7}'), IndexRefusedError, "no list 'skills'"),
+        (answer(b'{"skills": [' + b"1," * 99_999 + b"1]}"), IndexRefusedError, "has 100000 entries, at most 20000"),
+        (answer(b"", length=(16 << 20) + 1), UnacceptableError, "at most 16777216 are taken"),
+        (answer(gzip.compress(index_of([])), content_encoding="gzip"), IndexRefusedError, "came compressed"),
+        (answer(b"", 401), UnacceptableError, "--token-env"),
+        (answer(b"", 403), UnacceptableError, "asks for permission"),
+        (answer(b"", 429), UnreachableError, "does not answer now"),
+        (answer(b"", 500), UnreachableError, "does not answer now"),
+        (answer(b"", 503), UnreachableError, "does not answer now"),
+        (redirect(INDEX), UnacceptableError, "redirects"),
+        (redirect("file:///etc/passwd"), UnacceptableError, "no http or https URL"),
+        (redirect("http://10.0.0.1/"), UnacceptableError, "another origin"),
+        (then_close(answer(b"{", length=10)), UnreachableError, "broke off"),
+    ],
+)
+def test_a_bad_index_ends_it_and_nothing_else_is_asked(
+    site: Publisher, place: Path, route: Route, kind: type[Exception], said: str
+) -> None:
+    site.add("a")
+    fetch(site, place)
+    before = listing(place.parent.parent)
+    site.routes[INDEX] = route
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(b'{"skills": []}')
+    with pytest.raises(kind, match=said) as caught:
+        fetch(site, place, prune=True)
+    assert len(str(caught.value).splitlines()) == 1 and str(caught.value).isprintable()
+    assert f"{DIRECTORY_0_1}index.json" not in site.paths
+    assert listing(place.parent.parent) == before  # the last good copy
+
+
+def test_no_index_anywhere(site: Publisher, place: Path) -> None:
+    site.routes[INDEX] = answer(b"", 404)
+    with pytest.raises(
+        AbsentError, match=r"no index of skills: .*agent-skills/index\.json is not there \(status 404\)"
+    ):
+        fetch(f"{site.url}/docs", place)
+    assert len(site.paths) == 4
+
+
+@pytest.mark.requirement("WK-42", "WK-43", "X-23")
+def test_a_version_to_come_is_told_and_not_processed(site: Publisher, place: Path) -> None:
+    site.add("a")
+    fetch(site, place)
+    site.routes[INDEX] = answer(
+        json.dumps({"$schema": "https://x/9", "skills": [site.entries[0] | {"name": "b"}]}).encode()
+    )
+    report = fetch(site, place, prune=True)
+    assert report.version is None and not report.ok and "not known" in report.warnings[0]
+    assert report.gone == () and skills(place) == ["a"] and site.paths[-1] == INDEX
+
+
+@pytest.mark.requirement("WK-46", "X-23")
+def test_a_type_to_come_is_a_warning(site: Publisher, place: Path) -> None:
+    site.add("a", type="mcp-bundle")
+    site.add("b")
+    report = fetch(site, place)
+    assert report.ok and report.added == ("b",)
+    assert report.warnings == ("a: its type 'mcp-bundle' is not known, and so it is passed over",)
+
+
+@pytest.mark.requirement("WK-12", "X-23")
+def test_another_description_is_a_warning(site: Publisher, place: Path) -> None:
+    site.add("a", description="Does b.")
+    report = fetch(site, place)
+    assert report.ok and "describes it otherwise" in report.warnings[0]

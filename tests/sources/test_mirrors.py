@@ -1,0 +1,270 @@
+"""Roots that are not folders: sites and archives, served beside local ones by real processes."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.format.archive import pack
+from mcp_skills_server.sources.mirrors import Mirrors
+from mcp_skills_server.sources.settings import SourceSettings
+from sources.publishers import INDEX, Publisher, answer
+from web.http_wire import Server, http_serving
+from wire import COMMAND, DEADLINE, FIXTURES, Era, Wire, serving, write_skill
+
+ORIGIN = "mcp-skills-server/origin"
+LISTED = "notifications/skills/list_changed"
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """What a site publishes: a lone SKILL.md and a bundle."""
+    folder = tmp_path / "published"
+    write_skill(folder / "alpha", body="# Alpha\n\nFrom afar.\n")
+    write_skill(folder / "beta", references__guide_md="guide", scripts__run_py="print(1)\n")
+    return folder
+
+
+@pytest.fixture
+def site(published: Path) -> Iterator[Server]:
+    """The site."""
+    with http_serving(published) as server:
+        yield server
+
+
+def address(site: Server) -> str:
+    return f"http://127.0.0.1:{site.port}"
+
+
+def options(tmp_path: Path) -> list[str]:
+    return ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
+
+
+def named(wire: Wire) -> dict[str, dict[str, Any]]:
+    return {skill["frontmatter"]["name"]: skill for skill in wire.every_skill()}
+
+
+def until_there(wire: Wire, *names: str) -> dict[str, dict[str, Any]]:
+    """The listing as soon as it has these skills."""
+    wire.every_skill()
+    if wire.era == "modern":
+        wire.listen(skillsListChanged=True)
+    while not set(names) <= (there := named(wire)).keys():
+        wire.until(LISTED)
+    return there
+
+
+def test_a_site_is_served_beside_a_folder(site: Server, published: Path, tmp_path: Path, era: Era) -> None:
+    write_skill(tmp_path / "local" / "mine")
+    with serving(address(site), tmp_path / "local", *options(tmp_path), era=era) as wire:
+        there = until_there(wire, "alpha", "beta", "mine")
+        assert there["alpha"]["_meta"] == there["beta"]["_meta"] == {ORIGIN: address(site)}
+        assert "_meta" not in there["mine"]
+        for name in ("alpha", "beta"):
+            for each in there[name]["resources"]:
+                (item,) = wire.request("resources/read", {"uri": each["uri"]})["contents"]
+                path = published / each["uri"].removeprefix("skill://")
+                assert item["text"] == path.read_text()
+        listed = {each["uri"]: each for each in wire.request("resources/list")["resources"]}
+        assert listed["skill://alpha/SKILL.md"]["_meta"][ORIGIN] == address(site)
+        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["alpha"]}})
+        assert loaded["structuredContent"]["active_skills"][0]["origin"] == address(site)
+        assert f'origin="{address(site)}"' in loaded["content"][0]["text"]
+
+
+def test_the_last_good_copy_stays_when_the_site_fails(site: Server, tmp_path: Path) -> None:
+    assert command("list", address(site), *options(tmp_path)).returncode == 0
+    assert site.signal(signal.SIGTERM)[0] == 0
+    with serving(address(site), *options(tmp_path)) as wire:
+        assert named(wire).keys() == {"alpha", "beta"}
+        wire.kill()
+    told = command("list", address(site), *options(tmp_path))
+    assert told.returncode == 0 and "alpha" in told.stdout
+    assert "serving the last copy" in told.stderr and "Traceback" not in told.stderr
+
+
+def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> None:
+    told = command("list", "http://127.0.0.1:9", *options(tmp_path))
+    assert told.returncode == 2 and not told.stdout
+    assert "there is no copy of it" in told.stderr.splitlines()[-1]
+
+
+def test_a_site_on_a_private_address_is_refused_unless_allowed(site: Server, tmp_path: Path) -> None:
+    told = command("list", address(site), "--cache-dir", str(tmp_path / "cache"))
+    assert told.returncode == 2 and "--allow" in told.stderr
+
+
+def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) -> None:
+    with Publisher() as publisher:
+        publisher.add("alpha")
+        shown = f"{publisher.url}{INDEX}"
+        given = f"{shown}?key=very-secret"
+        with serving(given, *options(tmp_path)) as wire:
+            there = until_there(wire, "alpha")
+            assert there["alpha"]["_meta"] == {ORIGIN: shown}
+            told = [wire.request("resources/list"), wire.request("tools/list")]
+            for name, arguments in (("skills_list", {}), ("skills_load", {"names": ["alpha"]})):
+                told.append(wire.request("tools/call", {"name": name, "arguments": arguments}))
+            assert shown in str(told) and "very-secret" not in str(told)
+            wire.kill()
+        assert {asked.path.partition("?")[2] for asked in publisher.asked if INDEX in asked.path} == {"key=very-secret"}
+        done = command("list", given, *options(tmp_path), "--format", "json")
+        publisher.routes[INDEX] = answer(b"", 503)
+        failed = command("serve", given, *options(tmp_path))
+        never = command("list", given, "--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "other"))
+    assert done.returncode == 0 and "alpha" in done.stdout and "there is no copy of it" in never.stderr
+    assert "does not answer now" in failed.stderr + never.stderr
+    for each in (done, failed, never):
+        assert "very-secret" not in each.stdout + each.stderr
+    assert not [path for path in tmp_path.rglob("*") if "very-secret" in path.name]
+
+
+def test_an_address_with_a_password_is_refused_without_showing_it(tmp_path: Path) -> None:
+    done = command("list", "https://user:very-secret@example.com/", *options(tmp_path))
+    assert done.returncode == 2 and "a user name or a password" in done.stderr
+    assert "very-secret" not in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_the_site_changes_and_drops_is_followed(site: Server, published: Path, tmp_path: Path) -> None:
+    assert "alpha" in command("list", address(site), *options(tmp_path)).stdout
+    write_skill(published / "alpha", description="Says something else than before.")
+    shutil.rmtree(published / "beta")
+    site.kill()
+    with http_serving(published, "--port", str(site.port)) as again:
+        told = command("list", address(again), *options(tmp_path), "--format", "json")
+    assert "Says something else" in told.stdout and '"beta"' not in told.stdout
+    assert f'"origin": "{address(again)}"' in told.stdout
+
+
+def packed(kind: str, files: dict[str, str]) -> bytes:
+    """An archive as anybody would make one."""
+    out = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, text in files.items():
+                archive.writestr(path, text)
+    else:
+        with tarfile.open(fileobj=out, mode="w:gz") as archive:
+            for path, text in files.items():
+                member = tarfile.TarInfo(path)
+                member.size = len(text.encode())
+                archive.addfile(member, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
+def skill(name: str, said: str = "Does a thing when it is asked to.") -> str:
+    return f"---\nname: {name}\ndescription: {said}\n---\n\n# Thing\n"
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz", "tgz"])
+def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"team.{kind}"
+    path.write_bytes(packed(kind, {"repo/skills/alpha/SKILL.md": skill("alpha"), "repo/README.md": "no skill"}))
+    with serving(path) as wire:
+        assert named(wire)["alpha"]["_meta"] == {ORIGIN: str(path)}
+        fresh = tmp_path / "fresh"
+        fresh.write_bytes(packed(kind, {"alpha/SKILL.md": skill("alpha", "Another one, of some length."), "b": "x"}))
+        fresh.replace(path)
+        wire.until(LISTED)
+        assert named(wire)["alpha"]["frontmatter"]["description"].startswith("Another one")
+        path.write_bytes(b"no archive at all")
+        assert wire.close() == 0
+
+
+@pytest.mark.parametrize("raw", [b"", b"PK no archive", packed("zip", {"../evil/SKILL.md": skill("evil")})])
+def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "bad.zip"
+    path.write_bytes(raw)
+    told = command("list", str(path))
+    (line,) = told.stderr.splitlines()
+    assert told.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
+    assert not (tmp_path / "evil").exists()
+
+
+def test_every_command_takes_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "team.zip"
+    path.write_bytes(packed("zip", {"alpha/SKILL.md": skill("alpha")}))
+    assert "alpha" in command("list", str(path)).stdout
+    assert f"origin:      {path}" in command("show", str(path), "alpha").stdout
+    assert command("validate", str(path), "--strict").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "roots"),
+    [
+        ("/a:/b", ["/a", "/b"]),
+        ("https://example.com:/b", ["https://example.com", "/b"]),
+        ("/a:https://example.com:8443/x:/b", ["/a", "https://example.com:8443/x", "/b"]),
+        ("http://127.0.0.1:80", ["http://127.0.0.1:80"]),
+        ("http://127.0.0.1:80:/b", ["http://127.0.0.1:80", "/b"]),
+    ],
+)
+def test_roots_of_the_environment_may_be_addresses(value: str, roots: list[str]) -> None:
+    assert RootType().split_envvar_value(value) == roots
+
+
+def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
+    told = command("install", "cursor", "https://example.com/skills", str(FIXTURES), "--print")
+    assert '"https://example.com/skills"' in told.stdout and told.returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kind: str) -> None:
+    files = {
+        ".gitignore": "*.pyc",
+        ".git/config": "[core]\n\tfsmonitor = ./run.sh\n",
+        "alpha/SKILL.md": skill("alpha"),
+        "alpha/.envrc": "export A=b",
+        ".claude/skills/beta/SKILL.md": skill("beta"),
+    }
+    path = tmp_path / f"skills.{kind}"
+    path.write_bytes(packed(kind, files))
+    told = {}
+    for hidden in (False, True):
+        mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
+        root = mirrors.root(str(path))
+        assert isinstance(root, MirroredRoot) and root.origin == str(path)
+        folder = Path(root.path)
+        told[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
+        mirrors.stop()
+        assert not folder.exists()
+    assert told[False] == {"alpha/SKILL.md"}
+    assert told[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
+    listed = command("list", str(path))
+    assert listed.returncode == 0 and "alpha" in listed.stdout
+    (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]
+    assert ".git/config" in line and "alpha/.envrc" in line
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
+def test_what_is_unpacked_has_the_mode_of_its_kind_whatever_the_umask(tmp_path: Path) -> None:
+    _, raw = pack({"SKILL.md": (skill("alpha").encode(), False), "scripts/run.sh": (b"exit 0\n", True)})
+    (tmp_path / "alpha.tar.gz").write_bytes(raw)
+    before = os.umask(0o077)
+    try:
+        mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
+        root = mirrors.root(str(tmp_path / "alpha.tar.gz"))
+    finally:
+        os.umask(before)
+    assert isinstance(root, MirroredRoot)
+    folder = Path(root.path)
+    modes = {path: (folder / path).stat().st_mode & 0o7777 for path in ("SKILL.md", "scripts/run.sh")}
+    mirrors.stop()
+    assert modes == {"SKILL.md": 0o644, "scripts/run.sh": 0o755}

@@ -1,0 +1,78 @@
+"""A site as a source: what one check costs, and what it puts right."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.folder import FetchedFolder
+from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.store import Store
+from sources.fetching import LOCAL, skills
+from sources.publishers import INDEX, Publisher, skill_md
+
+
+@pytest.fixture
+def follower(site: Publisher, tmp_path: Path) -> Follower:
+    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)), Store())
+
+
+def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower: Follower) -> None:
+    site.add("a")
+    anyio.run(follower.refresh)
+    edited = follower.path / "a" / "SKILL.md"
+    edited.write_bytes(b"edited in the cache")
+    anyio.run(follower.refresh)
+    assert site.paths == [INDEX, "/a/a", INDEX] and edited.read_bytes() == b"edited in the cache"
+    assert "if-none-match" in site.asked[-1].headers
+    site.add("b")
+    anyio.run(follower.refresh)
+    assert edited.read_bytes() == skill_md("a") and skills(follower.path) == ["a", "b"]
+
+
+def test_a_copy_that_is_gone_is_fetched_again(site: Publisher, follower: Follower) -> None:
+    site.add("a")
+    anyio.run(follower.refresh)
+    shutil.rmtree(follower.path.parent)
+    anyio.run(follower.refresh)
+    assert skills(follower.path) == ["a"]
+
+
+def test_a_skill_that_was_refused_is_asked_for_at_every_check(site: Publisher, follower: Follower) -> None:
+    site.add("a", route=b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+    assert anyio.run(follower.refresh) == 300 and not follower.has_copy
+    site.add("a")
+    anyio.run(follower.refresh)
+    assert follower.has_copy
+
+
+def test_a_skill_that_the_index_no_longer_has_goes(site: Publisher, follower: Follower) -> None:
+    for name in ("a", "b"):
+        site.add(name)
+    anyio.run(follower.refresh)
+    site.entries = [each for each in site.entries if each["name"] == "b"]
+    anyio.run(follower.refresh)
+    assert skills(follower.path) == ["b"]
+
+
+def test_while_another_process_fetches_nothing_is_lost(site: Publisher, follower: Follower) -> None:
+    site.add("a")
+    with FetchedFolder.opened(follower.path), pytest.raises(UsageError, match="another process fetches into"):
+        anyio.run(follower.refresh)
+    assert follower.state.trouble is not None
+    anyio.run(follower.refresh)
+    assert follower.has_copy and follower.state.trouble is None
+
+
+def test_a_copy_that_was_kept_makes_it_ready(site: Publisher, follower: Follower, tmp_path: Path) -> None:
+    site.add("a")
+    anyio.run(follower.refresh)
+    again = Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)), Store())
+    assert again.state.ready and again.path == follower.path
+    assert follower.path.parent == tmp_path / "cache" / "sites"

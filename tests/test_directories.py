@@ -1,0 +1,28 @@
+"""Folders of the system for what programs write: on Linux as XDG has them, wherever they were before."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.directories import cache_directory, state_directory
+
+
+@pytest.mark.skipif(sys.platform in {"darwin", "win32"}, reason="these systems have folders of their own")
+@pytest.mark.parametrize(
+    ("variable", "directory", "usual"),
+    [("XDG_CACHE_HOME", cache_directory, ".cache"), ("XDG_STATE_HOME", state_directory, ".local/state")],
+)
+def test_folders_are_where_xdg_has_them(
+    variable: str, directory: Callable[[], Path], usual: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv(variable, raising=False)
+    assert directory() == tmp_path / usual / "mcp-skills-server"
+    for value, place in (("", tmp_path / usual), ("/c", Path("/c"))):
+        monkeypatch.setenv(variable, value)
+        assert directory() == place / "mcp-skills-server"
+    assert not any(tmp_path.iterdir())

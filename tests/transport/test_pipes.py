@@ -1,0 +1,119 @@
+"""A protocol of lines in a process of its own: every way in which it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+import pytest
+
+from wire import DEADLINE
+
+ECHO = """
+import os, sys, anyio
+from mcp_skills_server.transport.pipes import Pipes
+
+async def main():
+    pipes = Pipes(1 << 20)
+    async def one(line):
+        await pipes.send(b"too long\\n" if line is None else line * (100_000 if line == b"much" else 1) + b"\\n")
+    async def work():
+        try:
+            async with anyio.create_task_group() as tasks:
+                async for line in pipes.lines():
+                    if line == b"wait":
+                        await pipes.send(b"waiting\\n")
+                        await anyio.sleep_forever()
+                    tasks.start_soon(one, line)
+        finally:
+            print("cleaned up", file=sys.stderr, flush=True)
+    async def before():
+        print("signalled", file=sys.stderr, flush=True)
+    await pipes.serve(work, before)
+
+anyio.run(main)
+if sys.argv[1:]:
+    os._exit(0)  # as every command does: a write that nobody reads holds a thread
+"""
+
+
+@contextmanager
+def echo(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    command = [sys.executable, "-c", ECHO, *words]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as process:
+        try:
+            yield process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        finally:
+            process.kill()
+
+
+def ended(process: subprocess.Popen[bytes]) -> list[bytes]:
+    """What it said at its end, which was in order."""
+    assert process.wait(DEADLINE) == 0
+    return cast("IO[bytes]", process.stderr).read().splitlines()
+
+
+@pytest.mark.parametrize("last", [b"two\n", b"two"])
+def test_the_end_of_stdin_ends_it_after_the_last_line(last: bytes) -> None:
+    with echo() as (process, stdin, stdout):
+        stdin.write(b"one\n\n" + last)
+        stdin.close()
+        assert sorted(stdout.read().splitlines()) == [b"one", b"two"]
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_lines_from_a_file_are_read(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"one\ntwo")
+    with (tmp_path / "lines").open("rb") as file:
+        done = subprocess.run([sys.executable, "-c", ECHO], stdin=file, capture_output=True, check=True)
+    assert sorted(done.stdout.splitlines()) == [b"one", b"two"]
+
+
+def test_a_line_that_is_too_long_is_answered_and_large_messages_are_not_mixed() -> None:
+    with echo() as (process, stdin, stdout):
+        stdin.write(b"x" * (1 << 20) + b"y\n")
+        stdin.write(b"much\nsmall\n" * 3)
+        stdin.close()
+        found = stdout.read().splitlines()
+        assert sorted(found) == sorted([b"too long", *[b"much" * 100_000, b"small"] * 3])
+        assert ended(process) == [b"cleaned up"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_after_what_is_to_be_done_before(number: signal.Signals) -> None:
+    with echo() as (process, stdin, stdout):
+        stdin.write(b"wait\n")
+        assert stdout.read(8) == b"waiting\n"
+        process.send_signal(number)
+        assert ended(process) == [b"signalled", b"cleaned up"]
+
+
+def test_a_reader_that_has_gone_ends_it_though_nothing_is_written() -> None:
+    with echo() as (process, stdin, stdout):
+        stdin.write(b"wait\n")
+        assert stdout.read(8) == b"waiting\n"
+        stdout.close()
+        assert ended(process) == [b"cleaned up"]
+
+
+@pytest.mark.parametrize("line", [b"small\n", b"much\n"])
+def test_a_message_that_nobody_reads_ends_it_quietly(line: bytes) -> None:
+    with echo() as (process, stdin, stdout):
+        stdout.close()
+        stdin.write(line)
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_a_peer_that_does_not_read_does_not_keep_the_process() -> None:
+    with echo("leave") as (process, stdin, stdout):
+        stdin.write(b"much\n" * 4)
+        assert stdout.read(4) == b"much"
+        process.send_signal(signal.SIGTERM)
+        assert ended(process) == [b"signalled", b"cleaned up"]

@@ -1,0 +1,164 @@
+"""The rules of what fields hold: metadata, the shapes of extensions, characters that nobody sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.format.frontmatter import parse
+from mcp_skills_server.validation.rules import check
+
+from .build import SOUND, codes, problems
+
+
+@pytest.mark.requirement("AS-12")
+@pytest.mark.parametrize("value", [{}, {"a": "b"}, {"a": "", "b c": "d"}])
+def test_metadata_maps_text_to_text(value: Any):
+    assert codes(SOUND | {"metadata": value}) == []
+
+
+@pytest.mark.requirement("AS-12")
+@pytest.mark.parametrize("value", [None, "a", ["a"], 3, {"a": 1}, {"a": None}, {"a": True}, {"a": ["b"]}, {"a": {}}])
+def test_metadata_of_another_shape_is_an_error(value: Any):
+    found = problems(SOUND | {"metadata": value})
+    assert [(each.code, each.severity, each.line) for each in found] == [("metadata-type", "error", 4)]
+
+
+@pytest.mark.requirement("AS-12", "ASG-18")
+@pytest.mark.parametrize(
+    ("written", "said", "hint"),
+    [
+        ("version: 1.10", "a number", 'write version: "1.10"'),
+        ("version: 2", "a number", 'write version: "2"'),
+        ("internal: true", "true or false", 'write internal: "true"'),
+        ("tags: [a, b, 3]", "a list", 'write tags: "a, b, 3"'),
+        ("empty:", "no value", 'write empty: ""'),
+        ("empty: ~", "no value", 'write empty: ""'),
+        ("host: {emoji: x, bins: [y]}", "a mapping", """write host: '{"emoji":"x","bins":["y"]}'"""),
+        ('"on": 1', "a number", 'write "on": "1"'),
+        ("quote: [it's, '\"']", "a list", 'write quote: "it\'s, \\""'),
+        ("long: [" + "a, " * 100 + "b]", "a list", "write 'long' as one text in quotes"),
+        ('"a\\n\\e": 1', "a number", 'write "a\\n\\u001b": "1"'),
+    ],
+)
+def test_a_value_of_metadata_that_is_no_text_is_told_with_its_line_and_the_line_to_write(
+    written: str, said: str, hint: str
+):
+    raw = f"---\nname: a\ndescription: {'d' * 30}\nmetadata:\n  good: x\n  {written}\n---\nText\n".encode()
+    (found,) = (each for each in check(parse(raw), "a") if each.code != "hidden-characters")
+    assert (found.code, found.line, found.hint) == ("metadata-type", 6, hint)
+    assert f"metadata has {said} where text belongs" in found.message
+    if not hint.endswith("as one text in quotes"):
+        fixed = raw.decode().replace(written, hint.removeprefix("write "))
+        assert [each for each in check(parse(fixed.encode()), "a") if each.code != "hidden-characters"] == []
+
+
+@pytest.mark.requirement("AS-12")
+def test_of_very_many_wrong_values_the_rest_is_counted():
+    found = problems(SOUND | {"metadata": {f"k{number}": number for number in range(100)}})
+    assert len(found) == 11 and "90 more values" in found[-1].message
+
+
+@pytest.mark.requirement("AS-13")
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [(["a", "b"], 0), (["a", "A"], 1), (["a", "A", "b", "B"], 2), (["straße", "STRASSE"], 1)],
+)
+def test_metadata_keys_that_differ_by_case_alone_are_warned_of(keys: list[str], expected: int):
+    assert codes(SOUND | {"metadata": dict.fromkeys(keys, "x")}) == ["metadata-keys"] * expected
+
+
+@pytest.mark.requirement("S76-4", "S76-19")
+def test_well_formed_fields_of_sep_2076_pass():
+    fields = SOUND | {
+        "arguments": [
+            {"name": "topic", "title": "T", "description": "D", "required": True},
+            {"name": "b", "default": ""},
+        ],
+        "dependencies": {
+            "tools": ["search"],
+            "prompts": ["summary", {"type": "ref/prompt", "name": "other"}],
+            "resources": ["file:///a", {"type": "ref/resource", "uri": "skill://x/SKILL.md"}],
+        },
+        "icons": [{"src": "assets/icon.png", "mimeType": "image/png"}],
+        "files": [{"path": "a.md", "title": "A", "description": "D", "required": False}],
+    }
+    assert problems(fields) == ()
+
+
+@pytest.mark.requirement("S76-4")
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("arguments", "topic"),
+        ("arguments", {"topic": {}}),
+        ("arguments", ["topic"]),
+        ("arguments", [{}]),
+        ("arguments", [{"name": ""}]),
+        ("arguments", [{"name": 7}]),
+        ("arguments", [{"name": "a"}, {"name": "a"}]),
+        ("arguments", [{"name": "a", "required": "yes"}]),
+        ("arguments", [{"name": "a", "default": 3}]),
+        ("arguments", [{"name": "a", "title": None}]),
+        ("icons", "icon.png"),
+        ("icons", [{"mimeType": "image/png"}]),
+        ("icons", [{"src": "a.png", "mimeType": 1}]),
+        ("files", [{"title": "no path"}]),
+        ("files", [{"path": "a", "required": 1}]),
+        ("dependencies", ["search"]),
+        ("dependencies", {"tools": "search"}),
+        ("dependencies", {"tools": [{"name": "search"}]}),
+        ("dependencies", {"prompts": [{"uri": "x"}]}),
+        ("dependencies", {"resources": [{"name": "x"}]}),
+        ("dependencies", {"resources": [3]}),
+    ],
+)
+def test_fields_of_sep_2076_of_another_shape_are_warned_of(key: str, value: Any):
+    found = problems(SOUND | {key: value})
+    assert [(each.code, each.line) for each in found] == [("field-type", 4)]
+
+
+@pytest.mark.requirement("S76-19")
+@pytest.mark.parametrize(
+    ("key", "value", "good"),
+    [
+        ("title", "T", True),
+        ("title", 1, False),
+        ("version", "1", True),
+        ("version", 1.0, False),
+        ("tags", "a, b", True),
+        ("tags", ["a"], True),
+        ("tags", [1], False),
+        ("tags", None, False),
+    ],
+)
+def test_top_level_title_version_and_tags_have_a_shape_too(key: str, value: Any, good: bool):
+    assert codes(SOUND | {key: value}) == ["field-unknown"] + ([] if good else ["field-type"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "field"),
+    [
+        ('description: "Does it. \\U000E0049\\U000E0067"', "description"),
+        ('metadata:\n  deep: [{note: "a\\u200Bb"}]', "metadata"),
+        ('metadata:\n  "a\\u00ADb": text', "metadata"),
+        ('"no\\u3164te": text', "'note'"),
+        ('license: "\\x1B[2J"', "license"),
+    ],
+)
+def test_what_an_escape_hides_is_found_at_the_scan(lines: str, field: str):
+    """The bytes of the file show nothing of it; the values that a model is shown do (11.19)."""
+    described = "" if "description" in lines else "description: Does something with tables.\n"
+    found = check(parse(f"---\nname: a\n{described}{lines}\n---\nText\n".encode()), "a")
+    (hidden,) = (each for each in found if each.code == "hidden-characters")
+    assert hidden.line == (3 if not described else 4)
+    assert field in hidden.message and "U+" in hidden.message and hidden.message.isprintable()
+
+
+@pytest.mark.requirement("S76-4")
+@pytest.mark.parametrize(("source", "fine"), [("assets/icon.png", True), ("javascript:alert(1)", False)])
+def test_an_icon_from_where_no_page_may_take_it_is_reported_with_its_line(source: str, fine: bool):
+    found = problems(SOUND | {"icons": [{"src": "a.png"}, {"src": source}]})
+    expected = [] if fine else [("icon-source", 4, f"icon 2 comes from {source!r}")]
+    assert [(each.code, each.line, each.message) for each in found] == expected

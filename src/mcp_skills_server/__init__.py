@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from mcp_skills_server.model import SkillFile as SkillFile
     from mcp_skills_server.model import Snapshot as Snapshot
     from mcp_skills_server.model import Standing as Standing
-    from mcp_skills_server.runtime.scripts import ScriptSettings as ScriptSettings
-    from mcp_skills_server.runtime.session import Runtime as Runtime
-    from mcp_skills_server.runtime.session import RuntimeSettings as RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime as Runtime
+    from mcp_skills_server.runtime.runtime import RuntimeSettings as RuntimeSettings
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings as ScriptSettings
     from mcp_skills_server.runtime.session import Session as Session
     from mcp_skills_server.server.attach import Attachment as Attachment
     from mcp_skills_server.server.attach import attach as attach
@@ -50,9 +50,9 @@ _HOMES = {
     "Reading": "model",
     "Registry": "catalog.registry",
     "RequestError": "errors",
-    "Runtime": "runtime.session",
-    "RuntimeSettings": "runtime.session",
-    "ScriptSettings": "runtime.scripts",
+    "Runtime": "runtime.runtime",
+    "RuntimeSettings": "runtime.runtime",
+    "ScriptSettings": "runtime.scripts.settings",
     "Session": "runtime.session",
     "Settings": "server.handlers",
     "Skill": "model",

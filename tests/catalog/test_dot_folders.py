@@ -85,3 +85,9 @@ def test_no_dot_folder_of_a_skill_is_entered_however_deep_it_lies(tmp_path: Path
     plant(tmp_path, skills("a", "a/ref/.no", "a/ref/deep/.no", "a/ref/deep/er/.no"))
     registry = loaded(tmp_path, limits=Limits(hidden=True))
     assert served(registry) == ["a"] and list(registry.snapshot.skills["a"].files) == ["SKILL.md"]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, (0, 2)), (3, (0, 3)), (4, (1, 4)), (5, (2, 4))])
+def test_skills_are_counted_among_so_many_names(tmp_path: Path, most: int, expected: tuple[int, int]) -> None:
+    plant(tmp_path, {".a/one/SKILL.md": "x", ".a/two/SKILL.md": "x"})
+    assert dot_folders._count_skills(str(tmp_path), ".a", most_names=most) == expected

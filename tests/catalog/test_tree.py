@@ -176,12 +176,6 @@ def test_what_is_noted_of_a_directory_costs_once_each(tmp_path: Path) -> None:
     assert len(set(kept)) <= 2  # the one that is there at first, and the one that grows
 
 
-@pytest.mark.parametrize(("most", "expected"), [(2, (0, 2)), (3, (0, 3)), (4, (1, 4)), (5, (2, 4))])
-def test_skills_are_counted_among_so_many_names(tmp_path: Path, most: int, expected: tuple[int, int]) -> None:
-    plant(tmp_path, {".a/one/SKILL.md": "x", ".a/two/SKILL.md": "x"})
-    assert tree.count_skills(str(tmp_path), ".a", most_names=most) == expected
-
-
 @pytest.mark.parametrize(("most", "found"), [(1, 1), (4, 4), (5, 5), (6, 5)])
 def test_ignored_names_are_looked_for_among_so_many_names(tmp_path: Path, most: int, found: int) -> None:
     plant(tmp_path, {f"a/.{number}": "x" for number in range(5)})

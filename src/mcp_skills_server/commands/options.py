@@ -15,7 +15,7 @@ from mcp_skills_server.errors import RequestError, UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
-    from mcp_skills_server.runtime.session import Runtime
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
 
 _ONLY_SCRIPTS: Final = {
@@ -25,6 +25,7 @@ _ONLY_SCRIPTS: Final = {
     "--script-secret": "script_secrets",
     "--allow-code": "allow_code",
     "--allow-scripts-of": "script_origins",
+    "--approvals": "approvals",
 }
 """Options that are nothing without --allow-scripts, with the parameter of each."""
 
@@ -97,7 +98,7 @@ def sites(command: _F) -> _F:
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Origins in the spelling that is compared, whatever folder another server is started in."""
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     return tuple(map(canonical, value))
 
@@ -221,8 +222,8 @@ def execution_settings(options: dict[str, Any]) -> ExecutionSettings:
 
 
 def _secrets(options: dict[str, Any]) -> dict[str, Mapping[str, str]]:
-    from mcp_skills_server.runtime.arguments import checked_env
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.arguments import checked_env
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     out: dict[str, Mapping[str, str]] = {}
     for given in options["script_secrets"]:
@@ -246,15 +247,15 @@ def make_runtime(registry: Registry, options: dict[str, Any]) -> Runtime:
     Raises:
         UsageError: scripts cannot be run the way that is asked for.
     """
-    from mcp_skills_server.runtime.session import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=options["max_loaded"], catalogue_characters=options["catalog_chars"])
+    settings = RuntimeSettings(max_loaded=options["max_loaded"], overview_characters=options["catalog_chars"])
     if not options["allow_scripts"]:
         for name, key in _ONLY_SCRIPTS.items():
             if options.get(key):
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
         return Runtime(registry, settings)
-    from mcp_skills_server.runtime.scripts import ScriptSettings
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
     for given in options["interpreters"]:

@@ -55,6 +55,7 @@ class Wire:
         self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.stderr = b""
+        self._logged = threading.Condition()
         self._answers: dict[Any, queue.Queue[dict[str, Any]]] = {}
         self._id = 0
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_stderr)]
@@ -74,7 +75,9 @@ class Wire:
     def _read_stderr(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.stderr += line
+            with self._logged:
+                self.stderr += line
+                self._logged.notify_all()
 
     def send_line(self, line: bytes) -> None:
         """Send bytes and a line break."""
@@ -177,6 +180,11 @@ class Wire:
     def every_skill(self) -> list[dict[str, Any]]:
         """All pages of skills/list."""
         return every_skill(self.request)
+
+    def logs(self, words: bytes) -> None:
+        """Wait until the log has these words: stderr is no part of the order in which answers come."""
+        with self._logged:
+            assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr
 
     def close(self) -> int:
         """Close stdin and wait for the end; the exit code."""

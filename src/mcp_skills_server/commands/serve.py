@@ -24,6 +24,7 @@ from mcp_skills_server.commands.running import (
     make_watcher,
     say_that_it_waits,
 )
+from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:

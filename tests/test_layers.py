@@ -1,8 +1,9 @@
-"""The laws of the house, checked on the source itself (CONTRIBUTING.md)."""
+"""The layers and the invariants of CONTRIBUTING.md, checked on the source itself."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,31 +13,23 @@ import pytest
 import mcp_skills_server
 
 PACKAGE = "mcp_skills_server"
-SOURCE = Path(__file__).parent.parent / "src" / PACKAGE
-FLOORS = {
-    "model": 0,
-    "errors": 0,
-    "directories": 0,
-    "durable": 0,
-    "codes": 1,
-    "format": 2,
-    "hosts": 2,
-    "transport": 2,
-    "validation": 3,
-    "telemetry": 3,
-    "dialects": 4,
-    "catalog": 4,
-    "runtime": 6,
-    "publish": 6,
-    "sources": 6,
-    "server": 7,
-    "acp": 7,
-    "rpc": 7,
-    "web": 9,
-    "commands": 10,
-    "cli": 11,
-    "__main__": 12,
-}
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / PACKAGE
+LAYERS = (
+    ("model", "errors", "directories", "durable"),
+    ("codes",),
+    ("format", "hosts", "transport"),
+    ("validation", "telemetry"),
+    ("catalog", "dialects"),
+    ("runtime", "publish", "sources"),
+    ("server", "acp", "rpc"),
+    ("web",),
+    ("commands",),
+    ("cli",),
+    ("__main__",),
+)
+"""The lowest first. What stands on one line is not imported by its neighbours, but for the lowest."""
+LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 PURE = (
     "model/",
     "codes.py",
@@ -49,7 +42,7 @@ PURE = (
     "hosts/tomltext.py",
     "hosts/ownership.py",
 )
-NOT_IN_PURE_ROOMS = {
+NOT_IN_PURE_PACKAGES = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
     "inotify_simple",
@@ -77,10 +70,23 @@ def imports(module: str) -> set[str]:
     return out
 
 
-def room(dotted: str) -> str | None:
-    """The room of a name of ours: the part after the package."""
+def package_of(dotted: str) -> str | None:
+    """The package of a name of ours: the part after the package."""
     parts = dotted.split(".")
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
+
+
+def test_every_package_has_its_layer_and_contributing_shows_them() -> None:
+    assert {module.split("/")[0].removesuffix(".py") for module in MODULES} == {*LAYER, "__init__"}
+    block = re.search(r"## Layers\n.*?```\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    shown = [line.split("  ")[0].split() for line in block[1].splitlines()]
+    assert [set(line) for line in reversed(shown)] == [set(layer) for layer in LAYERS[:-1]]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_stays_short(module: str) -> None:
+    assert (SOURCE / module).read_text(encoding="utf-8").count("\n") <= 350, "cut it along a seam"
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -89,15 +95,15 @@ def test_imports_go_down_only(module: str) -> None:
     if here == "__init__":
         return
     for dotted in imports(module):
-        there = room(dotted)
-        if there in FLOORS and there != here:
-            assert FLOORS[there] < FLOORS[here] or (FLOORS[there] == FLOORS[here] == 0), f"{module} imports {dotted}"
+        there = package_of(dotted)
+        if there in LAYER and there != here:
+            assert LAYER[there] < LAYER[here] or (LAYER[there] == LAYER[here] == 0), f"{module} imports {dotted}"
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module.startswith(PURE)])
-def test_pure_rooms_touch_nothing_outside(module: str) -> None:
+def test_pure_packages_touch_nothing_outside(module: str) -> None:
     used = {dotted.split(".")[0] for dotted in imports(module)}
-    assert not used & NOT_IN_PURE_ROOMS
+    assert not used & NOT_IN_PURE_PACKAGES
     tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
@@ -129,7 +135,7 @@ def test_what_answers_a_request_sees_the_view_alone(module: str) -> None:
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module not in KNOW_THE_SDK])
-def test_few_rooms_know_the_sdk(module: str) -> None:
+def test_few_modules_know_the_sdk(module: str) -> None:
     assert not {dotted.split(".")[0] for dotted in imports(module)} & {"mcp", "mcp_types"}
 
 
@@ -155,7 +161,7 @@ def test_every_name_of_the_public_face_is_there() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_states_its_law(module: str) -> None:
+def test_every_module_says_what_it_is_about(module: str) -> None:
     tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
     assert ast.get_docstring(tree) or not tree.body
     for node in tree.body:

@@ -53,17 +53,14 @@ class SkilledAgent:
 
     async def close_session(self, session_id: str, **_: Any) -> None:
         self.skills.forget(session_id)
-        self.sessions.pop(session_id).close()
+        await self.sessions.pop(session_id).aclose()
 
 
 async def main(folders: list[str]) -> None:
     """Speak ACP on stdin and stdout until the editor closes."""
     with AcpSkills(folders or [str(HERE / "skills")]) as skills:
-        runtime = Runtime(skills.registry)
-        try:
+        async with Runtime(skills.registry) as runtime:
             await acp.run_agent(SkilledAgent(skills, runtime))
-        finally:
-            runtime.close()
 
 
 if __name__ == "__main__":

@@ -51,9 +51,8 @@ MOVES: list["ToolCall | str"] = [
 
 async def converse(runtime: Runtime, model: ScriptedModel, request: str) -> list[dict[str, Any]]:
     """Run the loop until the model answers in words. Returns the history."""
-    session = runtime.session()
     messages: list[dict[str, Any]] = [{"role": "user", "content": request}]
-    try:
+    async with runtime.session() as session:
         while True:
             move = await model(await session.instructions(), session.tools(), messages)
             if isinstance(move, str):
@@ -62,17 +61,14 @@ async def converse(runtime: Runtime, model: ScriptedModel, request: str) -> list
             messages.append({"role": "assistant", "tool": move.name, "arguments": move.arguments})
             result = await session.call(move.name, move.arguments)
             messages.append({"role": "tool", "tool": move.name, "result": result})
-    finally:
-        session.close()
 
 
 async def main(*, sandboxed: bool) -> None:
     """Show what happens."""
     registry = Registry([HERE / "skills", HERE / "more-skills"])
     scripts = ScriptSettings(timeout_s=10, sandbox="required" if sandboxed else "off")
-    runtime = Runtime(registry, RuntimeSettings(absolute_paths=True), scripts=scripts)
     model = ScriptedModel(iter(MOVES))
-    try:
+    async with Runtime(registry, RuntimeSettings(absolute_paths=True), scripts=scripts) as runtime:
         for message in await converse(runtime, model, "How many words are in this text?"):
             if message["role"] == "tool":
                 print(f"  -> {message['result']['content'][0]['text'].splitlines()[0]}")
@@ -80,8 +76,6 @@ async def main(*, sandboxed: bool) -> None:
                 print(f"{message['role']} calls {message['tool']} {message['arguments']}")
             else:
                 print(f"{message['role']}: {message['content']}")
-    finally:
-        runtime.close()
     print("\nAt the top of the last call:\n")
     print(model.seen[-1])
 

@@ -1,10 +1,40 @@
-"""How errors repeat what they are about: short, and with a count of what is left out."""
+"""The hierarchy of errors, and how they repeat what they are about: short, and with a count of what is left out."""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
+
 import pytest
 
-from mcp_skills_server.errors import MOST_ECHOED, clipped, listed
+import mcp_skills_server
+from mcp_skills_server import errors
+from mcp_skills_server.errors import MOST_ECHOED, SkillsServerError, clipped, listed
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(mcp_skills_server.__path__, f"{mcp_skills_server.__name__}.")
+    return [each.name for each in found if not each.name.endswith("__main__")]
+
+
+def own_errors(module: str) -> dict[str, type[BaseException]]:
+    """The exceptions that a module defines, by name."""
+    found = inspect.getmembers(importlib.import_module(module), inspect.isclass)
+    return {name: each for name, each in found if issubclass(each, BaseException) and each.__module__ == module}
+
+
+@pytest.mark.parametrize("module", modules())
+def test_every_error_of_ours_is_in_the_one_hierarchy_and_called_an_error(module: str) -> None:
+    for name, error in own_errors(module).items():
+        assert issubclass(error, SkillsServerError) and name.endswith("Error"), f"{module}.{name}"
+
+
+def test_every_error_that_a_user_of_the_library_catches_is_at_the_top() -> None:
+    mine = own_errors(errors.__name__)
+    assert mine
+    for name, error in mine.items():
+        assert getattr(mcp_skills_server, name) is error and name in mcp_skills_server.__all__
 
 
 @pytest.mark.parametrize(

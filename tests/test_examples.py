@@ -38,11 +38,8 @@ async def test_the_loop_follows_the_linear_flow(sandbox_mode: Any) -> None:
     example = loop()
     model = example.ScriptedModel(iter(example.MOVES))
     registry = Registry([example.HERE / "skills", example.HERE / "more-skills"])
-    runtime = Runtime(registry, scripts=ScriptSettings(timeout_s=20, sandbox=sandbox_mode))
-    try:
+    async with Runtime(registry, scripts=ScriptSettings(timeout_s=20, sandbox=sandbox_mode)) as runtime:
         messages = await example.converse(runtime, model, "How many words?")
-    finally:
-        runtime.close()
     assert [message["role"] for message in messages] == ["user", *["assistant", "tool"] * 5, "assistant"]
     results = [message["result"] for message in messages if message["role"] == "tool"]
     assert not any(result.get("isError") for result in results)

@@ -37,7 +37,7 @@ FLOORS = {
     "__main__": 12,
 }
 PURE = (
-    "model.py",
+    "model/",
     "codes.py",
     "transport/framing.py",
     "format/",

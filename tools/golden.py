@@ -11,7 +11,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "server")]
 
 from test_golden import CASES, GOLDEN  # noqa: E402
 
-from dialects.test_runtime_catalogue import SIZES, golden, texts  # noqa: E402
+from dialects.test_runtime_overview import SIZES, golden, texts  # noqa: E402
 from web.test_protocols import PAGE, page  # noqa: E402
 from wire import serving  # noqa: E402
 

@@ -1,7 +1,8 @@
 """Serves any folder of Agent Skills to every MCP host.
 
-The public face: these names, each loaded when it is first used. `Registry` reads folders of skills, `Watcher` keeps
-it current, `attach` gives an MCP server what it holds, `Runtime` gives an agent loop of your own the same.
+The public names, each loaded when it is first used. `Registry` reads folders of skills, `Watcher` keeps it current,
+`attach` gives an MCP server what it holds, `Runtime` gives an agent loop of your own the same. Every error that they
+raise on purpose is a `SkillsServerError`.
 """
 
 from __future__ import annotations
@@ -10,19 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcp_skills_server.acp.skills import AcpSkills as AcpSkills
+    from mcp_skills_server.catalog.reader import Body as Body
     from mcp_skills_server.catalog.registry import Registry as Registry
-    from mcp_skills_server.catalog.scan import Limits as Limits
+    from mcp_skills_server.catalog.roots import Limits as Limits
+    from mcp_skills_server.catalog.roots import MirroredRoot as MirroredRoot
     from mcp_skills_server.catalog.watch import Watcher as Watcher
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
+    from mcp_skills_server.errors import SkillsServerError as SkillsServerError
+    from mcp_skills_server.errors import StaleFileError as StaleFileError
     from mcp_skills_server.errors import UsageError as UsageError
+    from mcp_skills_server.model import Changes as Changes
     from mcp_skills_server.model import Problem as Problem
+    from mcp_skills_server.model import Reading as Reading
     from mcp_skills_server.model import Skill as Skill
+    from mcp_skills_server.model import SkillFile as SkillFile
     from mcp_skills_server.model import Snapshot as Snapshot
-    from mcp_skills_server.runtime.scripts import ScriptSettings as ScriptSettings
-    from mcp_skills_server.runtime.session import Runtime as Runtime
-    from mcp_skills_server.runtime.session import RuntimeSettings as RuntimeSettings
+    from mcp_skills_server.model import Standing as Standing
+    from mcp_skills_server.runtime.runtime import Runtime as Runtime
+    from mcp_skills_server.runtime.runtime import RuntimeSettings as RuntimeSettings
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings as ScriptSettings
     from mcp_skills_server.runtime.session import Session as Session
+    from mcp_skills_server.server.attach import Attachment as Attachment
     from mcp_skills_server.server.attach import attach as attach
     from mcp_skills_server.server.handlers import Settings as Settings
 
@@ -30,18 +40,27 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AcpSkills": "acp.skills",
-    "Limits": "catalog.scan",
+    "Attachment": "server.attach",
+    "Body": "catalog.reader",
+    "Changes": "model",
+    "Limits": "catalog.roots",
+    "MirroredRoot": "catalog.roots",
     "NotServedError": "errors",
     "Problem": "model",
+    "Reading": "model",
     "Registry": "catalog.registry",
     "RequestError": "errors",
-    "Runtime": "runtime.session",
-    "RuntimeSettings": "runtime.session",
-    "ScriptSettings": "runtime.scripts",
+    "Runtime": "runtime.runtime",
+    "RuntimeSettings": "runtime.runtime",
+    "ScriptSettings": "runtime.scripts.settings",
     "Session": "runtime.session",
     "Settings": "server.handlers",
     "Skill": "model",
+    "SkillFile": "model",
+    "SkillsServerError": "errors",
     "Snapshot": "model",
+    "StaleFileError": "errors",
+    "Standing": "model",
     "UsageError": "errors",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
@@ -49,9 +68,14 @@ _HOMES = {
 
 __all__ = [
     "AcpSkills",
+    "Attachment",
+    "Body",
+    "Changes",
     "Limits",
+    "MirroredRoot",
     "NotServedError",
     "Problem",
+    "Reading",
     "Registry",
     "RequestError",
     "Runtime",
@@ -60,7 +84,11 @@ __all__ = [
     "Session",
     "Settings",
     "Skill",
+    "SkillFile",
+    "SkillsServerError",
     "Snapshot",
+    "StaleFileError",
+    "Standing",
     "UsageError",
     "Watcher",
     "__version__",

@@ -1,7 +1,8 @@
 """Every Problem code there is: one row says how bad it is, what it does to the skill, and what to do about it.
 
 The rows are data for `validate`, for the documentation and for the fixtures under `fixtures/broken/`, which hold one
-bundle for each code. The words that name the particular mistake are added where it is found.
+bundle for each code. The words that name the particular mistake are added where it is found: by a rule of
+`validation/`, or by what reads the bytes (the parsers in `format/`, the scan in `catalog/`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every error this package raises on purpose, named by whose fault it is.
+"""The errors that this package raises on purpose, named by whose fault it is. Those here reach a library's user.
 
 Each family has one response: a RequestError becomes a JSON-RPC error for the client, a UsageError becomes one line on
-stderr and exit code 2, a StaleFileError makes the catalogue look again. Whatever else is raised is a bug.
+stderr and exit code 2, a StaleFileError makes the catalogue look again. Other modules add narrower ones, all of them a
+SkillsServerError. Whatever else is raised is a bug.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LONGEST_URI: Final = 16_384
 """Characters up to which a client finds the URI that it asked for in the error as it was."""
 
 REPEATS: Final[Mapping[str, bool]] = {"repeats": True}
-"""The `extra` of a line of the log that a client can cause as often as it likes: it is said once a minute."""
+"""The `extra` of a line of the log that a client can cause as often as it likes: it is logged once a minute."""
 
 
 def clipped(text: str) -> str:
@@ -38,7 +39,7 @@ def listed(names: Collection[str]) -> str:
 
 
 class SkillsServerError(Exception):
-    """Base of all deliberate errors."""
+    """Base of all errors that this package raises on purpose."""
 
 
 class RequestError(SkillsServerError, ValueError):
@@ -46,12 +47,10 @@ class RequestError(SkillsServerError, ValueError):
 
 
 class NotServedError(RequestError):
-    """The client asked for a resource that is not served.
-
-    AbsentError and forbidden are told in the same words, so that nobody can probe the disk (`design: errors`, S40-30).
-    """
+    """The client asked for a resource that is not served. `uri` is the one that it asked for."""
 
     def __init__(self, uri: str) -> None:
+        # The same words whether it is absent or forbidden, so that nobody can probe the disk (S40-30).
         super().__init__(f"Resource not found: {clipped(uri)}")
         self.uri = uri if len(uri) <= _LONGEST_URI else clipped(uri)
 
@@ -61,11 +60,16 @@ class UsageError(SkillsServerError, ValueError):
 
 
 class StaleFileError(SkillsServerError, OSError):
-    """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again."""
+    """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again.
+
+    Attributes:
+        path: the file, absolute.
+        reason: why the system refuses it, None where it changed.
+        in_motion: it changed or vanished, as a file does that is being replaced; False where the system refuses it.
+    """
 
     def __init__(self, path: str, reason: str | None = None, *, gone: bool = False) -> None:
         super().__init__(f"{reason or 'changed since it was scanned'}: {path}")
         self.path = path
         self.reason = reason
         self.in_motion = reason is None or gone
-        """Changed or vanished, as a file does that is being replaced; False where the system refuses it."""

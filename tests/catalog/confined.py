@@ -1,4 +1,4 @@
-"""Run by test_watch_limits.py in a process of its own, with limits or rights that the test runner does not have.
+"""Run by watch/test_watcher_limits.py in a process of its own, with limits or rights that no test runner has.
 
 Prints what was logged. Fails when what should be noticed is not.
 """

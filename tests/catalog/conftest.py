@@ -20,3 +20,9 @@ def open_path() -> Iterator[Path]:
         if path.is_dir():
             path.chmod(0o755)
     shutil.rmtree(place)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """What event loop the tests of coroutines run in."""
+    return "asyncio"

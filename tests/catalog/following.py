@@ -11,7 +11,7 @@ from typing import Any
 
 from catalog.forest import DEADLINE, Told, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.model import Standing
 

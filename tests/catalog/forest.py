@@ -12,8 +12,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
-from mcp_skills_server.model import Changes, Skill
+from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.model import Changes, Skill, Standing
 
 LONG_AGO = 1_600_000_000
 """A time stamp, in seconds, that any scan takes for settled."""
@@ -70,6 +70,11 @@ def as_nobody(place: Path) -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def served(registry: Registry) -> list[str]:
+    """The paths of the skills that every protocol shows, in order."""
+    return registry.snapshot.paths(Standing.VALID)
 
 
 def codes(subject: Registry | Skill) -> list[str]:

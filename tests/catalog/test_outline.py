@@ -12,7 +12,7 @@ import pytest
 from mcp_skills_server.catalog import outline as module
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.model import Skill, Standing
 

@@ -1,35 +1,29 @@
-"""The registry: roots, what is told of changes, what a read proves, and what a refresh ends with."""
+"""The registry: what it says of changes, what is wrong, and what a refresh ends with."""
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import Told, as_nobody, codes, loaded, plant, skill_md, skills, together, view
-from mcp_skills_server.catalog import registry as registry_module
-from mcp_skills_server.catalog import tree
+from catalog.forest import DEADLINE, Told, as_nobody, codes, loaded, plant, served, skill_md, skills, together, view
+from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import Limits, digest_of
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
-
-
-def served(registry: Registry) -> list[str]:
-    return registry.snapshot.paths(Standing.VALID)
-
 
 # Roots
 
@@ -41,117 +35,7 @@ def test_a_registry_is_empty_until_it_is_loaded(tmp_path: Path) -> None:
     assert registry.loaded.is_set() and served(registry) == ["one"]
 
 
-def test_a_path_to_a_skill_md_stands_for_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, skills("one", "two"))
-    assert served(loaded(tmp_path / "one/SKILL.md")) == ["one"]
-    monkeypatch.chdir(tmp_path / "two")
-    registry = loaded(Path("SKILL.md"))
-    assert served(registry) == ["two"] and registry.roots[0].shown == "."
-
-
-def test_the_same_root_twice_counts_once(tmp_path: Path) -> None:
-    plant(tmp_path / "root", skills("one"))
-    (tmp_path / "again").symlink_to("root")
-    registry = loaded(tmp_path / "root", tmp_path / "again", tmp_path / "root/../root")
-    assert [root.shown for root in registry.roots] == [str(tmp_path / "root")]
-    assert codes(registry) == []
-
-
-@pytest.mark.parametrize("given_path", ["nowhere", "file", "dangling", ""])
-def test_a_root_that_is_no_directory_is_refused_in_one_line(
-    tmp_path: Path, given_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(tmp_path, {"file": "x"})
-    (tmp_path / "dangling").symlink_to("away")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match="give the path of a folder") as raised:
-        Registry([given_path])
-    assert given_path in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_a_root_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Any) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied", path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UsageError, match=r"Permission denied.*check its permissions"):
-        Registry([tmp_path])
-
-
-@pytest.mark.requirement("ASG-7", "ASG-8", "ASG-9")
-def test_the_earlier_root_wins_and_the_later_skill_is_told_as_shadowed(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("same", "acme/inner", "outer"))
-    plant(tmp_path / "two", skills("same", "acme", "acme/free", "outer/inner", "own"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    assert served(registry) == ["acme/free", "acme/inner", "outer", "own", "same"]
-    assert [registry.snapshot.skills[path].root for path in served(registry)] == [1, 0, 0, 1, 0]
-    told = {problem.skill: problem for problem in registry.problems() if problem.code == "shadowed"}
-    assert sorted(told) == ["acme", "outer/inner", "same"]
-    assert told["same"].path == str(tmp_path / "two/same") and str(tmp_path / "one/same") in told["same"].message
-    assert str(tmp_path / "one/acme/inner") in told["acme"].message
-    turned = loaded(tmp_path / "two", tmp_path / "one")
-    assert [turned.snapshot.skills[path].root for path in served(turned)] == [0, 0, 0, 0, 0]
-
-
-def test_a_shadowed_skill_appears_when_what_hides_it_goes(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("a"))
-    plant(tmp_path / "two", skills("a", "a/b"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    shutil.rmtree(tmp_path / "one/a")
-    changes = registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a", "a/b"] and codes(registry) == []
-    assert (changes.before["a"].root, changes.after["a"].root) == (0, 1) and "a/b" not in changes.before
-    plant(tmp_path / "one", skills("a"))
-    registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a"] and codes(registry) == ["shadowed", "shadowed"]
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_an_edit_of_both_the_winner_and_the_shadowed_skill_shows(tmp_path: Path, whole: bool) -> None:
-    """One refresh that touches the same skill path in two roots loses neither of them."""
-    plant(tmp_path / "one", skills("a"))
-    plant(tmp_path / "two", skills("a", "b"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    plant(tmp_path / "one", {"a/SKILL.md": skill_md("a", "version: won")})
-    plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", "version: lost")})
-    changes = registry.refresh(None if whole else [str(tmp_path / each / "a/SKILL.md") for each in ("two", "one")])
-    assert registry.snapshot.skills["a"].frontmatter["version"] == "won"
-    assert changes.after["a"].root == changes.before["a"].root == 0
-    assert codes(registry).count("shadowed") == 1
-
-
-def test_an_edit_of_a_shadowed_skill_changes_nothing(tmp_path: Path) -> None:
-    plant(tmp_path / "one", skills("a"))
-    plant(tmp_path / "two", skills("a"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    plant(tmp_path / "two", {"a/SKILL.md": skill_md("a", "version: 2")})
-    assert not registry.refresh([str(tmp_path / "two/a/SKILL.md")])
-    assert registry.snapshot.skills["a"].root == 0
-
-
-def test_a_root_inside_an_ignored_directory_of_another_is_followed(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one", ".agents/skills/two"))
-    registry = loaded(tmp_path, tmp_path / ".agents/skills")
-    plant(tmp_path, skills(".agents/skills/three"))
-    registry.refresh([str(tmp_path / ".agents/skills/three/SKILL.md")])
-    assert served(registry) == ["one", "three", "two"]
-
-
-def test_an_event_in_an_ignored_place_brings_no_skill(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("one", "node_modules/two", ".git/three", "docs/.cache/four")))
-    for path in ("node_modules/two/SKILL.md", ".git/three", "docs/.cache/four/SKILL.md"):
-        assert not registry.refresh([str(tmp_path / path)])
-    assert list(registry.snapshot.skills) == ["one"]
-
-
-def test_a_path_outside_every_root_is_nobodys(tmp_path: Path) -> None:
-    plant(tmp_path, skills("root/one", "root-evil/two"))
-    registry = loaded(tmp_path / "root")
-    assert not registry.refresh([str(tmp_path / "root-evil/two/SKILL.md"), str(tmp_path), "/"])
-    assert served(registry) == ["one"]
-
-
-# What is told of changes
+# What changes
 
 
 def test_an_unchanged_tree_gives_no_changes_and_the_same_objects(tmp_path: Path) -> None:
@@ -242,237 +126,6 @@ def test_a_root_that_stops_being_a_skill_leaves_the_paths_below_bare(tmp_path: P
     assert list(registry.snapshot.skills) == ["tool", "tool/sub"]
 
 
-def test_a_touch_is_silent_once_the_digest_is_known(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "x"}))
-    kept = registry.snapshot.skills["a"]
-    registry.hash_files(kept)
-    for path in ("a/ref.md", "a/SKILL.md"):
-        os.utime(tmp_path / path, (1, 1))
-        assert not registry.refresh([str(tmp_path / path)])
-    (tmp_path / "a/new").write_text("x")
-    (tmp_path / "a/new").rename(tmp_path / "a/ref.md")
-    assert not registry.refresh()
-    assert registry.snapshot.skills["a"] is kept
-    assert registry.read(kept.files["ref.md"]) == b"x"
-
-
-def test_a_rewrite_that_keeps_size_and_time_is_noticed(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
-    registry.hash_files(registry.snapshot.skills["a"])
-    found = (tmp_path / "a/ref.md").stat()
-    (tmp_path / "a/.tmp").write_text("other")
-    os.utime(tmp_path / "a/.tmp", ns=(found.st_atime_ns, found.st_mtime_ns))
-    (tmp_path / "a/.tmp").rename(tmp_path / "a/ref.md")
-    assert registry.refresh([str(tmp_path / "a/ref.md")]).files == {("a", "ref.md")}
-
-
-def same_signature_rewrite(place: Path, file: SkillFile, raw: bytes) -> None:
-    """What two writes within one tick of the clock leave: other bytes under the signature of the scan."""
-    place.write_bytes(raw)
-    file.signature = tree.signature(os.lstat(place))
-
-
-def test_a_rewrite_under_the_same_signature_is_caught_by_the_read_and_recovered_from(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
-    file = registry.snapshot.skills["a"].files["ref.md"]
-    assert registry.digest(file) == digest_of(b"hello")
-    same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
-    with pytest.raises(StaleFileError) as raised:
-        registry.read(file)
-    assert registry.rescan(raised.value).files == {("a", "ref.md")}
-    assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == b"other"
-
-
-def test_a_rewrite_under_the_same_signature_of_a_young_file_is_caught_by_the_next_scan(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/ref.md": "hello"}))
-    file = registry.snapshot.skills["a"].files["ref.md"]
-    registry.digest(file)
-    same_signature_rewrite(tmp_path / "a/ref.md", file, b"other")
-    assert not file.mtime_reliable
-    assert registry.refresh().files == {("a", "ref.md")}
-
-
-def test_listeners_hear_of_the_first_scan_and_then_of_what_changed_until_they_leave(tmp_path: Path) -> None:
-    plant(tmp_path, skills("a"))
-    registry, heard = Registry([tmp_path]), list[Changes]()
-    leave = registry.subscribe(heard.append)
-    registry.load()
-    assert [list(changes.after) for changes in heard] == [["a"]]
-    registry.refresh()
-    plant(tmp_path, skills("b"))
-    registry.refresh()
-    assert [list(changes.after) for changes in heard] == [["a"], ["b"]]
-    leave()
-    leave()
-    plant(tmp_path, skills("c"))
-    registry.refresh()
-    assert len(heard) == 2
-
-
-def test_a_first_scan_that_finds_nothing_is_heard_of_too(tmp_path: Path) -> None:
-    registry, heard = Registry([tmp_path]), list[Changes]()
-    registry.subscribe(heard.append)
-    registry.load()
-    assert heard == [Changes({}, {})]
-
-
-# A root that goes
-
-
-def test_a_missing_root_is_told_and_its_skills_stay_until_it_is_back(tmp_path: Path) -> None:
-    plant(tmp_path, skills("one/a", "one/b", "two/c"))
-    registry = loaded(tmp_path / "one", tmp_path / "two")
-    kept = dict(registry.snapshot.skills)
-    (tmp_path / "one").rename(tmp_path / "away")
-    for paths in (None, [str(tmp_path / "one")], [str(tmp_path / "one/a")], [str(tmp_path / "one/a/SKILL.md")]):
-        assert not registry.refresh(paths)
-        assert codes(registry) == ["root-missing"]
-    assert dict(registry.snapshot.skills) == kept
-    plant(tmp_path, skills("two/d"))
-    assert registry.refresh([str(tmp_path / "two/d")])
-    assert served(registry) == ["a", "b", "c", "d"]
-    shutil.rmtree(tmp_path / "away/b")
-    (tmp_path / "away").rename(tmp_path / "one")
-    registry.refresh([str(tmp_path / "one/a")])
-    assert served(registry) == ["a", "c", "d"] and codes(registry) == []
-
-
-def test_a_root_that_becomes_a_file_is_missing(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path / "root", skills("a")))
-    shutil.rmtree(tmp_path / "root")
-    (tmp_path / "root").write_text("x")
-    assert not registry.refresh()
-    assert codes(registry) == ["root-missing"] and served(registry) == ["a"]
-
-
-def test_a_want_of_descriptors_takes_no_skill_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, skills("a", "b/c")))
-    real = os.open
-
-    def refuse(path: Any, *arguments: Any, **options: Any) -> int:
-        if path in {"a", "c"}:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real(path, *arguments, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
-        for paths in ([str(tmp_path / "a/SKILL.md")], None):
-            assert not registry.refresh(paths)
-            assert served(registry) == ["a", "b/c"] and codes(registry) == ["root-missing"]
-    assert not registry.refresh([str(tmp_path / "a/SKILL.md")])
-    assert codes(registry) == []
-
-
-# Reading
-
-
-@pytest.mark.requirement("S40-18", "X-1", "X-3")
-@pytest.mark.parametrize("raw", [b"", b"a\r\nb\r\n", b"\xef\xbb\xbf# hi", bytes(range(256)), b"x" * 2_000_000], ids=len)
-def test_read_gives_the_exact_bytes_and_the_digest_is_theirs(tmp_path: Path, raw: bytes) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/file": raw}))
-    file = registry.snapshot.skills["a"].files["file"]
-    assert registry.read(file) == raw
-    assert file.digest == registry.digest(file) == digest_of(raw) and file.size == len(raw)
-
-
-@pytest.mark.requirement("X-5")
-def test_a_directory_swapped_for_a_link_is_stale_and_never_the_foreign_bytes(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path / "root", skills("a") | {"a/ref.md": "hello"}))
-    plant(tmp_path / "outside", {"SKILL.md": skill_md("a"), "ref.md": "other"})
-    shutil.rmtree(tmp_path / "root/a")
-    (tmp_path / "root/a").symlink_to(tmp_path / "outside")
-    with pytest.raises(StaleFileError) as raised:
-        registry.read(registry.snapshot.skills["a"].files["ref.md"])
-    registry.rescan(raised.value)
-    assert served(registry) == [] and codes(registry) == ["link-outside"]
-
-
-def test_of_two_first_readers_of_different_bytes_one_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both read before either has named the digest; only one of them can be right."""
-    both = threading.Barrier(2)
-
-    class Racing(SkillFile):
-        @property  # type: ignore[override]
-        def digest(self) -> str | None:
-            known = self.__dict__.get("digest")
-            if known is None and not getattr(here, "waited", False):
-                here.waited = True
-                both.wait(10)
-            return known
-
-        @digest.setter
-        def digest(self, value: str | None) -> None:
-            self.__dict__["digest"] = value
-
-    here, bytes_of = threading.local(), iter((b"hello", b"other"))
-    monkeypatch.setattr(tree, "read", lambda *_: next(bytes_of))
-    registry = Registry([tmp_path])
-    file, got = Racing(0, "file", 5, (), True), list[bytes | StaleFileError]()
-
-    def read() -> None:
-        try:
-            got.append(registry.read(file))
-        except StaleFileError as stale:
-            got.append(stale)
-
-    together(read, read)
-    right = [raw for raw in got if isinstance(raw, bytes)]
-    assert len(got) == 2 and [digest_of(raw) for raw in right] == [file.digest]
-
-
-def test_of_a_skill_over_a_limit_no_more_is_read_than_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {"a/model.bin": "x" * 1000} | {f"a/{number}": "y" * 100 for number in range(9)}
-    registry = loaded(plant(tmp_path, skills("a") | files), limits=Limits(bytes=500))
-    real, sizes = tree.read, list[int]()
-
-    def read(root_path: str, file: SkillFile) -> bytes:
-        sizes.append(file.size)
-        return real(root_path, file)
-
-    monkeypatch.setattr(tree, "read", read)
-    registry.hash_files(registry.snapshot.skills["a"])
-    assert 0 < sum(sizes) <= 500
-
-
-def test_proving_passes_over_what_is_gone(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("a") | {"a/b": "x", "a/c": "x"}))
-    skill = registry.snapshot.skills["a"]
-    (tmp_path / "a/b").unlink()
-    registry.hash_files(skill)
-    assert skill.files["b"].digest is None and skill.files["c"].digest == digest_of(b"x")
-
-
-@pytest.mark.requirement("S76-7")
-def test_a_body_is_lf_text_with_the_files_that_it_links_to(tmp_path: Path) -> None:
-    text = skill_md("a", body="See [the guide](ref.md), `run.sh` and [nothing](none.md).").replace("\n", "\r\n")
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": text, "a/ref.md": "x", "a/run.sh": "x"}))
-    skill = registry.snapshot.skills["a"]
-    assert not registry.has_body(skill)
-    body = registry.body(skill)
-    assert body.text == "See [the guide](ref.md), `run.sh` and [nothing](none.md)."
-    assert dict(body.linked) == {"ref.md": "the guide", "run.sh": ""}
-    assert registry.has_body(skill) and registry.body(skill) is body
-    (tmp_path / "a/SKILL.md").write_text("other")
-    with pytest.raises(StaleFileError):
-        registry.body(skill)
-
-
-def test_the_bodies_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_module, "_BODIES_KEPT", 3)
-    registry = loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(9)))))
-    found = list(registry.snapshot.skills.values())
-    for skill in found:
-        registry.body(skill)
-    assert [registry.has_body(skill) for skill in found] == [False] * 6 + [True] * 3
-    monkeypatch.setattr(registry_module, "_BODIES_SIZE", 0)
-    registry = loaded(tmp_path)
-    found = list(registry.snapshot.skills.values())
-    assert registry.body(found[0]).text == "Do it."
-    assert not any(registry.has_body(skill) for skill in found)
-
-
 @pytest.mark.requirement("X-7")
 def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
     """Two generations of skills change places while readers look: each sees one or the other, whole."""
@@ -504,38 +157,6 @@ def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
 
     together(swap, look, look)
     assert seen == {allowed[0][0], allowed[1][0]}
-
-
-@pytest.mark.requirement("S40-18", "X-1")
-def test_what_read_returns_always_has_the_digest_of_its_entry(tmp_path: Path) -> None:
-    """A writer rewrites the file in place, at the same size, as fast as it can."""
-    place = plant(tmp_path, skills("a") | {"a/ref.md": "0" * 4096}) / "a/ref.md"
-    registry = loaded(tmp_path)
-    done, proved = threading.Event(), set[bytes]()
-
-    def write() -> None:
-        number = 0
-        while not done.is_set():
-            number += 1
-            place.write_bytes(b"%d" % (number % 10) * 4096)
-
-    def read() -> None:
-        try:
-            for _ in range(400):
-                file = registry.snapshot.skills["a"].files["ref.md"]
-                try:
-                    raw = registry.read(file)
-                except StaleFileError as stale:
-                    registry.rescan(stale)
-                else:
-                    assert digest_of(raw) == file.digest and len(raw) == file.size
-                    proved.add(raw)
-        finally:
-            done.set()
-
-    together(write, read, read)
-    registry.refresh()
-    assert registry.read(registry.snapshot.skills["a"].files["ref.md"]) == place.read_bytes()
 
 
 # Problems
@@ -785,3 +406,74 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
             assert not registry.refresh()
             assert all(registry.snapshot.skills[path] is skill for path, skill in kept.items())
             check(registry, top)
+
+
+# Life
+
+
+def test_a_registry_is_loaded_where_it_is_entered_and_can_be_read_afterwards(tmp_path: Path) -> None:
+    with Registry([plant(tmp_path, skills("one"))]) as registry:
+        assert registry.loaded.is_set() and served(registry) == ["one"]
+        before = registry.snapshot
+    assert registry.read(before.skills["one"].files["SKILL.md"])
+    with registry:
+        assert registry.snapshot is before
+
+
+@pytest.mark.anyio
+async def test_an_event_loop_goes_on_while_a_registry_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call waits in its thread for something that only the event loop does."""
+    subject = Registry([plant(tmp_path, skills("one"))])
+    waiting, go_on = threading.Event(), threading.Event()
+    real = disk.open_directory, disk.read
+
+    def wait() -> None:
+        waiting.set()
+        assert go_on.wait(DEADLINE)
+
+    def open_directory(root: str, path: str) -> Any:
+        wait()
+        return real[0](root, path)
+
+    def read(root: str, file: SkillFile) -> bytes:
+        wait()
+        return real[1](root, file)
+
+    monkeypatch.setattr(disk, "open_directory", open_directory)
+    monkeypatch.setattr(disk, "read", read)
+
+    async def beside(work: Callable[[], Awaitable[Any]]) -> Any:
+        waiting.clear()
+        go_on.clear()
+        found: list[Any] = []
+
+        async def run() -> None:
+            found.append(await work())
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                assert await anyio.to_thread.run_sync(waiting.wait, DEADLINE)
+                go_on.set()
+        return found[0]
+
+    await beside(subject.__aenter__)
+    skill = subject.snapshot.skills["one"]
+    assert (await beside(partial(subject.abody, skill))).text == "Do it."
+    assert await beside(partial(subject.aread, skill.files["SKILL.md"])) == (tmp_path / "one/SKILL.md").read_bytes()
+    plant(tmp_path, skills("two"))
+    assert (await beside(subject.arefresh)).after.keys() == {"two"}
+    await subject.__aexit__()
+
+
+def test_a_registry_that_is_closed_looks_at_nothing_of_its_own_accord(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a"))
+    with Registry([tmp_path], quiet_s=DEADLINE) as registry:
+        (tmp_path / "a/SKILL.md").unlink()
+        registry.refresh()
+        assert served(registry) == ["a"]
+        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+        assert timers
+    for timer in timers:
+        timer.join(DEADLINE / 2)
+        assert not timer.is_alive()

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.dialects.runtime import Catalogue, Loaded, Offer
+from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.model import Skill, Standing
 
 from . import build
@@ -28,9 +28,9 @@ STATEFUL = {runtime.LOAD, runtime.UNLOAD, runtime.READ, runtime.RUN}
 IN_XML = st.text(st.characters(exclude_categories=["C"]), max_size=30)
 
 
-def offers(*names: str) -> Catalogue:
+def offers(*names: str) -> Overview:
     """Skills on offer, described by their names."""
-    return Catalogue([Offer(name, f"Does {name}.", path=name) for name in names])
+    return Overview([Offer(name, f"Does {name}.", path=name) for name in names])
 
 
 def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
@@ -48,7 +48,7 @@ def loaded(name: str, body: str = "Do it.", **more: Any) -> Loaded:
 
 
 def defined(
-    found: Catalogue, characters: int = PLENTY, *, scripts: bool = True, handles: bool = True
+    found: Overview, characters: int = PLENTY, *, scripts: bool = True, handles: bool = True
 ) -> dict[str, dict[str, Any]]:
     """The tools' definitions by their names."""
     return {
@@ -207,11 +207,11 @@ def test_running_is_told_of_only_where_scripts_run() -> None:
 @pytest.mark.requirement("ASG-23")
 @pytest.mark.parametrize("active", [None, ()])
 def test_without_skills_nothing_is_told(active: tuple[Loaded, ...] | None) -> None:
-    assert runtime.instructions(Catalogue(), PLENTY, scripts=True, active=active) == ""
+    assert runtime.instructions(Overview(), PLENTY, scripts=True, active=active) == ""
 
 
 def test_a_loaded_skill_is_told_of_even_when_none_is_offered() -> None:
-    told = runtime.instructions(Catalogue(), PLENTY, scripts=False, active=[loaded("secret")])
+    told = runtime.instructions(Overview(), PLENTY, scripts=False, active=[loaded("secret")])
     assert "MUST" in told
     assert "<available_skills>" not in told
     assert '<skill name="secret">' in told
@@ -260,7 +260,7 @@ def test_the_tools_come_in_one_order() -> None:
 
 @pytest.mark.requirement("ASG-23")
 def test_without_skills_there_are_no_tools() -> None:
-    assert runtime.definitions(Catalogue(), PLENTY, scripts=True, handles=True) == []
+    assert runtime.definitions(Overview(), PLENTY, scripts=True, handles=True) == []
 
 
 @pytest.mark.requirement("MCP-28", "X-16")
@@ -348,7 +348,7 @@ def test_only_running_a_script_may_do_harm() -> None:
             assert hints["readOnlyHint"] is True and hints["openWorldHint"] is False
 
 
-def names_of(found: Catalogue, characters: int) -> list[str] | None:
+def names_of(found: Overview, characters: int) -> list[str] | None:
     """The names that loading is constrained to."""
     return defined(found, characters)[runtime.LOAD]["inputSchema"]["properties"]["names"]["items"].get("enum")
 
@@ -370,7 +370,7 @@ def test_names_that_are_too_many_or_not_all_told_constrain_nothing() -> None:
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     skill = build.skill("x", name=name, standing=Standing.LENIENT)
     line = len(defined(offers("x"))[runtime.LOAD]["description"].splitlines())
-    assert len(defined(Catalogue([Offer(name, "Does x.")]))[runtime.LOAD]["description"].splitlines()) == line
+    assert len(defined(Overview([Offer(name, "Does x.")]))[runtime.LOAD]["description"].splitlines()) == line
     assert len(said(runtime.listing([runtime.entry(name, skill, "skill://x/SKILL.md")], None)).splitlines()) == 1
     assert len(said(runtime.receipt([loaded(name)], None, bodies=False)).splitlines()) == 1
 

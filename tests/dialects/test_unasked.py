@@ -15,7 +15,8 @@ from mcp_skills_server.dialects.skills_protocol import results
 from mcp_skills_server.format import hidden, identity, manifest
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.model import SKILL_MD, Json, Standing
-from mcp_skills_server.runtime.session import Runtime, Session
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.session import Session
 
 from .build import skill, snapshot
 
@@ -117,6 +118,7 @@ def test_no_skill_speaks_for_another(tmp_path: Path) -> None:
     served = Runtime(Registry([tmp_path]))
 
     async def run() -> list[str]:
+        await served.load()
         hosted, own = served.session(), Session(served, hosted=False)
         names = {"names": ["bad", "good"]}
         found = [await own.call("skills_list"), await own.call("skills_load", names)]

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from catalog.test_watch_limits import NAMESPACE, TESTS, _can
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import disk
 
 BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 
@@ -115,7 +115,7 @@ def befall(code: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         shutil.rmtree(root)
     elif code == "hard-link":
         # Only the superuser could make another user's file.
-        monkeypatch.setattr(tree, "_owner", lambda _: os.geteuid() + 1)
+        monkeypatch.setattr(disk, "_owner", lambda _: os.geteuid() + 1)
     elif code == "unreadable":
         # The superuser may open everything, so the refusal is made at the outermost boundary.
         really_open = os.open

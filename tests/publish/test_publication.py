@@ -12,54 +12,11 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.format import archive
-from mcp_skills_server.publish.publication import Edition, Publication, RetentionPolicy
+from mcp_skills_server.publish.publication import Publication
+from publish.editions import SITE, Clock, complete, fetched, offered, published
 from wire import FIXTURES, write_skill
-
-SITE = "https://example.com"
-
-
-class Clock:
-    """Seconds that pass when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def published(*roots: Path, **options: Any) -> Publication:
-    registry = Registry(roots, quiet_s=0)
-    registry.load()
-    return Publication(registry, **options)
-
-
-def offered(raw: bytes, directory: str = wellknown.DIRECTORY) -> dict[str, wellknown.Entry]:
-    """What our own consumer makes of an index, every entry of it."""
-    index = wellknown.decode(raw, SITE + directory + wellknown.INDEX)
-    assert not index.unusable
-    return {entry.name: entry for entry in index.entries}
-
-
-def fetched(publication: Publication, entry: wellknown.Entry) -> dict[str, tuple[bytes, bool]]:
-    """The files of an entry, proved."""
-    kept = publication.artifact(entry.url.removeprefix(SITE))
-    assert kept is not None
-    raw = kept[1].read()
-    wellknown.prove(raw, entry.digest)
-    files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
-    assert wellknown.check_unpacked(entry, files) is None
-    return files
-
-
-def complete(publication: Publication, edition: Edition) -> bool:
-    """Whether everything that an edition names can be fetched and is what it says."""
-    for entry in offered(edition.index).values():
-        fetched(publication, entry)
-    return True
 
 
 def test_every_fixture_comes_out_as_it_went_in() -> None:
@@ -175,85 +132,6 @@ def test_a_tree_is_what_was_set_aside_whatever_happens_on_the_disk(tmp_path: Pat
     items = {item.path: item for item in publication.tree(publication.edition())}
     (tmp_path / "a" / "notes.md").write_bytes(b"two")
     assert items["/.well-known/skills/a/notes.md"].read() == b"one"
-
-
-@pytest.mark.requirement("X-7")
-def test_an_old_edition_stays_whole_for_its_grace(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        write_skill(tmp_path / name, notes_md=f"{name} one")
-    clock = Clock()
-    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
-    old = publication.edition()
-    before = {name: fetched(publication, entry) for name, entry in offered(old.index).items()}
-    (tmp_path / "a" / "notes.md").write_bytes(b"a two")
-    for path in (tmp_path / "b").iterdir():
-        path.unlink()
-    publication.registry.refresh()
-    clock.now = 50
-    new = publication.edition()
-    assert new is not old and list(new.skills) == ["a", "c"]
-    assert {name: fetched(publication, entry) for name, entry in offered(old.index).items()} == before
-    assert complete(publication, new)
-    clock.now = 149
-    assert complete(publication, old)
-    clock.now = 150
-    assert publication.artifact(old.skills["a"].artifact.path) is None
-    assert publication.artifact(old.skills["b"].artifact.path) is None
-    assert complete(publication, new)
-
-
-@pytest.mark.requirement("WK1-10")
-def test_a_file_of_the_old_index_stays_for_its_grace(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="one", more_md="more")
-    write_skill(tmp_path / "b")
-    clock = Clock()
-    publication = published(tmp_path, keeping=RetentionPolicy(seconds=100), clock=clock)
-    publication.edition()
-    (tmp_path / "a" / "notes.md").unlink()
-    (tmp_path / "b" / "SKILL.md").unlink()
-    publication.registry.refresh()
-    edition = publication.edition()
-    for name, path, expected in (("a", "notes.md", b"one"), ("a", "more.md", b"more")):
-        found = publication.file(edition, name, path)
-        assert found is not None and publication.read(found, path) == expected
-    assert publication.file(edition, "b", "SKILL.md") is not None
-    assert publication.file(edition, "a", "nothing.md") is publication.file(edition, "no", "SKILL.md") is None
-    clock.now = 101
-    assert publication.file(edition, "a", "notes.md") is publication.file(edition, "b", "SKILL.md") is None
-    assert publication.file(edition, "a", "more.md") is not None
-
-
-def test_a_file_is_read_as_it_was_published_when_it_has_changed_since(tmp_path: Path) -> None:
-    write_skill(tmp_path / "a", notes_md="one")
-    publication = published(tmp_path)
-    edition = publication.edition()
-    (tmp_path / "a" / "notes.md").write_bytes(b"changed")
-    found = publication.file(edition, "a", "notes.md")
-    assert found is not None and publication.read(found, "notes.md") == b"one"
-
-
-@pytest.mark.parametrize("keeping", [RetentionPolicy(number=2), RetentionPolicy(bytes=6000)])
-def test_what_stays_is_bounded_and_the_oldest_goes_first(tmp_path: Path, keeping: RetentionPolicy) -> None:
-    publication = published(tmp_path, keeping=keeping, clock=Clock(), segment=8000)
-    paths: list[str] = []
-    for number in range(6):
-        write_skill(tmp_path / "a", body=f"{number}" * 2900)
-        publication.registry.refresh()
-        paths.append(publication.edition().skills["a"].artifact.path)
-    assert [publication.artifact(path) is not None for path in paths] == [False, False, False, True, True, True]
-
-
-def test_a_change_that_is_taken_back_is_current_again(tmp_path: Path) -> None:
-    clock = Clock()
-    publication = published(write_skill(tmp_path / "a").parent, keeping=RetentionPolicy(seconds=100), clock=clock)
-    first = publication.edition()
-    for body in ("# Other\n", "# Thing\n"):
-        write_skill(tmp_path / "a", body=body)
-        publication.registry.refresh()
-        last = publication.edition()
-    assert last.index == first.index
-    clock.now = 1000
-    assert complete(publication, last)
 
 
 def test_only_what_changed_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -469,15 +469,15 @@ def remembering(root: Path, output: Path) -> list[str]:
 
 def aged(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on every file counts as old enough to be known by its time stamps."""
-    monkeypatch.setattr("mcp_skills_server.catalog.tree._SETTLED_NS", -(10**12))
+    monkeypatch.setattr("mcp_skills_server.catalog.disk._SETTLED_NS", -(10**12))
 
 
 def opened(root: Path, output: Path) -> tuple[list[str], list[str]]:
     """The names of the files that a run opens to read and to write, but for those of the program itself."""
     code = (
         "import json, os, sys\n"
-        "from mcp_skills_server.catalog import tree\n"
-        "tree._SETTLED_NS = -(10 ** 12)\n"
+        "from mcp_skills_server.catalog import disk\n"
+        "disk._SETTLED_NS = -(10 ** 12)\n"
         "from mcp_skills_server import cli\n"
         "import mcp_skills_server.publish.static\n"
         "seen = [[], []]\n"

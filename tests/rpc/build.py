@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import MAX_MESSAGE, Rpc
-from mcp_skills_server.runtime.scripts import ScriptSettings
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from wire import ROOT
 
 ACTIONS = ROOT / "fixtures" / "actions"

@@ -15,16 +15,16 @@ import anyio
 import pytest
 from anyio import to_thread
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings
-from mcp_skills_server.runtime import approvals, processes, sandbox, scripts
-from mcp_skills_server.runtime.approvals import Approval, digest_over
-from mcp_skills_server.runtime.scripts import ScriptSettings
+from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
+from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
-from runtime import zoo
+from runtime.scripts import zoo
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")]
 
@@ -53,7 +53,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(place))
     monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
     monkeypatch.setattr(processes, "GRACE_S", 0.4)
-    monkeypatch.setattr(scripts, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(runner, "PATIENCE_S", 0.2)
     return place
 
 
@@ -622,7 +622,8 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     kind, said = await failed(served, name="thing")
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]
-    approvals.write(file, [Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)])
+    approval = Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)
+    approvals.change(file, lambda _: [approval])
     assert (await run(served, name="thing"))["output"] == "theirs"
 
 

@@ -10,8 +10,8 @@ import pytest
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.model import Json
 from mcp_skills_server.rpc.runs import MAX_SUMMARY, ended, failed
-from mcp_skills_server.runtime.launch import NOT_STARTED
-from mcp_skills_server.runtime.scripts import OURS, Outcome
+from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts.outcome import OURS, Outcome
 
 GOOD = Outcome(
     "code/main.sh", 0, "", "", 5, timed_out=False, stdout_truncated=False, stderr_truncated=False, sandbox="off"

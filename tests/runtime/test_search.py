@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,7 @@ from catalog.forest import loaded, plant, skill_md, skills, together
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search import Search, _Indexed  # pyright: ignore[reportPrivateUsage]
 from wire import FIXTURES
 
 
@@ -38,30 +37,6 @@ def ask(search: Search, query: str, limit: int = 5) -> list[str]:
 
 def found(query: str, *among: Skill, limit: int = 5) -> list[str]:
     return ask(Search(registry(*among)), query, limit)
-
-
-def without_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sqlite3", None)
-
-
-def without_fts5(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Database(sqlite3.Connection):
-        def execute(self, sql: str, *more: Any) -> sqlite3.Cursor:
-            if "fts5" in sql:
-                raise sqlite3.OperationalError("no such module: fts5")
-            return super().execute(sql, *more)
-
-    connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Database))
-
-
-@pytest.fixture(params=[None, without_sqlite, without_fts5], ids=["full text", "no sqlite", "no fts5"])
-def _any_index(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param is not None:
-        request.param(monkeypatch)
-
-
-either_index = pytest.mark.usefixtures("_any_index")
 
 
 # Relevance, on the skills that come with the project
@@ -105,7 +80,6 @@ def test_what_is_meant_is_among_the_first_three(fixtures: Search, query: str, ex
 # What counts for how much
 
 
-@either_index
 def test_the_exact_name_comes_first_however_its_words_are_held_together() -> None:
     among = (
         skill("release"),
@@ -116,7 +90,6 @@ def test_the_exact_name_comes_first_however_its_words_are_held_together() -> Non
         assert found(query, *among)[0] == ("release" if "note" not in query.lower() else "release-notes")
 
 
-@either_index
 def test_a_word_counts_most_in_the_name_then_in_the_tags_the_description_and_the_headings() -> None:
     filler = [skill(f"other-{number}", description="Something else.") for number in range(9)]
     among = [
@@ -128,21 +101,18 @@ def test_a_word_counts_most_in_the_name_then_in_the_tags_the_description_and_the
     assert found("zebra", *filler, *among) == ["zebra-crossing", "b", "c", "d"]
 
 
-@either_index
 def test_the_title_and_the_path_are_found_too() -> None:
     among = (skill("acme/one", title="Quarterly figures"), skill("other/two"))
     assert found("figures", *among) == ["acme/one"]
     assert found("acme", *among) == ["acme/one"]
 
 
-@either_index
 def test_skills_of_equal_rank_come_by_path() -> None:
     among = [skill(f"{letter}/tool", description="Equal.") for letter in "cab"]
     assert found("tool", *among) == ["a/tool", "b/tool", "c/tool"]
     assert found("equal", *among) == ["a/tool", "b/tool", "c/tool"]
 
 
-@either_index
 @pytest.mark.parametrize(
     ("query", "word"),
     [
@@ -165,7 +135,6 @@ def test_words_are_folded(query: str, word: str) -> None:
     assert found(query, skill("one", description=f"About {word} and more."), skill("two")) == ["one"]
 
 
-@either_index
 def test_words_that_say_nothing_do_not_hurt() -> None:
     among = [skill(f"noise-{number}", description="How do I do it with the a for and of.") for number in range(5)]
     assert found("how do I do it with the zebra", *among, skill("one", description="Zebra.")) == ["one"]
@@ -182,7 +151,6 @@ def test_not_every_word_must_be_there_but_more_are_better() -> None:
     assert found("paint my fence green tomorrow", *among) == ["two", "one"]
 
 
-@either_index
 @pytest.mark.parametrize(
     "query", ["comit", "commmit", "comitt", "ocmmit", "commti", "kommit", "commitmessages", "commt"]
 )
@@ -190,7 +158,6 @@ def test_a_slip_in_a_name_is_forgiven(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other"), skill("third"))[0] == "commit-messages"
 
 
-@either_index
 @pytest.mark.parametrize("query", ["xyzzy", "qqqqqqqq", "cmt", "zebra giraffe"])
 def test_what_is_near_to_nothing_finds_nothing(query: str) -> None:
     assert found(query, skill("commit-messages"), skill("other")) == []
@@ -206,7 +173,6 @@ def test_a_word_of_which_a_name_is_made_may_be_one_that_says_nothing() -> None:
 # Which may be found
 
 
-@either_index
 def test_as_many_are_found_as_are_wanted_and_accepted() -> None:
     search = Search(registry(*(skill(f"tool-{number:03}", description="Same.") for number in range(300))))
     odd: Callable[[Skill], bool] = lambda each: int(each.path[-1]) % 2 == 1  # noqa: E731
@@ -215,7 +181,6 @@ def test_as_many_are_found_as_are_wanted_and_accepted() -> None:
     assert search.find("tool", 5, lambda _: False) == search.find("tool", 0, odd) == search.find("tool", -1, odd) == []
 
 
-@either_index
 def test_an_unusable_skill_is_never_found() -> None:
     among = (skill("good-tool"), skill("lenient-tool", standing=Standing.LENIENT))
     assert found("tool", *among, skill("bad-tool", standing=Standing.UNUSABLE)) == ["good-tool", "lenient-tool"]
@@ -224,7 +189,6 @@ def test_an_unusable_skill_is_never_found() -> None:
 # Following the snapshot
 
 
-@either_index
 def test_nothing_is_read_before_the_first_question_and_then_the_present_state() -> None:
     known = Registry([])
     search = Search(known)
@@ -237,7 +201,6 @@ def test_nothing_is_read_before_the_first_question_and_then_the_present_state() 
     assert ask(search, "one") == []
 
 
-@either_index
 def test_an_edit_on_disk_is_found_and_what_it_took_away_is_not(tmp_path: Path) -> None:
     known = loaded(
         plant(tmp_path, skills("one", "two") | {"three/SKILL.md": skill_md("three", body="# Zebras\n\nDo.")})
@@ -263,7 +226,6 @@ _WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "Über", "日本語
 _TREES = st.dictionaries(st.sampled_from(["a", "b", "c/d", "alpha-beta"]), _WORDS, max_size=4)
 
 
-@either_index
 @settings(max_examples=settings().max_examples // 5)
 @given(st.lists(_TREES, min_size=2, max_size=4))
 def test_an_index_that_followed_answers_like_a_new_one(states: list[dict[str, list[str]]]) -> None:
@@ -300,7 +262,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
     assert ask(search, "one") == ["one"]
     known.snapshot = build.snapshot(skill("two"), skill("three"))
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_skills_server.runtime.search._spelt", lambda _: 1 / 0)
+        patch.setattr("mcp_skills_server.runtime.search.spelt_words", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(search, "two")
     assert ask(search, "two") == ["two"]
@@ -310,7 +272,6 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
 # Any question
 
 
-@either_index
 @pytest.mark.parametrize(
     "query",
     [
@@ -373,3 +334,47 @@ def test_a_text_finds_what_it_is_said_of() -> None:
         "C3PO",
     ):
         assert found(text, skill("one", description=f"On {text}."), skill("two")) == ["one"], text
+
+
+# Many skills of one name
+
+
+def test_each_skill_of_a_shared_name_costs_the_same_however_many_there_are() -> None:
+    """Counted in function calls and resumed generators: a copy of all that share the name would grow them."""
+
+    def steps(count: int) -> int:
+        known = registry(*(skill(f"team-{number}/tool", description="Same.") for number in range(count)))
+        search = Search(known)
+        ask(search, "nothing")
+        known.snapshot = Snapshot({})
+        counted = 0
+
+        def count_one(_frame: object, event: str, _argument: object) -> None:
+            nonlocal counted
+            counted += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count_one)
+        try:
+            ask(search, "nothing")
+        finally:
+            sys.setprofile(before)
+        return counted
+
+    few, many = steps(50), steps(200)
+    assert many < 5 * few
+
+
+def test_what_shares_a_name_is_kept_in_one_place_that_grows() -> None:
+    first = skill("team-0/tool", description="Same.")
+    known = registry(first)
+    index = _Indexed()
+    index.follow(known.snapshot)
+    kept = index._names["tool"]
+    many = [skill(f"team-{number}/tool", description="Same.") for number in range(1, 50)]
+    index.follow(build.snapshot(first, *many))
+    assert index._names["tool"] is kept and len(kept) == 50  # a copy for each would be as many squared
+    index.follow(build.snapshot(first))
+    assert index._names["tool"] is kept and len(kept) == 1
+    index.follow(Snapshot({}))
+    assert not index._names

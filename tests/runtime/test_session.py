@@ -4,147 +4,36 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import shutil
-import threading
-from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from anyio import to_thread
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
-from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
 from mcp_skills_server.model import SKILL_MD, Skill, Standing
-from mcp_skills_server.runtime import session as session_module
-from mcp_skills_server.runtime.scripts import Outcome
-from mcp_skills_server.runtime.session import Runtime, RuntimeSettings, Session
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.session import Session
+from runtime.workshop import PDF, PNG, WORKSHOP, active, ask, forbidden, listed, refused, text
 from wire import FIXTURES
 
 pytestmark = pytest.mark.anyio
-
-PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
-PDF = skill_md("pdf-processing", "allowed-tools: Read", "license: MIT", body="Read [the guide](references/guide.md).")
-WORKSHOP = {
-    "pdf-processing/SKILL.md": PDF,
-    "pdf-processing/references/guide.md": "Fill in the form.\nThen sign it.\n",
-    "pdf-processing/references/my notes.md": "Mind the gap.\n",
-    "pdf-processing/scripts/extract.py": "print('extracted')\n",
-    "pdf-processing/assets/icon.png": PNG,
-    "pdf-processing/assets/form.bin": b"\0\1\2",
-    "data-analysis/SKILL.md": skill_md("data-analysis", body="Look at the data first."),
-    "data-analysis/references/guide.md": "Draw it.\n",
-    "data-analysis/scripts/plot.sh": "echo plotted\n",
-    "acme/billing/refunds/SKILL.md": skill_md("refunds", body="Ask for the receipt."),
-}
-NAMES = ["refunds", "data-analysis", "pdf-processing"]
-"""Of the workshop's skills, by skill path."""
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     """The loop that the server runs on."""
     return "asyncio"
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    """The workshop, after its first scan."""
-    return loaded(plant(tmp_path, WORKSHOP))
-
-
-@pytest.fixture
-def session(registry: Registry) -> Session:
-    """A conversation over the workshop, bound by its host."""
-    return Runtime(registry).session()
-
-
-async def ask(session: Session, tool: str, /, **arguments: Any) -> Any:
-    """What a tool answers when it could do what was asked; its structure keeps the tool's output schema."""
-    result: Any = await session.call(tool, arguments)
-    assert "isError" not in result, result["content"][0]["text"]
-    (definition,) = [each for each in session.tools() if each["name"] == told.canonical(tool)]
-    if "outputSchema" in definition:
-        schema: Any = definition["outputSchema"]
-        Draft202012Validator(schema).validate(result["structuredContent"])
-    return result
-
-
-async def refused(session: Session, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """What a tool says when the model must do something else: one line, and no structure beside it."""
-    result: Any = await session.call(tool, arguments)
-    assert result.keys() == {"content", "isError"}
-    assert result["isError"] is True
-    (block,) = result["content"]
-    assert block["type"] == "text"
-    assert len(block["text"].splitlines()) == 1
-    return block["text"]
-
-
-def text(result: Any) -> str:
-    """A result's text."""
-    return result["content"][0]["text"]
-
-
-def active(result: Any) -> list[str]:
-    """The names in a receipt."""
-    return [each["name"] for each in result["structuredContent"]["active_skills"]]
-
-
-def listed(result: Any) -> list[str]:
-    """The names in a listing."""
-    return [each["name"] for each in result["structuredContent"]["skills"]]
-
-
-class Held:
-    """Holds back the first reading of a body, in its thread, until it is let go; later ones go ahead at once."""
-
-    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._go = threading.Event()
-        self._reached = threading.Event()
-        self._body = registry.body
-        monkeypatch.setattr(registry, "body", self._held)
-        monkeypatch.setattr(registry, "has_body", lambda _: self._reached.is_set())
-
-    def _held(self, skill: Skill) -> Any:
-        if not self._reached.is_set():
-            self._reached.set()
-            assert self._go.wait(DEADLINE)
-        return self._body(skill)
-
-    async def during(self, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> list[Any]:
-        """What both answer, the second asked while the first is held back."""
-        answers: list[Any] = [None, None]
-
-        async def keep(place: int, work: Callable[[], Awaitable[Any]]) -> None:
-            answers[place] = await work()
-
-        try:
-            with anyio.fail_after(DEADLINE):
-                async with anyio.create_task_group() as group:
-                    group.start_soon(keep, 0, first)
-                    assert await to_thread.run_sync(self._reached.wait, DEADLINE)
-                    group.start_soon(keep, 1, second)
-                    await anyio.wait_all_tasks_blocked()
-                    self._go.set()
-        finally:
-            self._go.set()
-        return answers
-
-
-def long_md(name: str, word: str = "Do it.") -> str:
-    """A SKILL.md that is parsed off the event loop."""
-    return skill_md(name, body=f"{word}\n" + "And more of the same.\n" * 1000)
 
 
 # The flow of the specification
@@ -220,12 +109,6 @@ async def test_sessions_know_nothing_of_each_other(registry: Registry) -> None:
     assert "<active_skills>" not in await other.instructions()
 
 
-async def test_a_session_reads_the_skills_if_nobody_has(tmp_path: Path) -> None:
-    registry = Registry([plant(tmp_path, WORKSHOP)])
-    session = Runtime(registry).session()
-    assert listed(await ask(session, "skills_list")) == NAMES
-
-
 @pytest.mark.requirement("MCP-26", "X-17")
 async def test_loading_changes_no_tool(session: Session) -> None:
     before = json.dumps(session.tools())
@@ -271,279 +154,6 @@ async def test_where_no_host_binds_the_session_its_handle_and_the_bodies_travel_
     assert "Read [the guide]" not in json.dumps(second)
     assert "Look at the data first." in text(second)
     assert "session" in await refused(Session(Runtime(registry), hosted=False), "skills_read", {"path": SKILL_MD})
-
-
-# Loading
-
-
-@pytest.mark.requirement("RT-10")
-async def test_replacing_is_what_loading_does(session: Session) -> None:
-    await ask(session, "skills_load", names=["pdf-processing", "refunds"])
-    assert active(await ask(session, "skills_load", names=["data-analysis"])) == ["data-analysis"]
-
-
-@pytest.mark.requirement("RT-10", "RT-7")
-async def test_adding_keeps_the_order_and_each_skill_once(session: Session) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing", "refunds"])
-    assert session.active_skills == ["refunds", "pdf-processing"]
-    receipt = await ask(session, "skills_load", names=["data-analysis", "refunds"], mode="add")
-    assert active(receipt) == session.active_skills == ["refunds", "pdf-processing", "data-analysis"]
-    shown = await session.instructions()
-    assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
-
-
-async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
-    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
-    assert "too long (maxItems: 64)" in words and len(words) < 600
-    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(64)]})
-    assert words.count("Unknown skill") == 3
-
-
-@pytest.mark.requirement("X-30")
-@pytest.mark.parametrize("mode", ["replace", "add"])
-async def test_with_one_unknown_name_nothing_is_loaded(session: Session, mode: str) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    before = await session.instructions()
-    names = ["data-analysis", "pdf-procesing", "no-such-thing"]
-    words = await refused(session, "skills_load", {"names": names, "mode": mode})
-    assert words.startswith("Nothing was loaded.")
-    assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
-    assert "'no-such-thing'" in words
-    assert session.active_skills == ["refunds"]
-    assert await session.instructions() == before
-
-
-@pytest.mark.requirement("X-30")
-async def test_when_a_body_cannot_be_had_nothing_is_loaded(
-    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    body = registry.body
-
-    def failing(skill: Skill) -> Any:
-        if skill.name == "pdf-processing":
-            raise StaleFileError(str(Path(registry.place(skill)) / SKILL_MD))
-        return body(skill)
-
-    monkeypatch.setattr(registry, "body", failing)
-    words = await refused(session, "skills_load", {"names": ["data-analysis", "pdf-processing"]})
-    assert "try again" in words
-    assert session.active_skills == ["refunds"]
-
-
-async def test_a_name_without_likeness_points_to_the_list(session: Session) -> None:
-    assert "skills_list shows what there is" in await refused(session, "skills_load", {"names": ["zzzzqqqq"]})
-
-
-@pytest.mark.requirement("RT-8", "RT-9", "X-30")
-async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(10)))))).session()
-    eight = [f"s{number}" for number in range(8)]
-    assert len(active(await ask(session, "skills_load", names=eight))) == 8
-    words = await refused(session, "skills_load", {"names": ["s8"], "mode": "add"})
-    assert "At most 8 skills" in words and "would make 9" in words and "Load fewer" in words
-    assert "skills_unload" in words and ", ".join(eight) in words
-    assert session.active_skills == eight
-    assert active(await ask(session, "skills_load", names=["s0", "s7"], mode="add")) == eight
-    assert "Load fewer" in await refused(session, "skills_load", {"names": [f"s{number}" for number in range(9)]})
-    assert active(await ask(session, "skills_load", names=["s8"])) == ["s8"]
-
-
-@pytest.mark.requirement("RT-8", "RT-9")
-async def test_the_operator_sets_the_cap(registry: Registry) -> None:
-    session = Runtime(registry, RuntimeSettings(max_loaded=1)).session()
-    words = await refused(session, "skills_load", {"names": ["refunds", "data-analysis"]})
-    assert "At most 1 skill" in words and "Load fewer" in words
-    assert active(await ask(session, "skills_load", names=["refunds", "acme/billing/refunds"])) == ["refunds"]
-
-
-FORMS = [
-    "refunds",
-    "acme/billing/refunds",
-    "skill://acme/billing/refunds/SKILL.md",
-    "skill://acme/billing/refunds",
-    "skill://acme/billing/refunds/",
-    "SKILL://acme/billing/refunds/SKILL.md",
-]
-
-
-@pytest.mark.requirement("RT-1", "RT-11")
-@pytest.mark.parametrize("form", FORMS)
-async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
-    (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
-    assert entry["name"] == "refunds"
-    assert entry["location"] == "skill://acme/billing/refunds/SKILL.md"
-    assert entry["root_dir"] == "skill://acme/billing/refunds"
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "",
-        "Refunds",
-        "acme/billing",
-        "skill://",
-        "skill://acme/billing",
-        "skill://pdf-processing/references/guide.md",
-        "skill://acme/billing/../billing/refunds",
-        "file:///acme",
-        "/",
-        "\ud800",
-    ],
-)
-async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
-
-
-@pytest.mark.requirement("RT-1", "RT-3", "RT-11")
-async def test_agents_that_work_on_the_disk_are_told_absolute_paths(registry: Registry) -> None:
-    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
-    place = Path(registry.roots[0].path) / "pdf-processing"
-    assert f"<location>{place / SKILL_MD}</location>" in await session.instructions()
-    for form in (str(place / SKILL_MD), "skill://pdf-processing/SKILL.md", "pdf-processing"):
-        (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
-        assert (entry["location"], entry["root_dir"]) == (str(place / SKILL_MD), str(place))
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [str(place / "no" / SKILL_MD)]})
-    assert listed(await ask(session, "skills_list")) == NAMES
-
-
-@pytest.mark.requirement("RT-3")
-async def test_paths_of_the_disk_are_told_to_nobody_else(tmp_path: Path, session: Session) -> None:
-    answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
-    assert str(tmp_path) not in json.dumps([*answers, session.tools(), await session.instructions()])
-    path = str(tmp_path / "pdf-processing" / SKILL_MD)
-    assert "Unknown skill" in await refused(session, "skills_load", {"names": [path]})
-
-
-async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills("x/report", "y/report")))).session()
-    words = await refused(session, "skills_load", {"names": ["report"]})
-    assert words.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
-    assert active(await ask(session, "skills_load", names=["y/report"])) == ["y/report"]
-    assert listed(await ask(session, "skills_list")) == ["x/report", "y/report"]
-    shown = await session.instructions()
-    assert "<name>x/report</name>" in shown and '<skill name="y/report">' in shown
-    assert text(await ask(session, "skills_read", path=SKILL_MD, skill="y/report")).startswith("---")
-
-
-async def test_a_loaded_skill_keeps_the_name_that_was_told(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, skills("x/report")))
-    session = Runtime(registry).session()
-    assert active(await ask(session, "skills_load", names=["report"])) == ["report"]
-    plant(tmp_path, skills("y/report"))
-    registry.refresh()
-    (name,) = session.active_skills
-    assert text(await ask(session, "skills_read", path=SKILL_MD, skill=name)).startswith("---")
-    assert active(await ask(session, "skills_unload", names=[name])) == []
-
-
-@pytest.mark.requirement("X-2")
-async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: Path) -> None:
-    odd = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
-    registry = loaded(plant(tmp_path, odd | skills("fine")))
-    session = Runtime(registry).session()
-    assert registry.snapshot.skills["odd"].standing is Standing.LENIENT
-    listing = await ask(session, "skills_list")
-    assert listed(listing) == ["fine", "Odd_Name"]
-    fine, marked = listing["structuredContent"]["skills"]
-    assert "problems" not in fine
-    assert any("holds" in each for each in marked["problems"])
-    receipt = await ask(session, "skills_load", names=["fine", "Odd_Name"])
-    fine, marked = receipt["structuredContent"]["active_skills"]
-    assert "problems" not in fine and marked["problems"]
-    assert f"The skill Odd_Name has problems: {marked['problems'][0]}" in text(receipt)
-    assert "Do it oddly." in await session.instructions()
-    # Nobody serves it as a resource, so there is nothing to link to.
-    assert len((await ask(session, "skills_read", path="data.bin"))["content"]) == 1
-
-
-@pytest.mark.requirement("X-2", "ASG-17")
-async def test_a_skill_that_cannot_be_read_is_no_skill(tmp_path: Path) -> None:
-    registry = loaded(plant(tmp_path, {"broken/SKILL.md": "---\nname: broken\n"} | skills("fine")))
-    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
-    for form in ("broken", "skill://broken/SKILL.md", str(Path(registry.roots[0].path) / "broken" / SKILL_MD)):
-        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
-    assert listed(await ask(session, "skills_list")) == ["fine"]
-    assert listed(await ask(session, "skills_search", query="broken")) == []
-    assert "broken" not in await session.instructions()
-
-
-async def test_the_location_of_a_broken_skill_in_a_skill_means_neither(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, skills("outer") | {"outer/inner/SKILL.md": "---\n"}))).session()
-    for form in ("skill://outer/inner", "skill://outer/inner/SKILL.md"):
-        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
-
-
-@pytest.mark.requirement("ASG-22")
-async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: Path) -> None:
-    hidden = {"release/SKILL.md": skill_md("release", "disable-model-invocation: true", body="Ship it.")}
-    session = Runtime(loaded(plant(tmp_path, hidden | skills("report")))).session()
-    assert listed(await ask(session, "skills_list")) == ["report"]
-    assert listed(await ask(session, "skills_search", query="release")) == []
-    assert "release" not in await session.instructions()
-    assert "release" not in json.dumps(session.tools())
-    assert "nearest: release" not in await refused(session, "skills_load", {"names": ["releas"]})
-    # Asked for by its very name, as a user does.
-    assert active(await ask(session, "skills_load", names=["release"])) == ["release"]
-    assert "Ship it." in await session.instructions()
-
-
-@pytest.mark.requirement("ASG-16")
-async def test_a_skill_without_a_description_is_not_offered(tmp_path: Path) -> None:
-    session = Runtime(loaded(plant(tmp_path, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}))).session()
-    assert await session.instructions() == ""
-    assert session.tools() == []
-    assert text(await session.call("skills_list")) == "No skill fits."
-
-
-@pytest.mark.requirement("RT-12")
-async def test_a_body_is_read_once(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    await ask(session, "skills_load", names=["pdf-processing"])
-    monkeypatch.setattr(registry, "read", forbidden)
-    monkeypatch.setattr(registry, "body", forbidden)
-    assert await session.instructions() == await session.instructions()
-
-
-def forbidden(*_: Any) -> Any:
-    """Stands for what must not be done."""
-    raise AssertionError("this must not be done")
-
-
-# Unloading
-
-
-@pytest.mark.requirement("RT-14")
-async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session: Session) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
-    receipt = await ask(session, "skills_unload", names=["pdf-processing", "no-such-thing", "pdf-processing"])
-    assert active(receipt) == session.active_skills == ["refunds", "data-analysis"]
-    assert "digest" in receipt["structuredContent"]["active_skills"][0]
-    assert active(await ask(session, "skills_unload", names=["no-such-thing"])) == ["refunds", "data-analysis"]
-    assert "pdf-processing" not in (await session.instructions()).partition("<active_skills>")[2]
-
-
-@pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
-async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    assert active(await ask(session, "skills_unload", **arguments)) == []
-    assert active(await ask(session, "skills_unload", **arguments)) == []
-
-
-@pytest.mark.requirement("RT-14")
-@pytest.mark.parametrize("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
-async def test_unloading_nothing_is_told_what_it_takes(session: Session, arguments: dict[str, Any]) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    words = await refused(session, "skills_unload", arguments)
-    assert "names" in words and "all=true" in words
-    assert session.active_skills == ["refunds"]
-
-
-@pytest.mark.requirement("RT-11", "RT-14")
-@pytest.mark.parametrize("form", FORMS)
-async def test_what_loads_a_skill_unloads_it_too(session: Session, form: str) -> None:
-    await ask(session, "skills_load", names=[form])
-    assert active(await ask(session, "skills_unload", names=[form])) == []
 
 
 # Listing and searching
@@ -721,7 +331,7 @@ async def test_no_path_leads_out_of_the_skill_or_to_the_disk(
 ) -> None:
     (tmp_path / "secret.txt").write_text("do not tell")
     await ask(session, "skills_load", names=["data-analysis", "pdf-processing"])
-    for place, name in ((tree, "read"), (registry, "read"), (registry, "refresh")):
+    for place, name in ((disk, "read"), (registry, "read"), (registry, "refresh")):
         monkeypatch.setattr(place, name, forbidden)
     words = await refused(session, "skills_read", {"path": path.replace("{top}", str(tmp_path))})
     assert "is no file of the skill" in words
@@ -775,50 +385,6 @@ async def test_what_never_holds_still_is_to_be_tried_again(
     assert "try again" in words and "nowhere" not in words
 
 
-# Skills that change while they are loaded
-
-
-@pytest.mark.requirement("RT-21", "RT-12")
-async def test_an_edit_of_a_loaded_skill_shows_in_the_next_instructions(
-    tmp_path: Path, session: Session, registry: Registry
-) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    changed = skill_md("refunds", "license: MIT", body="Ask for nothing.")
-    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(changed)
-    registry.refresh()
-    shown = await session.instructions()
-    assert "Ask for nothing." in shown and "Ask for the receipt." not in shown
-    assert session.active_skills == ["refunds", "pdf-processing"]
-    receipt = await ask(session, "skills_unload", names=["pdf-processing"])
-    (entry,) = receipt["structuredContent"]["active_skills"]
-    assert entry["properties"]["license"] == "MIT"
-    assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
-
-
-@pytest.mark.parametrize("becomes", [None, "---\nname: refunds\n"])
-async def test_a_loaded_skill_that_is_removed_or_breaks_is_loaded_no_more(
-    tmp_path: Path, session: Session, registry: Registry, becomes: str | None
-) -> None:
-    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
-    place = tmp_path / "acme/billing/refunds" / SKILL_MD
-    place.unlink() if becomes is None else place.write_text(becomes)
-    registry.refresh()
-    assert "Ask for the receipt." not in await session.instructions()
-    assert session.active_skills == ["pdf-processing"]
-    assert active(await ask(session, "skills_unload", names=["refunds"])) == ["pdf-processing"]
-
-
-async def test_a_loaded_skill_that_is_hidden_meanwhile_stays_loaded(
-    tmp_path: Path, session: Session, registry: Registry
-) -> None:
-    await ask(session, "skills_load", names=["refunds"])
-    hidden = skill_md("refunds", "disable-model-invocation: true", body="Ask the user.")
-    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(hidden)
-    registry.refresh()
-    shown = await session.instructions()
-    assert "Ask the user." in shown and "<name>refunds</name>" not in shown
-
-
 # Wrong arguments
 
 
@@ -869,21 +435,6 @@ async def test_words_about_wrong_arguments_are_short_and_can_be_written(
     words = await refused(session, "skills_run_script", arguments)
     assert len(words) < 1000
     assert words.encode()
-
-
-async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = ["data-analysis", "refunds"]
-    size = sum(len(raw) for path in WORKSHOP if path.endswith("SKILL.md") and isinstance(raw := WORKSHOP[path], str))
-    size -= len(PDF)
-    monkeypatch.setattr(session_module, "MOST_BYTES", size)
-    await ask(session, "skills_load", names=both)
-    monkeypatch.setattr(session_module, "MOST_BYTES", size - 1)
-    words = await refused(session, "skills_load", {"names": both})
-    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
-    monkeypatch.setattr(session_module, "MOST_BYTES", 1)
-    await ask(session, "skills_load", names=["refunds"])
 
 
 async def test_arguments_of_any_depth_are_refused(session: Session) -> None:
@@ -999,52 +550,6 @@ async def test_calls_at_once_are_all_answered(session: Session) -> None:
     assert len(answers) == 40
     assert session.active_skills == ["pdf-processing", "data-analysis"]
     assert session.calls == 0
-
-
-async def test_skills_that_are_added_at_once_are_both_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b")))
-    session = Runtime(registry).session()
-    held = Held(registry, monkeypatch)
-    await held.during(
-        lambda: ask(session, "skills_load", names=["a"], mode="add"),
-        lambda: ask(session, "skills_load", names=["b"], mode="add"),
-    )
-    assert sorted(session.active_skills) == ["a", "b"]
-
-
-@pytest.mark.requirement("RT-8")
-async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b", "c", "d")))
-    session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
-    held = Held(registry, monkeypatch)
-    answers = await held.during(
-        lambda: session.call("skills_load", {"names": ["a", "b"], "mode": "add"}),
-        lambda: session.call("skills_load", {"names": ["c", "d"], "mode": "add"}),
-    )
-    assert len(session.active_skills) == 2
-    assert [answer.get("isError", False) for answer in answers].count(True) == 1
-
-
-@pytest.mark.parametrize(
-    ("tool", "arguments", "then"),
-    [
-        ("skills_load", {"names": ["b"]}, ["b"]),
-        ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
-        ("skills_unload", {"all": True}, []),
-    ],
-)
-async def test_what_is_loaded_while_the_instructions_are_renewed_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
-) -> None:
-    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a", "Old.")} | skills("b")))
-    session = Runtime(registry).session()
-    await ask(session, "skills_load", names=["a"])
-    (tmp_path / "a" / SKILL_MD).write_text(long_md("a", "New."))
-    registry.refresh()
-    held = Held(registry, monkeypatch)
-    await held.during(session.instructions, lambda: ask(session, tool, **arguments))
-    assert session.active_skills == then
-    assert "Old." not in await session.instructions()
 
 
 # Scripts

@@ -15,8 +15,9 @@ from catalog.forest import DEADLINE, loaded, plant, skill_md
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.quota import QuotaError
-from mcp_skills_server.runtime.scripts import Outcome
-from mcp_skills_server.runtime.session import Runtime, Session
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import IDLE_S, MOST, Sessions
 
 DAY = 24 * 3600.0

@@ -16,7 +16,7 @@ from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import Standing
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import handlers, prompts
 from mcp_skills_server.server.handlers import Caller, Settings
 from steps import growth

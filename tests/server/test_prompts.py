@@ -13,10 +13,9 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.dialects import sep2076
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import cursors
-from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.server import prompts
 from mcp_skills_server.server.handlers import Caller, Settings
@@ -349,9 +348,9 @@ def test_dependencies_resolve_against_the_listed_names(tmp_path: Path) -> None:
     snapshot, settings = registry.snapshot, Settings()
     served = Served(prompts=prompts.Names(registry, settings))
     assert all(name in served.prompts for name in every_name(registry))
-    found, missing = sep2076.dependencies(snapshot.skills["a"], snapshot, served, settings.least)
-    assert [each["name"] for each in found["prompts"]] == ["refunds", "x/same"]  # type: ignore[index,union-attr]
-    assert missing == ["prompt acme/refunds", "prompt same", "prompt hidden"]
+    found = resolve(snapshot.skills["a"], snapshot, served, settings.least)
+    assert found.prompts == ("refunds", "x/same")
+    assert found.missing == ("prompt acme/refunds", "prompt same", "prompt hidden")
 
 
 def test_news_is_what_another_listing_would_show(tmp_path: Path) -> None:

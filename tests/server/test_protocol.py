@@ -129,8 +129,8 @@ def test_the_server_sends_no_request_and_no_log_message(tmp_path: Path, era: Era
 @pytest.mark.requirement("S76-18")
 def test_nothing_but_the_script_runner_can_run_a_program() -> None:
     may = {
-        "runtime/processes.py",  # of a skill's scripts, where the operator allows it
-        "runtime/launch.py",
+        "runtime/scripts/processes.py",  # of a skill's scripts, where the operator allows it
+        "runtime/scripts/launch.py",
         "rpc/launcher.py",  # runs within such a process
         "acp/agent_process.py",  # of the agent that the operator names
     }

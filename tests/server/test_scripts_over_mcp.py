@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mcp_skills_server.runtime.processes import ask
+from mcp_skills_server.runtime.scripts.processes import ask
 from programs import LOOSE, loose
 from web.http_wire import Stream, client, http_serving
 from wire import DEADLINE, Era, Wire, serving, write_skill

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import anyio
@@ -95,17 +94,3 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UnacceptableError, match=r"cannot be unpacked \(No space left on device\)"):
         anyio.run(follower.refresh)
     assert body(follower) == "one"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="files have no modes there")
-def test_what_is_unpacked_can_be_read_and_only_scripts_be_run_by_their_owner(tmp_path: Path) -> None:
-    raw = archive.pack({"SKILL.md": (b"---", False), "scripts/run.sh": (b"exit 0\n", True)})[1]
-    (tmp_path / "x.tar.gz").write_bytes(raw)
-    before = os.umask(0o077)
-    try:
-        follower = opened(tmp_path / "x.tar.gz", tmp_path)
-        anyio.run(follower.refresh)
-    finally:
-        os.umask(before)
-    modes = {path: (follower.path / path).stat().st_mode & 0o700 for path in ("SKILL.md", "scripts/run.sh")}
-    assert modes == {"SKILL.md": 0o600, "scripts/run.sh": 0o700}

@@ -41,18 +41,6 @@ def test_the_bytes_tell_the_format(site: Publisher, place: Path, told: str) -> N
 # The zoo
 
 
-@pytest.mark.parametrize(("name", "most"), [("archive", (4 << 20) + 1000), ("lone", 1 << 20)])
-def test_an_artifact_may_be_so_large_and_no_larger(site: Publisher, place: Path, name: str, most: int) -> None:
-    """An archive as large as its skill may be and what an archive adds to it, a SKILL.md as large as any may be."""
-    site.add("archive", b"PK", answer(bytes(most if name == "archive" else 0)))
-    site.add("lone", None, answer(bytes(most if name == "lone" else 0)))
-    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
-    assert "its digest is" in refused[name]
-    site.routes[f"/a/{name}"] = answer(b"", length=most + 1)
-    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
-    assert f"has {most + 1} bytes, at most {most} are taken" in refused[name]
-
-
 @pytest.mark.requirement("WK-23", "WK-27", "WK-28", "WK-29", "WK-30", "WK-61")
 def test_every_hostile_archive_is_refused_and_its_neighbours_arrive(site: Publisher, place: Path) -> None:
     site.add("aaa-first")
@@ -177,3 +165,15 @@ def test_a_list_of_files_of_0_1_0_brings_none_of_them_either(site: Publisher, pl
     report = fetch(site, place)
     assert [refusal.name for refusal in report.refused] == ["a"] and ".git/config" in str(report.refused[0])
     assert skills(place) == [] and not [path for path in site.paths if "/a/" in path]
+
+
+@pytest.mark.parametrize(("name", "most"), [("archive", (4 << 20) + 1000), ("lone", 1 << 20)])
+def test_an_artifact_may_be_so_large_and_no_larger(site: Publisher, place: Path, name: str, most: int) -> None:
+    """An archive as large as its skill may be and what an archive adds to it, a SKILL.md as large as any may be."""
+    site.add("archive", b"PK", answer(bytes(most if name == "archive" else 0)))
+    site.add("lone", None, answer(bytes(most if name == "lone" else 0)))
+    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
+    assert "its digest is" in refused[name]
+    site.routes[f"/a/{name}"] = answer(b"", length=most + 1)
+    refused = {each.name: each.reason for each in fetch(site, place, limits=FetchLimits(skill_bytes=1000)).refused}
+    assert f"has {most + 1} bytes, at most {most} are taken" in refused[name]

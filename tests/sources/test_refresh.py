@@ -272,8 +272,8 @@ def test_downloads_run_a_few_at_a_time(site: Publisher, place: Path, changed: di
 
     for number in range(2 * connections):
         site.add(f"s-{number}", route=route)
-    slow = replace(LOCAL, bounds=Bounds(read_s=20, download_s=20))
-    assert len(fetch(site, place, slow, **changed).added) == 2 * connections
+    patient = replace(LOCAL, bounds=Bounds(read_s=20, download_s=20))
+    assert len(fetch(site, place, patient, **changed).added) == 2 * connections
     assert most == connections
 
 

@@ -24,7 +24,7 @@ from mcp_skills_server.dialects import acp
 from mcp_skills_server.dialects.acp import AvailableSkill
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 from mcp_skills_server.transport.descriptors import claim, read, write
 from mcp_skills_server.transport.framing import LineBuffer
 

@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 from anyio import Lock, Semaphore, sleep, to_thread
 from anyio.lowlevel import RunVar
 
-from mcp_skills_server.catalog.registry import Body, Registry
+from mcp_skills_server.catalog.reader import Body
+from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
 

@@ -1,7 +1,7 @@
 """A first look at the roots: which skills there seem to be, by the names of their directories, within a bounded time.
 
 A host asks what there is before a large folder is scanned, and asks once. So this looks only for directories that hold
-a SKILL.md, and reads the few whose names a model is told first. It is a guess that the scan replaces: nothing is
+a SKILL.md, and reads the few whose names a model gets first. It is a guess that the scan replaces: nothing is
 served from it.
 """
 
@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mcp_skills_server.catalog import tree
-from mcp_skills_server.catalog.path_index import join, merge
-from mcp_skills_server.catalog.scan import Limits, Root
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format.ignored import is_entered
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
 
 WALK_S: Final = 0.15
@@ -67,8 +68,8 @@ def outline(
     Args:
         roots: the earlier one wins.
         limits: what a skill may measure.
-        order: in which order a model is told the names of skills.
-        characters: how much it is told at the most: reading ends when the names are as long together.
+        order: in which order a model gets the names of skills.
+        characters: how much text that is at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
     """
     begun = now()
@@ -91,7 +92,7 @@ def outline(
 
 
 class _Walk:
-    """Goes through directories, the upper ones first, and not into skills until it is told to."""
+    """Goes through directories, the upper ones first, and not into skills before `enter_skills`."""
 
     def __init__(self, roots: Sequence[Root], limits: Limits) -> None:
         self.found: list[list[str]] = [[] for _ in roots]
@@ -111,7 +112,7 @@ class _Walk:
                 return False
             root, directory = self._todo.popleft()
             try:
-                with tree.open_directory(root.path, directory) as handle:
+                with disk.open_directory(root.path, directory) as handle:
                     inner = _directories(handle, hidden=self._hidden) if self._is_in_reach(directory) else ()
                     for number, name in enumerate(inner, 1):
                         if number % _NAMES == 0 and not may():
@@ -141,15 +142,15 @@ class _Walk:
         return (directory.count("/") + 1 if directory else 0) < self._depth
 
 
-def _directories(handle: tree.Handle, *, hidden: bool) -> Iterator[str]:
+def _directories(handle: disk.Handle, *, hidden: bool) -> Iterator[str]:
     with os.scandir(handle) as entries:
         for entry in entries:
             name = entry.name
-            if tree.is_entered(name, hidden=hidden) and entry.is_dir(follow_symlinks=False) and tree.is_utf8(name):
+            if is_entered(name, hidden=hidden) and entry.is_dir(follow_symlinks=False) and disk.is_utf8(name):
                 yield name
 
 
-def _holds_skill(handle: tree.Handle, name: str) -> bool:
+def _holds_skill(handle: disk.Handle, name: str) -> bool:
     place = f"{name}/{SKILL_MD}"
     try:
         if isinstance(handle, int):
@@ -163,23 +164,23 @@ def _holds_skill(handle: tree.Handle, name: str) -> bool:
 
 def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
     """A skill for each of these directories, by the rule that it has the directory's name."""
-    namespace = tree.spelled(os.path.basename(root.path)) if "" in directories else ""
+    namespace = disk.spelled(os.path.basename(root.path)) if "" in directories else ""
     for directory in directories:
         path = "/".join(part for part in (namespace, directory) if part) or "root"
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
 def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
-    """The skill with what its SKILL.md says, None where that does not tell (yet)."""
+    """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
-    found = tree.look(root.path, location)
+    found = disk.look(root.path, location)
     if found is None or not stat.S_ISREG(found.st_mode):
         return None
-    file = tree.file_from(found, root.index, location, time.time_ns())
+    file = disk.file_from(found, root.index, location, time.time_ns())
     fields = None
     if file.size <= limits.skill_md:
         try:
-            fields = frontmatter.parse(tree.read(root.path, file)).frontmatter
+            fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
         except StaleFileError:
             return None
     standing = Standing.UNUSABLE if fields is None else Standing.LENIENT

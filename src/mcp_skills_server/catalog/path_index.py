@@ -24,7 +24,7 @@ class PathIndex(dict[str, Skill]):
         return [part, *order[start:end]] if part in self else order[start:end]
 
     def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
-        """Take some skills off the shelf and put others there."""
+        """Take some skills out and put others in."""
         gone = set(gone)
         if gone != set(came):
             self._order = None
@@ -68,42 +68,3 @@ def join(directory: str, name: str) -> str:
 def within(location: str, part: str) -> bool:
     """Whether `location` is `part` or lies below it; everything lies below ""."""
     return not part or location == part or location.startswith(part + "/")
-
-
-def parents(path: str) -> list[str]:
-    """The paths above this one, the outermost first."""
-    parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]
-
-
-def owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
-    """The skill of an earlier root that owns this skill path: the same, one around it, or one inside (ASG-7).
-
-    `merged` are the skills of the earlier roots by path, `above` has one of them for each path above a skill.
-    """
-    if path in merged:
-        return path
-    return next((parent for parent in parents(path) if parent in merged), above.get(path))
-
-
-def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
-    """One namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides it.
-
-    The earlier root owns its skill paths, all that lies below them and all above.
-    """
-    merged: dict[str, Skill] = {}
-    above: dict[str, str] = {}
-    hidden: list[tuple[Skill, Skill]] = []
-    for skills in roots:
-        mine: dict[str, Skill] = {}
-        for skill in skills:
-            winner = owner(skill.path, merged, above) if merged else None
-            if winner is None:
-                mine[skill.path] = skill
-            else:
-                hidden.append((skill, merged[winner]))
-        merged |= mine
-        for path in mine:
-            for parent in parents(path):
-                above.setdefault(parent, path)
-    return merged, hidden

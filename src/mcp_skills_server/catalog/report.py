@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.passed import passed_over
+from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.format.yaml_reader import IS_FAST

@@ -1,42 +1,31 @@
-"""The boundary to the disk: walking a root and opening its files without ever following a link.
-
-Directories are opened one inside the other, by descriptor where the platform can, so that a directory that is swapped
-for a link during a walk is refused and not walked. Files are opened with O_NOFOLLOW and must carry the signature of
-the scan. Client text never comes here: callers pass names that this module itself found.
-"""
+"""Walks a root: what lies in each directory, by kind, and nothing of what it means."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
-from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.catalog.disk import (
+    GONE,
+    PASSING,
+    Handle,
+    close,
+    enter,
+    file_from,
+    is_foreign,
+    is_utf8,
+    open_directory,
+    spelled,
+)
 from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD, SkillFile
 
-_NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
-_COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
-_DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
-_BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
 MOST_LEVELS: Final = 64
 """How deep a walk goes below a root, whatever is asked for: one open descriptor and a few frames for each level."""
-_SETTLED_NS: Final = 2_000_000_000
-"""A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
-
-GONE: Final = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
-"""What opening a directory fails with when there is none in its place (any more)."""
-_PASSING: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-
-Handle: TypeAlias = "int | str"
-"""An open directory: a descriptor, or its path on platforms that cannot open relative to one."""
-
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 
@@ -61,53 +50,6 @@ class Directory:
     """How many more files there are than were kept."""
     cut: bool = False
     """Deeper than the walk goes: what lies below is not known."""
-
-
-def signature(found: os.stat_result) -> tuple[int, ...]:
-    """What tells one content of a file from the next without reading it.
-
-    Size and modification time are not enough: an rsync-style rewrite keeps both.
-    """
-    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
-
-
-def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
-    """The SkillFile of a stat result that was taken at `now`, in nanoseconds."""
-    mark = signature(found)
-    young = now - _SETTLED_NS
-    executable = bool(found.st_mode & stat.S_IXUSR)
-    return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young, executable=executable)
-
-
-def is_foreign(found: os.stat_result, handle: Handle) -> bool:
-    """Whether a file is a hard link to a file of somebody else than the owner of the directory that it is found in.
-
-    Who may write into a folder could else have the server read what is not theirs. Hard links within one owner's files
-    are what package stores and backups are made of.
-    """
-    return stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_uid != _owner(handle)
-
-
-def _owner(handle: Handle) -> int:
-    return os.stat(handle).st_uid
-
-
-@contextmanager
-def open_directory(root_path: str, path: str) -> Generator[Handle]:
-    """Open a directory below a root, one step at a time, following no link.
-
-    Raises:
-        OSError: it is not there, not a directory, or a link stands in the way.
-    """
-    handle = _enter(None, root_path, follow=True)
-    try:
-        for step in path.split("/") if path else ():
-            inner = _enter(handle, step)
-            _close(handle)
-            handle = inner
-        yield handle
-    finally:
-        _close(handle)
 
 
 def walk(
@@ -159,7 +101,7 @@ def walk(
                     if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
                         here.overfull += 1
                         continue
-                    found = entry.stat(follow_symlinks=False) if _BY_DESCRIPTOR else os.lstat(entry.path)
+                    found = entry.stat(follow_symlinks=False) if isinstance(handle, int) else os.lstat(entry.path)
                     if found.st_nlink > 1 and is_foreign(found, handle):
                         here.foreign = (*here.foreign, name)
                         continue
@@ -169,7 +111,7 @@ def walk(
                 else:
                     irregular.append(name)
             except OSError as error:
-                if error.errno in _PASSING:
+                if error.errno in PASSING:
                     raise
                 if error.errno not in GONE:  # else it vanished meanwhile
                     denied.append(name)
@@ -185,18 +127,18 @@ def walk(
         return here
     for name in inner:
         try:
-            opened = _enter(handle, name)
+            opened = enter(handle, name)
             try:
                 below = walk(
                     opened, prefix + name, root, depth=depth - 1, most_files=most_files, hidden=hidden, inside=inside
                 )
                 here.directories.append(below)
             finally:
-                _close(opened)
+                close(opened)
         except FileNotFoundError:
             continue
         except OSError as error:
-            if error.errno in _PASSING:
+            if error.errno in PASSING:
                 raise  # or half a tree would be taken for gone
             here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
     return here
@@ -207,40 +149,6 @@ def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
     if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.foreign, here.denied, inner)):
         return True
     return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
-
-
-def count_skills(root_path: str, path: str, *, most_names: int) -> tuple[int, int]:
-    """How many skills a walk that enters dot folders would find at or below a directory, by names alone.
-
-    Returns the number of skills and of the names that were looked at. Those are at most `most_names`; when they are
-    as many, the number of skills may be too small.
-    """
-    skills = names = 0
-    todo = [(path, False)]
-    while todo and names < most_names:
-        place, inside = todo.pop()
-        inner: list[str] = []
-        dotted: list[str] = []
-        found = False
-        with suppress(OSError), open_directory(root_path, place) as handle, os.scandir(handle) as entries:
-            for entry in entries:
-                names += 1
-                if names >= most_names:
-                    break
-                name = entry.name
-                with suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        if not is_ignored(name):
-                            inner.append(name)
-                        elif is_entered(name, hidden=True):
-                            dotted.append(name)
-                    elif name == SKILL_MD and entry.is_file(follow_symlinks=False):
-                        found = True
-        skills += found
-        inside = inside or found
-        if place.count("/") < MOST_LEVELS:
-            todo += [(f"{place}/{name}", inside) for name in (inner if inside else inner + dotted)]
-    return skills, names
 
 
 def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
@@ -273,122 +181,3 @@ def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
         found += here
         todo += [path for path in inner if path.count("/") < MOST_LEVELS]
     return sorted(found)
-
-
-def read(root_path: str, file: SkillFile) -> bytes:
-    """The bytes of a file, exactly those that its signature stands for.
-
-    Raises:
-        StaleFileError: it is gone, unreadable, or not the file that was scanned.
-    """
-    path = os.path.join(root_path, file.location)
-    try:
-        descriptor = os.open(path, _FILE)
-    except OSError as error:
-        raise StaleFileError(path, error.strerror, gone=error.errno in GONE) from None
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
-            raise StaleFileError(path)
-        raw = _read_all(descriptor, file.size)
-        if len(raw) != file.size or signature(os.fstat(descriptor)) != file.signature:
-            raise StaleFileError(path)
-    except StaleFileError:
-        raise
-    except OSError as error:
-        raise StaleFileError(path, error.strerror) from None
-    finally:
-        os.close(descriptor)
-    return raw
-
-
-def is_fresh(root_path: str, file: SkillFile) -> bool:
-    """Whether the file on disk still has the signature of the scan."""
-    try:
-        return signature(os.lstat(os.path.join(root_path, file.location))) == file.signature
-    except OSError:
-        return False
-
-
-def look_again(root_path: str, file: SkillFile) -> SkillFile | None:
-    """The file that now lies at this place, or None when no regular file does."""
-    return _file_at(root_path, file.root, file.location)
-
-
-def resolve_link(root_path: str, root: int, directory: str, name: str) -> SkillFile | None:
-    """The regular file inside its root that a link stands for, or None.
-
-    None for a link that leaves the root, leads to a directory or a device, is broken, or passes an ignored name. A dot
-    folder in which the link itself lies is not ignored, since the walk went there.
-    """
-    target = os.path.realpath(os.path.join(root_path, directory, name))
-    if os.path.commonpath((target, root_path)) != root_path or target == root_path:
-        return None
-    location = os.path.relpath(target, root_path).replace(os.sep, "/")
-    parts, ours = location.split("/"), directory.split("/")
-    common = next((n for n, (part, own) in enumerate(zip(parts, ours, strict=False)) if part != own), len(ours))
-    if any(is_ignored(part) for part in parts[common:]) or not is_utf8(location):
-        return None
-    return _file_at(root_path, root, location)
-
-
-def _file_at(root_path: str, root: int, location: str) -> SkillFile | None:
-    found = look(root_path, location)
-    if found is None or not stat.S_ISREG(found.st_mode):
-        return None
-    return file_from(found, root, location, time.time_ns())
-
-
-def look(root_path: str, location: str) -> os.stat_result | None:
-    """What lies at a place below a root when no link is followed, or None when nothing does that may be served."""
-    parent, _, last = location.rpartition("/")
-    try:
-        with open_directory(root_path, parent) as handle:
-            if isinstance(handle, int):
-                found = os.stat(last, dir_fd=handle, follow_symlinks=False)
-            else:
-                found = os.lstat(f"{handle}/{last}")
-            return None if is_foreign(found, handle) else found
-    except OSError:
-        return None
-
-
-def _read_all(descriptor: int, size: int) -> bytes:
-    raw = os.read(descriptor, size) if size else b""
-    if len(raw) == size:
-        return raw
-    parts = [raw]
-    missing = size - len(raw)
-    while missing > 0 and parts[-1]:
-        parts.append(os.read(descriptor, missing))
-        missing -= len(parts[-1])
-    return b"".join(parts)
-
-
-def _enter(parent: Handle | None, name: str, *, follow: bool = False) -> Handle:
-    if not _BY_DESCRIPTOR:
-        path = name if parent is None else f"{parent}/{name}"
-        if not stat.S_ISDIR((os.stat if follow else os.lstat)(path).st_mode):
-            raise NotADirectoryError(path)
-        return path
-    flags = _DIRECTORY & ~_NOFOLLOW if follow else _DIRECTORY
-    return os.open(name, flags, dir_fd=parent if isinstance(parent, int) else None)
-
-
-def _close(handle: Handle) -> None:
-    if isinstance(handle, int):
-        os.close(handle)
-
-
-def is_utf8(name: str) -> bool:
-    """Whether this name, as the file system gave it, is UTF-8."""
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def spelled(name: str) -> str:
-    """The name, with escapes for the bytes that are not UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")

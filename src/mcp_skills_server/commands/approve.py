@@ -40,8 +40,8 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server approve https://example.com refunds --revoke
     """
     from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.approvals import Approval, default_file, digest_over, read, write
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file, digest_over
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     if len(arguments) < 2:
         raise UsageError(
@@ -64,12 +64,16 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     if options.digest is not None and options.digest != found:
         raise UsageError(f"{skill.path} has the digest {found} and not the one given; read the skill again")
     file = Path(options.approvals) if options.approvals is not None else default_file()
-    kept = [each for each in read(file) if (each.origin, each.skill) != (origin, skill.path)]
+
+    def others(known: tuple[Approval, ...]) -> list[Approval]:
+        return [each for each in known if (each.origin, each.skill) != (origin, skill.path)]
+
     if options.revoke:
-        write(file, [each for each in kept if (each.origin, each.digest) != (origin, found)])
+        change(file, lambda known: [each for each in others(known) if (each.origin, each.digest) != (origin, found)])
         say(f"{skill.path} from {origin}: not approved any more")
         return
-    write(file, [*kept, Approval(origin, skill.path, found, float(int(time.time())))])
+    approval = Approval(origin, skill.path, found, float(int(time.time())))
+    change(file, lambda known: [*others(known), approval])
     say(f"{skill.path} from {origin}: approved with the digest {found}")
     for path in runtime.scripts_of(skill):
         say(f"  {path}")

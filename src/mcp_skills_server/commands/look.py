@@ -16,7 +16,7 @@ from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Root
+    from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.model import Problem, Skill
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))
@@ -200,7 +200,7 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
 
 def _report_passed(registry: Registry) -> list[dict[str, Any]]:
     """Print on stderr which skills in dot folders were passed over, and return the same for a program."""
-    from mcp_skills_server.catalog.passed import passed_over
+    from mcp_skills_server.catalog.dot_folders import passed_over
 
     passed = passed_over(registry)
     for each in passed:

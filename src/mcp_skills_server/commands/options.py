@@ -16,7 +16,7 @@ from mcp_skills_server.errors import RequestError, UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
-    from mcp_skills_server.runtime.session import Runtime
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -78,7 +78,7 @@ class RootOptions(LimitOptions, SiteOptions):
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Origins in the spelling that is compared, whatever folder another server is started in."""
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     return tuple(map(canonical, value))
 
@@ -173,8 +173,8 @@ def execution_settings(options: ExecutionOptions) -> ExecutionSettings:
 
 
 def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
-    from mcp_skills_server.runtime.arguments import checked_env
-    from mcp_skills_server.runtime.policy import canonical
+    from mcp_skills_server.runtime.scripts.arguments import checked_env
+    from mcp_skills_server.runtime.scripts.policy import canonical
 
     out: dict[str, Mapping[str, str]] = {}
     for given in pairs:
@@ -204,9 +204,9 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
     Raises:
         UsageError: scripts cannot be run as the options ask.
     """
-    from mcp_skills_server.runtime.session import Runtime, RuntimeSettings
+    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=max_loaded, catalogue_characters=catalog_chars)
+    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
     if not options.allow_scripts:
         for name, value in (
             ("--interpreter", options.interpreters),
@@ -220,7 +220,7 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
             if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
         return Runtime(registry, settings)
-    from mcp_skills_server.runtime.scripts import ScriptSettings
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
     for given in options.interpreters:
@@ -267,7 +267,7 @@ def open_roots(given: Sequence[str], options: RootOptions) -> tuple[Registry, Mi
         UsageError: a root does not exist or cannot be read or fetched.
     """
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Limits
+    from mcp_skills_server.catalog.roots import Limits
 
     limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
     if all(os.path.isdir(root) for root in given):

@@ -57,7 +57,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
-    from mcp_skills_server.catalog.passed import passed_over
+    from mcp_skills_server.catalog.dot_folders import passed_over
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
 

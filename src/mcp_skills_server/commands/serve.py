@@ -29,7 +29,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.runtime.session import Runtime
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.handlers import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn, TypeAlias
 
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Json
 
 PARSE_ERROR: Final = -32700
@@ -30,7 +31,7 @@ _ESCAPE: Final = re.compile(
 )
 
 
-class JsonError(ValueError):
+class JsonError(SkillsServerError, ValueError):
     """The bytes are no JSON; the message says why."""
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import versions
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.versions import NO_VERSION, Version
@@ -242,7 +243,7 @@ def _json(table: dict[str, Any]) -> dict[str, Json]:
     return {key: convert(value, key[:200], 1) for key, value in table.items()}
 
 
-class _RefusedError(Exception):
+class _RefusedError(SkillsServerError):
     """What is wrong with a value."""
 
 

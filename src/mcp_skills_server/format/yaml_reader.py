@@ -16,6 +16,7 @@ import yaml
 from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
 from mcp_skills_server.codes import CODES, problem, standing
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.model import Json, Problem, Standing
 
@@ -76,7 +77,7 @@ def _kind(value: Json) -> str:
     return "text" if isinstance(value, str) else "a single value"
 
 
-class _RefusedError(Exception):
+class _RefusedError(SkillsServerError):
     """A bound was passed: reading on would only cost time."""
 
 

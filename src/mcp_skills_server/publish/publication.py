@@ -1,109 +1,37 @@
-"""A catalogue as Agent Skills Discovery publishes it: editions, and the artifacts that each of them names.
+"""A catalogue as Agent Skills Discovery publishes it: makes an edition of each snapshot, and packs its skills.
 
-An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index,
-and stay for a while after the next one: what an index names can be fetched and has the digest that it says, whatever
-happens on the disk meanwhile. A skill is packed once for as long as it does not change. No HTTP here.
+An edition is made of one snapshot and never changes. Its artifacts are set aside before anybody can see its index:
+what an index names can be fetched and has the digest that it says, whatever happens on the disk meanwhile. A skill is
+packed once for as long as it does not change. No HTTP here.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from mcp_skills_server import codes
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.scan import digest_of
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.format.archive import ArchiveRefusedError
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.publish.spool import SEGMENT, Slot, Spool
+from mcp_skills_server.publish.artifacts import Artifacts, RetentionPolicy
+from mcp_skills_server.publish.edition import Edition, Item, Published
+from mcp_skills_server.publish.spool import SEGMENT, Slot
 
-GRACE_S: Final = 3600.0
 _TRIES: Final = 3
 _LOOK_AGAIN_S: Final = 10.0
 """How long an edition counts as current without a look at what changes no snapshot: the modes of files."""
 _UNSETTLED_S: Final = 1.0
 """The same, when a file would not be read."""
-_OWN: Final = UnpackLimits(files=1 << 30, bytes=1 << 40, file=1 << 40)
-"""What we have packed ourselves has been through the catalogue's limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPolicy:
-    """How long artifacts stay that the newest index no longer names.
-
-    Attributes:
-        seconds: of age since then.
-        number: at once; the oldest go first.
-        bytes: of all of them; the oldest go first.
-    """
-
-    seconds: float = GRACE_S
-    number: int = 20_000
-    bytes: int = 512 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A skill as an index offers it.
-
-    Attributes:
-        skill: the skill that was packed.
-        artifact: what it is downloaded as.
-    """
-
-    skill: Skill
-    artifact: Artifact
-
-
-@dataclass(frozen=True, slots=True)
-class Edition:
-    """What is published at one moment.
-
-    Attributes:
-        snapshot: of which it is made.
-        skills: what the index 0.2.0 offers, by name and in its order.
-        older: the names of those that the index 0.1.0 offers too (X-19).
-        index: bytes of the index 0.2.0.
-        digest: of these bytes, `sha256:` and 64 hex digits.
-        index_0_1: bytes of the index 0.1.0.
-        digest_0_1: of these bytes.
-        left_out: (skill path, reason) of every skill that is not published.
-        left_out_0_1: (skill path, reason) of those that only 0.2.0 publishes.
-    """
-
-    snapshot: Snapshot
-    skills: Mapping[str, Published]
-    older: frozenset[str]
-    index: bytes
-    digest: str
-    index_0_1: bytes
-    digest_0_1: str
-    left_out: tuple[tuple[str, str], ...]
-    left_out_0_1: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One file of a published tree.
-
-    Attributes:
-        path: below the base URL, not encoded; it begins with a slash.
-        digest: `sha256:` and 64 hex digits of its bytes.
-        read: gives the bytes.
-    """
-
-    path: str
-    digest: str
-    read: Callable[[], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +57,8 @@ class Publication:
 
     Args:
         registry: the catalogue. Its first scan must be done before the first edition.
-        base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be (X-20).
-        keeping: how long artifacts stay that the newest index no longer names (X-7).
+        base: what stands before the artifacts' paths in the index: "", or the URL where the tree will be.
+        keeping: how long artifacts stay that the newest index no longer names.
         clock: seconds that only grow.
         segment: bytes of one of the temporary files.
         known: the artifact that a skill was packed to before, if it lies ready; its files then have their digests, and
@@ -153,16 +81,10 @@ class Publication:
         self._known = known
         self._steps = steps
         self._base = base
-        self._keeping = keeping or RetentionPolicy()
         self._clock = clock
         self._lock = threading.Lock()
-        self._spool = Spool(segment)
         self._packed: dict[Skill, _Packed] = {}
-        self._artifacts: dict[str, Artifact] = {}
-        self._slots: dict[str, Slot] = {}
-        self._retired: dict[str, float] = {}
-        self._former: dict[str, Published] = {}
-        self._unpacked: tuple[str, archive.Files] = ("", {})
+        self._artifacts = Artifacts(keeping or RetentionPolicy(), clock, segment)
         self._good_until = 0.0
         self._settled = True
         self.latest: Edition | None = None
@@ -229,7 +151,7 @@ class Publication:
         snapshot = self.registry.snapshot
         for path in snapshot.paths(Standing.VALID):
             if len(snapshot.named(snapshot.skills[path].name, Standing.VALID)) > 1:
-                self.registry.hash_files(snapshot.skills[path])  # so that copies can be told from rivals
+                self.registry.hash_files(snapshot.skills[path])  # so that copies can be distinguished from rivals
         choice = wellknown.choose(snapshot)
         picked = _Picked(snapshot, {}, [*choice.left_out, *_broken(snapshot)], [])
         for skill in self._steps(choice.skills):
@@ -276,60 +198,30 @@ class Publication:
         else:
             suffix, raw = "", read[SKILL_MD]
         artifact = wellknown.artifact(skill.name, digest_of(raw), suffix)
-        if artifact.path not in self._slots:
-            self._slots[artifact.path] = self._spool.write(raw)
-            self._artifacts[artifact.path] = artifact
+        self._artifacts.put(artifact, raw)
         return Published(skill, artifact)
 
     def _put(self, made: Edition) -> None:
-        """Make it the latest, and see what is to become of the artifacts of those before."""
-        now = self._clock()
         before, self.latest = self.latest, made
-        self._good_until = now + (_LOOK_AGAIN_S if self._settled else _UNSETTLED_S)
-        named = {each.artifact.path for each in made.skills.values()}
-        for each in before.skills.values() if before else ():
-            if each.artifact.path not in named and each.artifact.path in self._slots:
-                self._retired.pop(each.artifact.path, None)
-                self._retired[each.artifact.path] = now
-                self._former[each.skill.name] = each
-        for path in named & self._retired.keys():
-            del self._retired[path]
-        self._forget(now)
-        kept = named | self._retired.keys()
-        for path in self._slots.keys() - kept:
-            del self._slots[path], self._artifacts[path]
-        for name in [name for name, each in self._former.items() if each.artifact.path not in self._retired]:
-            del self._former[name]
+        self._good_until = self._clock() + (_LOOK_AGAIN_S if self._settled else _UNSETTLED_S)
+        self._artifacts.renew(before, made)
         wanted = {each.skill for each in made.skills.values()} | set(made.snapshot.skills.values())
         for skill in self._packed.keys() - wanted:
             del self._packed[skill]
-        with suppress(OSError):  # no place for a copy: the waste stays
-            self._slots |= self._spool.tidy(self._slots)
-
-    def _forget(self, now: float) -> None:
-        keeping = self._keeping
-        size = sum(self._slots[path].size for path in self._retired)
-        for path, since in list(self._retired.items()):  # the oldest first
-            if now - since < keeping.seconds and len(self._retired) <= keeping.number and size <= keeping.bytes:
-                break
-            size -= self._slots[path].size
-            del self._retired[path]
 
     # What an edition names
 
     def artifact(self, path: str) -> tuple[Artifact, Slot] | None:
         """The artifact that is served here and its bytes, of the latest edition or of one not long before; or None."""
-        artifact, slot = self._artifacts.get(path), self._slots.get(path)
-        return (artifact, slot) if artifact and slot and self._is_kept(path) else None
+        return self._artifacts.get(path)
 
     def file(self, edition: Edition, name: str, path: str) -> Published | None:
-        """The skill of discovery 0.1.0 that has this file: of this edition, or else of one not long before (WK1-10)."""
+        """The skill of discovery 0.1.0 that has this file: of this edition, or else of one not long before."""
         found = edition.skills.get(name) if name in edition.older else None
         if found is not None and path in found.skill.files:
             return found
-        former = self._former.get(name)
-        kept = former is not None and path in former.skill.files and self._is_kept(former.artifact.path)
-        return former if kept else None
+        former = self._artifacts.former(name)
+        return former if former is not None and path in former.skill.files else None
 
     def read(self, published: Published, path: str) -> bytes:
         """The bytes that a file had when its skill was published.
@@ -348,13 +240,7 @@ class Publication:
         Raises:
             KeyError: the skill is not kept any more.
         """
-        path, files = self._unpacked
-        if path != published.artifact.path:
-            raw = self._slots[published.artifact.path].read()
-            is_archive = published.artifact.kind == "archive"
-            files = archive.unpack(raw, _OWN) if is_archive else {SKILL_MD: (raw, False)}
-            self._unpacked = (published.artifact.path, files)
-        return files
+        return self._artifacts.unpacked(published.artifact)
 
     def tree(self, edition: Edition) -> Iterator[Item]:
         """Every file that an edition consists of. The indexes come last.
@@ -363,7 +249,7 @@ class Publication:
         was: to read its artifact raises StaleFileError, and so does another file of it that has changed.
         """
         for each in edition.skills.values():
-            yield Item(each.artifact.path, each.artifact.digest, partial(self._raw, each.artifact.path))
+            yield Item(each.artifact.path, each.artifact.digest, partial(self._artifacts.read, each.artifact))
             name = each.skill.name
             if name in edition.older:
                 for path, file in each.skill.files.items():
@@ -372,19 +258,10 @@ class Publication:
         yield Item(wellknown.DIRECTORY_0_1 + wellknown.INDEX, edition.digest_0_1, lambda: edition.index_0_1)
         yield Item(wellknown.DIRECTORY + wellknown.INDEX, edition.digest, lambda: edition.index)
 
-    def _raw(self, path: str) -> bytes:
-        if path not in self._slots:
-            raise StaleFileError(path)
-        return self._slots[path].read()
-
     def _file(self, published: Published, path: str) -> bytes:
-        if published.artifact.path in self._slots:
+        if published.artifact in self._artifacts:
             return self.unpacked(published)[path][0]
         return self.registry.read(published.skill.files[path])
-
-    def _is_kept(self, path: str) -> bool:
-        since = self._retired.get(path)
-        return since is None or self._clock() - since < self._keeping.seconds
 
 
 def _modes(skill: Skill) -> tuple[bool, ...]:
@@ -393,7 +270,7 @@ def _modes(skill: Skill) -> tuple[bool, ...]:
 
 
 def _broken(snapshot: Snapshot) -> Iterable[tuple[str, str]]:
-    """Every skill that breaks the specification, and how (X-2)."""
+    """Every skill that breaks the specification, and how."""
     for path in snapshot.paths(Standing.UNUSABLE):
         skill = snapshot.skills[path]
         if skill.standing < Standing.VALID:

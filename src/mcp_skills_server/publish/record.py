@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.tree import file_from, signature
+from mcp_skills_server.catalog.disk import file_from, signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.model import Skill
@@ -44,12 +44,12 @@ class Record:
 
     def encode(self) -> bytes:
         """The bytes of the file: the same record, the same bytes."""
-        said = {
+        fields = {
             "format": _FORMAT,
             "retired": dict(sorted(self.retired.items())),
             "files": dict(sorted(self.files.items())),
         }
-        return json.dumps(said, ensure_ascii=False, indent=0).encode() + b"\n"
+        return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
 
 
 def decode_record(raw: bytes) -> Record:
@@ -58,17 +58,17 @@ def decode_record(raw: bytes) -> Record:
     Raises:
         ValueError: they are no record of this version.
     """
-    said = _decode(raw, ("files", "retired"))
+    fields = _decode(raw, ("files", "retired"))
     try:
-        return Record(_texts(said["files"]), {str(path): int(since) for path, since in said["retired"].items()})
+        return Record(_texts(fields["files"]), {str(path): int(since) for path, since in fields["retired"].items()})
     except (TypeError, OverflowError) as error:
         raise ValueError(error) from None
 
 
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
     """What a run is about to write: by path, the digests that may be found there after it was killed."""
-    said = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
-    return json.dumps(said, ensure_ascii=False, indent=0).encode() + b"\n"
+    fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
+    return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
 
 
 def decode_journal(raw: bytes) -> dict[str, set[str]]:
@@ -77,9 +77,9 @@ def decode_journal(raw: bytes) -> dict[str, set[str]]:
     Raises:
         ValueError: they are no journal of this version.
     """
-    said = _decode(raw, ("files",))
+    fields = _decode(raw, ("files",))
     try:
-        return {str(path): set(map(str, digests)) for path, digests in said["files"].items()}
+        return {str(path): set(map(str, digests)) for path, digests in fields["files"].items()}
     except TypeError as error:
         raise ValueError(error) from None
 
@@ -103,13 +103,13 @@ class Memory:
                 self._read(self._place.read_bytes())
 
     def _read(self, raw: bytes) -> None:
-        said = _decode(raw, ("skills", "files"))
-        if said["version"] != __version__:
+        fields = _decode(raw, ("skills", "files"))
+        if fields["version"] != __version__:
             return  # another version may pack in another way
         self._skills = {
-            path: (str(mark), str(place), _strings(rest)) for path, (mark, place, rest) in said["skills"].items()
+            path: (str(mark), str(place), _strings(rest)) for path, (mark, place, rest) in fields["skills"].items()
         }
-        self._files = {path: (str(digest), tuple(mark)) for path, (digest, *mark) in said["files"].items()}
+        self._files = {path: (str(digest), tuple(mark)) for path, (digest, *mark) in fields["files"].items()}
 
     def artifact(self, skill: Skill) -> Artifact | None:
         """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
@@ -145,13 +145,13 @@ class Memory:
         if (known, files) == (self._skills, self._files):
             return
         self._skills, self._files = known, dict(files)
-        said = {
+        fields = {
             "format": _FORMAT,
             "version": __version__,
             "skills": known,
             "files": {path: (digest, *mark) for path, (digest, mark) in files.items()},
         }
-        raw = json.dumps(said, separators=(",", ":")).encode()
+        raw = json.dumps(fields, separators=(",", ":")).encode()
         with suppress(OSError):
             self._place.parent.mkdir(parents=True, exist_ok=True)
             fresh = self._place.with_suffix(f".{os.getpid()}")
@@ -186,26 +186,26 @@ def _mark_of(skill: Skill) -> str:
     """What changes when a file of the skill does, "" while one of them is too young to tell."""
     if not all(file.mtime_reliable and file.signature for file in skill.files.values()):
         return ""
-    told = [(path, file.signature, file.executable) for path, file in skill.files.items()]
-    return hashlib.sha256(repr((skill.name, told)).encode("utf-8", "surrogateescape")).hexdigest()
+    marks = [(path, file.signature, file.executable) for path, file in skill.files.items()]
+    return hashlib.sha256(repr((skill.name, marks)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _decode(raw: bytes, objects: Iterable[str]) -> dict[str, Any]:
     try:
-        said: Any = json.loads(raw)
+        fields: Any = json.loads(raw)
     except RecursionError as error:
         raise ValueError(error) from None
-    if not isinstance(said, dict) or cast("dict[str, Any]", said).get("format") != _FORMAT:
+    if not isinstance(fields, dict) or cast("dict[str, Any]", fields).get("format") != _FORMAT:
         raise ValueError
-    found = cast("dict[str, Any]", said)
+    found = cast("dict[str, Any]", fields)
     if not all(isinstance(found.get(name), dict) for name in objects):
         raise ValueError
     return found
 
 
-def _texts(said: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(key): str(value) for key, value in said.items()}
+def _texts(values: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in values.items()}
 
 
-def _strings(said: Iterable[Any]) -> list[str]:
-    return [str(each) for each in said]
+def _strings(values: Iterable[Any]) -> list[str]:
+    return [str(each) for each in values]

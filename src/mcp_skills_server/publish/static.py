@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mcp_skills_server.catalog.scan import digest_of
+from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
+from mcp_skills_server.publish.edition import Edition, Item
 from mcp_skills_server.publish.folder import STAGING, Folder, above
-from mcp_skills_server.publish.publication import Edition, Item, Publication
+from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
 
 KEEP_DAYS: Final = 7.0
@@ -115,7 +116,7 @@ class Site:
         self._clock = clock
         self._steps = steps
         self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
-        with self._told("read"):
+        with self._refused("read"):
             self._check_owner()
 
     def known(self, skill: Skill) -> Artifact | None:
@@ -133,7 +134,7 @@ class Site:
         Raises:
             UsageError: the folder cannot be read.
         """
-        with self._told("read"):
+        with self._refused("read"):
             self._folder.look_anew()
             plan = self._plan(publication, publication.edition())
             return sorted(plan.differences, key=lambda each: each.path)
@@ -144,7 +145,7 @@ class Site:
         Raises:
             UsageError: it cannot be written, or another process is publishing there.
         """
-        with self._told("written"):
+        with self._refused("written"):
             os.makedirs(self._folder.path, exist_ok=True)
             with self._folder.alone():
                 self._folder.look_anew()
@@ -181,10 +182,10 @@ class Site:
                 kept = Record() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
             except ValueError:
-                said = (
+                message = (
                     f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
                 )
-                raise UsageError(said) from None
+                raise UsageError(message) from None
             claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
             for path in filter(_is_place, begun):
                 claims.setdefault(path, set()).update(begun[path])
@@ -216,7 +217,7 @@ class Site:
         now = int(self._clock())
         retired: dict[str, int] = {}
         for path in proved:
-            since = min(now, kept.retired.get(path, now))  # a time to come was told by a clock that was ahead
+            since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
             if _ARTIFACT.fullmatch(path) and now - since < self._keep_s:
                 retired[path] = since
                 continue
@@ -276,7 +277,7 @@ class Site:
         self._memory.put(skills, self._folder.known(kept.files))
 
     @contextmanager
-    def _told(self, doing: str) -> Generator[None]:
+    def _refused(self, doing: str) -> Generator[None]:
         try:
             yield
         except OSError as error:

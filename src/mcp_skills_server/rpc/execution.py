@@ -29,11 +29,12 @@ from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
 from mcp_skills_server.rpc.runs import BLOBS_OUT, MAX_RESULT, MAX_SUMMARY, ended, failed
-from mcp_skills_server.runtime import remains
-from mcp_skills_server.runtime.policy import secrets_of
 from mcp_skills_server.runtime.quota import Owner, QuotaError
-from mcp_skills_server.runtime.scripts import Outcome, Scripts
-from mcp_skills_server.runtime.workspace import Workspace
+from mcp_skills_server.runtime.scripts import output_files
+from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.scripts.policy import secrets_of
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.workspace import Workspace
 
 BLOBS_IN: Final = "blobs"
 """Where, in the work directory, the input blobs lie: each under its name without `blob:`."""
@@ -234,7 +235,7 @@ def _fill(files: Mapping[str, bytes], work: str) -> None:
 
 def _harvest(work: str, most: int) -> tuple[bytes | None, dict[str, bytes], bool]:
     """The result, the files that are to become blobs, and whether those are all. Trusts nothing that it finds."""
-    directory = remains.open_directory(work)
+    directory = output_files.open_directory(work)
     if directory is None:
         return None, {}, True
     with directory:

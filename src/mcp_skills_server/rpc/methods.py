@@ -27,7 +27,7 @@ from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.quota import Owner
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
 
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor

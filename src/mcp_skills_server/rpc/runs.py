@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.skills_protocol.results import Run
 from mcp_skills_server.model import Json
-from mcp_skills_server.runtime.launch import NOT_STARTED
+from mcp_skills_server.runtime.scripts.launch import NOT_STARTED
 
 if TYPE_CHECKING:
-    from mcp_skills_server.runtime.scripts import Outcome
+    from mcp_skills_server.runtime.scripts.outcome import Outcome
 
 BLOBS_OUT: Final = "output_blobs"
 """Where, in the work directory, a run leaves files that are to become blobs."""
@@ -93,7 +93,7 @@ def _printed(outcome: Outcome) -> Json:
 
 def _reason(stderr: str, *, ours: bool) -> str:
     """The line that says why: the last one that is neither indented, as in a stack of calls, nor Node's last line."""
-    from mcp_skills_server.runtime.scripts import OURS  # what ran has imported it
+    from mcp_skills_server.runtime.scripts.outcome import OURS  # what ran has imported it
 
     lines = stderr.splitlines()
     if not ours:  # advice is no reason

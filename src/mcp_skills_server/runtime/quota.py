@@ -14,12 +14,12 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from mcp_skills_server.errors import RequestError
 
 _SHARES: Final = 4
-"""One owner may have this part of the whole, unless told otherwise."""
+"""One owner may have this part of the whole, unless another one is given."""
 _IPV6_NETWORK: Final = 64
 """Bits of an IPv6 address that one client cannot choose: it has all the addresses below them."""
 
 Owner: TypeAlias = str | None
-"""Who is counted; None where clients are not told apart, such as the one client of a pipe: it may have the whole."""
+"""Who is counted; None where clients cannot be distinguished, such as that of a pipe: it may have the whole."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 

@@ -1,8 +1,8 @@
 """The sessions of many callers, by handle: bounded in number and age, each for its owner alone.
 
-A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none
-(MCP-11, X-15). An unknown handle and another's handle are told in the same words. Whoever opens too many loses its own
-oldest, and nobody another's.
+A handle is minted by us, cannot be guessed, and is the only reference to the state where a connection keeps none. An
+unknown handle and another's handle are answered in the same words. Whoever opens too many loses its own oldest, and
+nobody another's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
-from mcp_skills_server.runtime.session import Runtime, Session
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.session import Session
 
 MOST: Final = 4096
 IDLE_S: Final = 24 * 3600

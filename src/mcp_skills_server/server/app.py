@@ -13,7 +13,7 @@ from mcp.shared.message import SessionMessage
 
 import mcp_skills_server
 from mcp_skills_server.catalog.watch import Watcher
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings
 

@@ -34,7 +34,7 @@ from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.model import Changes, Json
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server import handlers, prompts
 from mcp_skills_server.server.callers import bearer, counted
@@ -116,11 +116,13 @@ class Attachment:
 
         def scan() -> None:
             if self.settings.tools:
-                self.sessions.runtime.catalogue.look()  # while the scan works, it is all that can be told
+                self.sessions.runtime.briefing.look()  # while the scan works, it is all that can be told
             if self._watcher is not None:
                 self._watcher.start()
             else:
                 self.registry.load()
+            if self.settings.tools:
+                self.sessions.runtime.warn_if_unsearchable()
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
@@ -150,9 +152,9 @@ class Attachment:
         """Wait until there is something to tell of the skills: the scan where that is quick, else the first look."""
         if self._ready.is_set():
             return
-        catalogue = self.sessions.runtime.catalogue
-        await anyio.to_thread.run_sync(catalogue.look)
-        if catalogue.is_small(_SCAN_AWAITED):
+        briefing = self.sessions.runtime.briefing
+        await anyio.to_thread.run_sync(briefing.look)
+        if briefing.is_small(_SCAN_AWAITED):
             self.begin()
             with anyio.move_on_after(_SCAN_AWAITED_S):
                 await self._ready.wait()

@@ -37,11 +37,11 @@ class Tools:
 
     def definitions(self) -> list[dict[str, Json]]:
         """The tools as every caller sees them (MCP-26)."""
-        return self._sessions.runtime.catalogue.tools(handles=True)
+        return self._sessions.runtime.briefing.tools(handles=True)
 
     def instructions(self) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""
-        return self._sessions.runtime.catalogue.instructions() or None
+        return self._sessions.runtime.briefing.instructions() or None
 
     async def list_tools(self, _registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
         """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
@@ -82,7 +82,7 @@ class Tools:
         """The moment of the catalogue that this caller knows of, None where callers cannot be told apart."""
         if caller.audience is None:
             return None
-        return self._told.setdefault(caller.audience, self._sessions.runtime.catalogue.moment)
+        return self._told.setdefault(caller.audience, self._sessions.runtime.briefing.moment)
 
     def _session(self, handle: object, caller: Caller) -> Session:
         if handle is None:

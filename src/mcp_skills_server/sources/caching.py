@@ -1,7 +1,9 @@
 """What the headers of an answer say about time: how long it stays fresh, and when to come again.
 
-Pure: headers and the present moment in, seconds out (RFC 9111, WK-40). A private cache: `s-maxage` is not for us.
+Pure: headers and the present moment in, seconds out (RFC 9111). A private cache: `s-maxage` is not for us.
 """
+
+# WK-40
 
 from __future__ import annotations
 

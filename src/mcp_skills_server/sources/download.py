@@ -56,14 +56,14 @@ class Answer:
     @property
     def is_html(self) -> bool:
         """Whether it is a web page, whatever was asked for."""
-        answered = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return answered == "text/html" or self.raw[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return kind == "text/html" or self.raw[:256].lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
     @property
     def encoding(self) -> str:
         """The Content-Encoding, "" where there is none."""
-        answered = self.headers.get("content-encoding", "").strip().lower()
-        return "" if answered == "identity" else answered
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        return "" if encoding == "identity" else encoding
 
 
 class Downloader:

@@ -55,8 +55,10 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     return out
 
 
-def write_tree(top: Path, files: Files, *, durable: bool = True) -> None:
+def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> None:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
+
+    Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -69,7 +71,10 @@ def write_tree(top: Path, files: Files, *, durable: bool = True) -> None:
     for folder in sorted(folders):  # those above come first
         os.mkdir(f"{top}/{folder}")
     for path, (raw, executable) in files.items():
-        write_file(f"{top}/{path}", raw, 0o755 if executable else 0o644, durable=durable)
+        mode = 0o755 if executable else 0o644
+        write_file(f"{top}/{path}", raw, mode, durable=durable)
+        if not umask:
+            os.chmod(f"{top}/{path}", mode)
     if durable:
         for folder in folders:
             sync_path(f"{top}/{folder}")

@@ -46,7 +46,7 @@ class Report:
         pruned: those of them that were removed.
         refused: skills that did not arrive.
         warnings: what else the user should hear, one line each.
-        next_check_s: in how many seconds it makes sense to ask again, by the index's cache headers (WK-40).
+        next_check_s: in how many seconds it makes sense to ask again, by the index's cache headers.
         bytes: bytes of all bodies that were downloaded.
     """
 

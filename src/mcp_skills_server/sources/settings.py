@@ -11,7 +11,7 @@ class OriginPolicy:
     """Where a download may go.
 
     Attributes:
-        origins: other origins than that of the index, as `wellknown.origin` spells them (WK-57).
+        origins: other origins than that of the index, as `wellknown.origin` spells them.
         private: addresses that are not of the public internet, too.
         http: plain http, too. On this machine it needs no more than `private`.
         headers: sent to the origin of the index and to no other, such as a token.

@@ -53,7 +53,7 @@ class Store:
         """
         tree, made = self.directory / digest, self.directory / "making"
         if not tree.is_dir():
-            write_tree(made, files, durable=self._given is not None)
+            write_tree(made, files, durable=self._given is not None, umask=False)
             os.rename(made, tree)
             sync_path(self.directory)
         return tree

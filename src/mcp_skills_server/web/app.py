@@ -31,10 +31,11 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
-from mcp_skills_server.publish.publication import GRACE_S, Publication, RetentionPolicy
+from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
+from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.runtime.session import Runtime
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.handlers import Settings

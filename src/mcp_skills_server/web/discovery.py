@@ -19,9 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.catalog.answer import off_loop
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
 from mcp_skills_server.model import printable
-from mcp_skills_server.publish.publication import Edition, Publication
+from mcp_skills_server.publish.edition import Edition
+from mcp_skills_server.publish.publication import Publication
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ _Headers = list[tuple[bytes, bytes]]
 _Read = Callable[[int, int], Awaitable[bytes]]
 
 
-class _NotReadyError(Exception):
+class _NotReadyError(SkillsServerError):
     """There is no edition yet, and it would take too long to wait for one."""
 
 

@@ -1,18 +1,18 @@
 """The Agent Skills Runtime: what a model sees of the skills, and the tools it loads, reads and runs them with.
 
-Plain values in, plain dicts and texts out. Every text is a function of the catalogue alone, so that prompt caches
+Plain values in, plain dicts and texts out. Every text is a function of the skills alone, so that prompt caches
 hold. Of a tool's result the text alone and the structure alone are enough for a model, because some hosts hand it only
 the one, some only the other.
 """
 
-from mcp_skills_server.dialects.runtime.catalogue import CHARACTERS as CATALOGUE_CHARACTERS
-from mcp_skills_server.dialects.runtime.catalogue import (
+from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
+from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
+from mcp_skills_server.dialects.runtime.overview import (
     available,
     groups,
     instructions,
     turns,
 )
-from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
 from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
 from mcp_skills_server.dialects.runtime.results import (
     binary_file,
@@ -37,9 +37,9 @@ from mcp_skills_server.dialects.runtime.words import (
     SESSION,
     UNLOAD,
     WORKSPACE,
-    Catalogue,
     Loaded,
     Offer,
+    Overview,
     Result,
     canonical,
     changed,
@@ -52,10 +52,10 @@ from mcp_skills_server.dialects.runtime.words import (
 )
 
 __all__ = [
-    "CATALOGUE_CHARACTERS",
     "LIST",
     "LIST_CHANGED",
     "LOAD",
+    "OVERVIEW_CHARACTERS",
     "READ",
     "RESULT_CHARACTERS",
     "RUN",
@@ -64,9 +64,9 @@ __all__ = [
     "SESSION",
     "UNLOAD",
     "WORKSPACE",
-    "Catalogue",
     "Loaded",
     "Offer",
+    "Overview",
     "Result",
     "argument_schemas",
     "available",

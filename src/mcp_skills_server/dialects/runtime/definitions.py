@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from mcp_skills_server.dialects.runtime import catalogue
-from mcp_skills_server.dialects.runtime.catalogue import FAMILY
-from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, SESSION, UNLOAD, Catalogue
+from mcp_skills_server.dialects.runtime import overview
+from mcp_skills_server.dialects.runtime.overview import FAMILY
+from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, SESSION, UNLOAD, Overview
 from mcp_skills_server.model import Json
 
 _MOST_AT_ONCE: Final = 64
@@ -20,8 +20,8 @@ _ABOUT_SESSION: Final = (
 )
 
 
-def definitions(found: Catalogue, characters: int, *, scripts: bool, handles: bool) -> list[dict[str, Json]]:
-    """The tools, as `tools/list` or a model API takes them; none where there is no skill (ASG-23, MCP-27, X-17).
+def definitions(found: Overview, characters: int, *, scripts: bool, handles: bool) -> list[dict[str, Json]]:
+    """The tools, as `tools/list` or a model API takes them; none where there is no skill.
 
     Args:
         found: the skills, which the description of the loading tool names.
@@ -44,7 +44,7 @@ def argument_schemas() -> dict[str, Json]:
     tools = (
         _list_tool(),
         _search_tool(),
-        _load_tool(Catalogue(), 0, bound),
+        _load_tool(Overview(), 0, bound),
         _unload_tool(bound),
         _read_tool(bound),
         _run_tool(bound),
@@ -52,8 +52,8 @@ def argument_schemas() -> dict[str, Json]:
     return {str(tool["name"]): tool["inputSchema"] for tool in tools}
 
 
-def _load_tool(found: Catalogue, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
-    description, complete = catalogue.loading(found, characters)
+def _load_tool(found: Overview, characters: int, bound: Mapping[str, Json]) -> dict[str, Json]:
+    description, complete = overview.loading(found, characters)
     names: dict[str, Json] = {"type": "string"}
     if complete and len(found.offers) <= _MOST_NAMES:
         names["enum"] = [offer.name for offer in found.offers]  # ASG-24

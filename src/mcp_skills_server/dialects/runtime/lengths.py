@@ -18,17 +18,17 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def even(lengths: Iterable[int], room: int) -> int:
+def even(lengths: Iterable[int], budget: int) -> int:
     """How long each of these may be, the same for all, so that together they fit: what short ones leave, long ones get.
 
     The greatest length where all of them fit.
     """
     ordered = sorted(lengths)
     for index, length in enumerate(ordered):
-        share = max(room, 0) // (len(ordered) - index)
+        share = max(budget, 0) // (len(ordered) - index)
         if length > share:
             return share
-        room -= length
+        budget -= length
     return max(ordered, default=0)
 
 
@@ -36,11 +36,11 @@ def clipped(text: str, most: int) -> str:
     """The text, or its beginning up to the end of a word and three dots, at most so long."""
     if len(text) <= most:
         return text
-    room = most - len(_ELLIPSIS)
-    if room <= 0:
+    budget = most - len(_ELLIPSIS)
+    if budget <= 0:
         return ""
-    kept = text[:room]
-    if not text[room].isspace():
+    kept = text[:budget]
+    if not text[budget].isspace():
         # Where there is no blank, the cut falls into a word, and must not leave half of an entity.
         kept = kept.rpartition(" ")[0] or _HALF_AN_ENTITY.sub("", kept)
     while kept and kept[-1] in _LEFT_OUT and not kept.endswith(_ENTITIES):

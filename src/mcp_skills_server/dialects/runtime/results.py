@@ -61,7 +61,7 @@ def entry(
     version: str | None = None,
     tags: Sequence[Json] = (),
 ) -> dict[str, Json]:
-    """A skill as the listing and the search show it, marked with its problems (X-2)."""
+    """A skill as the listing and the search show it, marked with its problems."""
     out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
     more: dict[str, Json] = {
         "title": title,
@@ -83,13 +83,13 @@ def receipt(
     once: bool = False,
     note: str | None = None,
 ) -> Result:
-    """The answer of loading and unloading: what is active now, in order, and what came with it (RT-13, RT-14).
+    """The answer of loading and unloading: what is active now, in order, and what came with it.
 
     Args:
         active: the loaded skills, the latest last.
-        session: the handle, None where a host binds it (RT-23).
+        session: the handle, None where a host binds it.
         fresh: those that this call loaded.
-        bodies: whether the instructions travel in the result rather than at the top of the next call (RT-22).
+        bodies: whether the instructions travel in the result rather than at the top of the next call.
         characters: how long the instructions and the lists of files may be together; longer instructions are cut at
             the end of a paragraph and say where to read on.
         once: the instructions stand in the structure alone, and the text points there: for a host that shows both.
@@ -124,17 +124,17 @@ def shows_structure(client: str | None) -> bool:
 
 
 def news(added: int, removed: int, *, uncounted: bool = False) -> str:
-    """That the catalogue has changed since the model was told of it; `uncounted`: by more than this."""
-    said = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
+    """That the skills have changed since the model was shown them; `uncounted`: by more than this."""
+    counts = [f"{count:,} {what}" for count, what in ((added, "added"), (removed, "removed")) if count]
     more = " or more" if uncounted else ""
-    shown = f"{' and '.join(said)}{more}"
+    shown = f"{' and '.join(counts)}{more}"
     return f"The skills have changed since this session began: {shown}. {LIST} shows what there is now."
 
 
 def text_file(
     path: str, text: str, start: int, most_lines: int | None, most_characters: int, *, start_character: int = 1
 ) -> Result:
-    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on (RT-17).
+    """The answer of reading a text file: its exact text, or whole lines of it and word of where to go on.
 
     The parts that the words lead through make the exact text again. Of a line that is longer than an answer comes a
     part; `start_character` is where in the first line to begin.
@@ -171,12 +171,13 @@ def text_file(
 def _part(text: str, *notes: str) -> Result:
     """The text as it is; what there is to say of it stands in blocks of their own."""
     unseen = hidden.count(text)
-    said = [*notes, *([f"[{unseen:,} hidden characters, which no person who looked at it has seen]"] if unseen else ())]
-    return _result(text, more=[{"type": "text", "text": each} for each in said])
+    if unseen:
+        notes = (*notes, f"[{unseen:,} hidden characters, which no person who looked at it has seen]")
+    return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
 def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> Result:
-    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource (RT-17).
+    """The answer of reading any other file: a picture or sound as such, for the rest a link to the resource.
 
     `target` is its URI, None where `resources/read` does not serve it.
     """
@@ -185,11 +186,11 @@ def binary_file(path: str, target: str | None, raw: bytes, most_bytes: int) -> R
     if shown and len(raw) <= most_bytes:
         block: Json = {"type": shown, "data": b64encode(raw).decode("ascii"), "mimeType": kind}
         return {"content": [block]}
-    said = f"{path} is no text ({kind}, {len(raw)} bytes)"
+    text = f"{path} is no text ({kind}, {len(raw)} bytes)"
     if target is None:
-        return _result(f"{said}, and cannot be shown here.")
+        return _result(f"{text}, and cannot be shown here.")
     link: Json = {"type": "resource_link", "uri": target, "name": path, "mimeType": kind, "size": len(raw)}
-    return _result(f"{said}. It can be fetched as the resource {target}.", more=[link])
+    return _result(f"{text}. It can be fetched as the resource {target}.", more=[link])
 
 
 def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
@@ -210,29 +211,29 @@ def made_file(path: str, raw: bytes, most_bytes: int) -> Result:
     return _result(f"{path} is no text ({kind}, {len(raw)} bytes).", more=[{"type": "resource", "resource": resource}])
 
 
-def outcome(told: Mapping[str, Json]) -> Result:
-    """The answer of running a script (RT-19). One that failed is marked as an error too; its exit code says which."""
-    code = told["exit_code"]
+def outcome(run: Mapping[str, Json]) -> Result:
+    """The answer of running a script. One that failed is marked as an error too; its exit code says which."""
+    code = run["exit_code"]
     ended = "was stopped by the server" if code is None else f"ended with exit code {code}"
-    state = "was stopped at the time limit" if told["timed_out"] else ended
-    parts = [f"{told['path']} {state} after {told['duration_ms']} ms."]
+    state = "was stopped at the time limit" if run["timed_out"] else ended
+    parts = [f"{run['path']} {state} after {run['duration_ms']} ms."]
     for stream in ("stdout", "stderr"):
-        cut = " (cut)" if told[f"{stream}_truncated"] else ""
-        parts.append(element(stream, {}, str(told[stream])) + cut if told[stream] else f"{stream} is empty.")
-    where = f"user {told['user']}" if told.get("user") is not None else "the server's user"
-    boxed = "without a sandbox" if told["sandbox"] == "none" else f"in a sandbox ({told['sandbox']})"
-    gaps = told.get("sandbox_gaps")
+        cut = " (cut)" if run[f"{stream}_truncated"] else ""
+        parts.append(element(stream, {}, str(run[stream])) + cut if run[stream] else f"{stream} is empty.")
+    where = f"user {run['user']}" if run.get("user") is not None else "the server's user"
+    boxed = "without a sandbox" if run["sandbox"] == "none" else f"in a sandbox ({run['sandbox']})"
+    gaps = run.get("sandbox_gaps")
     parts.append(
         f"It ran {boxed}, as {where}."
         + (f" Gaps: {'; '.join(map(str, gaps))}." if isinstance(gaps, list) and gaps else "")
     )
-    parts += _left_files(told)
-    out = _result("\n".join(parts), {**told})
+    parts += _left_files(run)
+    out = _result("\n".join(parts), {**run})
     return out if code == 0 else {**out, "isError": True}
 
 
-def _left_files(told: Mapping[str, Json]) -> list[str]:
-    files, more = told.get("files"), told.get("files_not_shown")
+def _left_files(run: Mapping[str, Json]) -> list[str]:
+    files, more = run.get("files"), run.get("files_not_shown")
     if not isinstance(files, list) or not files:
         return []
     names = [str(each["path"]) for each in files if isinstance(each, dict)]
@@ -242,17 +243,17 @@ def _left_files(told: Mapping[str, Json]) -> list[str]:
 
 
 def failure(message: str) -> Result:
-    """What went wrong, for the model to mend."""
+    """What went wrong, for the model to put right."""
     return {"content": [{"type": "text", "text": message}], "isError": True}
 
 
 def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     """These skills with instructions that fit, all cut to one length, and word of where each goes on."""
     files = sum(len(path) + 4 for each in fresh for path in each.files[:_MOST_FILES])
-    room = max(characters - files, characters // 2)
-    if sum(len(each.instructions) for each in fresh) <= room:
+    budget = max(characters - files, characters // 2)
+    if sum(len(each.instructions) for each in fresh) <= budget:
         return list(fresh)
-    most = lengths.even((len(each.instructions) for each in fresh), room)
+    most = lengths.even((len(each.instructions) for each in fresh), budget)
     out: list[Loaded] = []
     for each in fresh:
         whole = each.instructions
@@ -319,7 +320,7 @@ def _with_files(loaded: Loaded) -> str:
 def _listed(shown: Mapping[str, Json]) -> str:
     # Before the description, which could end with the same words.
     origin = f" [from {shown['origin']}]" if "origin" in shown else ""
-    said = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
+    text = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
     found = shown.get("problems")
-    said += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
-    return contained(said)
+    text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
+    return contained(text)

@@ -1,4 +1,4 @@
-"""What the runtime's tools are called, what they handle, and which skills a model is told of."""
+"""What the runtime's tools are called, what they handle, and which skills a model is shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READ: Final = "skills_read"
 RUN: Final = "skills_run_script"
 LIST_CHANGED: Final = "notifications/tools/list_changed"
 SESSION: Final = "session"
-"""The argument that carries a session's handle where no host binds it (X-15)."""
+"""The argument that carries a session's handle where no host binds it."""
 SCRIPTS: Final = "scripts/"
 WORKSPACE: Final = "/workspace/"
 """What the paths of files begin with that scripts of the session leave; no path of a skill begins so."""
@@ -36,7 +36,7 @@ class Offer:
     Attributes:
         name: what it is called here.
         description: what it does and when to use it.
-        location: where its SKILL.md lies, None where that is no use to the model (RT-3).
+        location: where its SKILL.md lies, None where that is no use to the model.
         path: its skill path.
         root: what its root is called, "" where there is one root only.
         known: False while its SKILL.md is unread: it is counted, and not named.
@@ -51,7 +51,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Overview:
     """The skills that a model may load.
 
     Attributes:
@@ -63,7 +63,7 @@ class Catalogue:
     more: bool = False
 
     def __bool__(self) -> bool:
-        """Whether there is anything to tell of."""
+        """Whether there is anything to show."""
         return bool(self.offers) or self.more
 
 
@@ -97,20 +97,20 @@ class Loaded:
 
 
 def canonical(name: str) -> str | None:
-    """The tool that a name means, with dots and hyphens for underscores too (X-16), or None."""
+    """The tool that a name means, with dots and hyphens for underscores too, or None."""
     plain = name.replace(".", "_").replace("-", "_")
     return plain if plain in _NAMES else _OTHER_NAMES.get(plain)
 
 
 def is_usable(skill: Skill) -> bool:
-    """Whether it can be loaded: leniently, a skill that breaks a rule too (X-2)."""
+    """Whether it can be loaded: leniently, a skill that breaks a rule too."""
     return skill.standing >= Standing.LENIENT
 
 
 def is_offered(skill: Skill) -> bool:
-    """Whether a model is told of it (ASG-16, ASG-22). One that only the user may start can still be loaded by name.
+    """Whether a model is shown it. One that only the user may start can still be loaded by name.
 
-    One whose path holds hidden characters is not told of: no name would be left that can be shown and asked for.
+    One whose path holds hidden characters is not shown: no name would be left that can be shown and asked for.
     """
     reserved = str(skill.frontmatter.get("disable-model-invocation")).strip().lower() == "true"
     shown = bool(hidden.without(skill.description).strip()) and not hidden.count(skill.path)
@@ -118,14 +118,14 @@ def is_offered(skill: Skill) -> bool:
 
 
 def changed(before: Mapping[str, Skill], after: Mapping[str, Skill]) -> bool:
-    """Whether what a model is told of the skills may differ once these took the place of those."""
+    """Whether what a model is shown of the skills may differ once these took the place of those."""
 
-    def told(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
+    def shown_of(skills: Mapping[str, Skill]) -> dict[str, tuple[str, str | None]]:
         # A hidden skill counts with its name: another skill of that name goes by its path (`identity.name_of`).
         usable = ((path, each) for path, each in skills.items() if is_usable(each))
         return {path: (each.name, each.description if is_offered(each) else None) for path, each in usable}
 
-    return told(before) != told(after)
+    return shown_of(before) != shown_of(after)
 
 
 def problems(skill: Skill) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:
-    """The paths of the files that can be run (RT-18)."""
+    """The paths of the files that can be run."""
     return (path for path in skill.files if path.startswith(SCRIPTS))
 
 

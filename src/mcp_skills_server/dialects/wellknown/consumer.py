@@ -181,7 +181,7 @@ def differs(entry: Entry, files: Files) -> str | None:
     return f"its {SKILL_MD} describes it otherwise than the index"
 
 
-class _RefusedError(ValueError):
+class _RefusedError(SkillsServerError, ValueError):
     """An entry cannot be used, for this reason."""
 
     def __init__(self, reason: str, *, broken: bool = True) -> None:

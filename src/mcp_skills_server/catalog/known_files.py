@@ -1,0 +1,61 @@
+"""Which files of a scan are still those that were known: a skill that has not changed keeps its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Skill, SkillFile
+
+
+class KnownFiles:
+    """The files of a root for one scan, by their places.
+
+    Args:
+        root: the root.
+        known: the skills that were there.
+    """
+
+    def __init__(self, root: Root, known: Iterable[Skill]) -> None:
+        self._root = root
+        self._files = {file.location: file for skill in known for file in skill.files.values()}
+        self._links: dict[str, SkillFile | None] = {}
+
+    def recognise(self, new: SkillFile) -> SkillFile:
+        """The known file if what was found still is that: by signature, or by its bytes under a new signature."""
+        # What comes back is what the next one finds: a file and the links to it are one object.
+        old = self._files.setdefault(new.location, new)
+        same_signature = old.signature == new.signature
+        changed = not same_signature
+        if not (same_signature and old.mtime_reliable) and old.digest is not None and old is not new:
+            changed = old.size != new.size or self._digest(new) != old.digest
+        if changed:
+            self._files[new.location] = new
+            return new
+        old.signature, old.mtime_reliable, old.executable = new.signature, new.mtime_reliable, new.executable
+        return old
+
+    def _digest(self, file: SkillFile) -> str | None:
+        try:
+            file.digest = digest_of(disk.read(self._root.path, file))
+        except StaleFileError:
+            return None
+        return file.digest
+
+    def link(self, directory: str, name: str) -> SkillFile | None:
+        """The file in its root that a link in this directory stands for, or None where it stands for none."""
+        place = join(directory, name)
+        if place not in self._links:
+            target = disk.resolve_link(self._root.path, self._root.index, directory, name)
+            self._links[place] = None if target is None else self.recognise(target)
+        return self._links[place]
+
+    def replace(self, file: SkillFile, link: str | None) -> None:
+        """This is the file at its place now, and what the link at this other place stands for."""
+        self._files[file.location] = file
+        if link is not None:
+            self._links[link] = file

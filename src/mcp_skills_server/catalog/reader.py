@@ -1,0 +1,202 @@
+"""Reads files of skills, proves what it read, and keeps what is read often.
+
+The descriptor that was checked is the one that is read, and bytes whose digest is known must still have it. Digests
+are computed when somebody asks and kept beside the file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.disk import digest_of
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format.links import linked_files, references
+from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_KEPT: Final = 256
+_KEPT_SIZE: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A skill's instructions, made ready.
+
+    Attributes:
+        text: UTF-8 text with LF line ends, without frontmatter.
+        linked: the bundled files that it refers to, in order, each with its link text or "".
+        line: the line of SKILL.md that it begins on, counted from 1.
+    """
+
+    text: str
+    linked: Mapping[str, str]
+    line: int = 1
+
+
+class Reader:
+    """The files of skills below some roots. Any thread may use it.
+
+    Args:
+        roots: the directories; a file says by its index in which of them it lies.
+    """
+
+    def __init__(self, roots: Sequence[Root]) -> None:
+        self.roots = tuple(roots)
+        self._digest_lock = threading.Lock()
+        self._bodies: BoundedCache[Skill, Body] = BoundedCache(_KEPT, _KEPT_SIZE, lambda body: body.text)
+        self._replacing: BoundedCache[SkillFile, bytes] = BoundedCache(_KEPT, _KEPT_SIZE, lambda raw: raw)
+        self._proved: dict[str, Skill] = {}
+
+    def read(self, file: SkillFile) -> bytes:
+        """The file's exact bytes, proved against its digest. It is read anew each time.
+
+            skill = registry.snapshot.skills["refunds"]
+            raw = registry.read(skill.files["references/policy.md"])
+
+        Raises:
+            StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
+        """
+        return self._read(file)[0]
+
+    def digest(self, file: SkillFile) -> str:
+        """The file's digest, `sha256:` and 64 hex digits, computed once.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        return file.digest or self._read(file)[1]
+
+    def _read(self, file: SkillFile) -> tuple[bytes, str]:
+        raw = disk.read(self.roots[file.root].path, file)
+        digest = digest_of(raw)
+        if file.digest is None:
+            with self._digest_lock:  # of two first readers one decides what the file's bytes are
+                file.digest = file.digest or digest
+        if file.digest != digest:
+            # Rewritten so quickly that no time stamp tells: only the bytes do.
+            file.signature = ()
+            raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
+        return raw, digest
+
+    def body(self, skill: Skill) -> Body:
+        """The skill's instructions and the files that they refer to. Kept for as long as SKILL.md does not change.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        file = skill.files[SKILL_MD]
+        kept = self._bodies.get(skill)
+        if kept is not None and disk.is_fresh(self.roots[file.root].path, file):
+            return kept
+        return self._body_of(skill, self.read(file))
+
+    async def aread(self, file: SkillFile) -> bytes:
+        """`read` in a thread, for event loops."""
+        return await in_thread(self.read, file)
+
+    async def abody(self, skill: Skill) -> Body:
+        """`body` in a thread, for event loops."""
+        return await in_thread(self.body, skill)
+
+    def last_read(self, file: SkillFile) -> bytes | None:
+        """The bytes that a scan read of a SKILL.md that is being replaced again, while they are kept.
+
+        They are what its digest stands for, though the disk no longer has them.
+        """
+        return self._replacing.get(file)
+
+    def last_body(self, skill: Skill) -> Body | None:
+        """The same of a skill's instructions."""
+        raw = self.last_read(skill.files[SKILL_MD])
+        return self._bodies.get(skill) or (None if raw is None else self._body_of(skill, raw))
+
+    def last_proved(self, skill: Skill) -> Skill | None:
+        """What this skill was when last all its digests were known, as long as it is not gone."""
+        return self._proved.get(skill.path)
+
+    def _body_of(self, skill: Skill, raw: bytes) -> Body:
+        document = frontmatter.parse(raw)
+        linked = linked_files(references(document.body), skill.files, SKILL_MD)
+        body = Body(document.body, linked, document.body_line)
+        self._bodies.put(skill, body)
+        return body
+
+    def has_body(self, skill: Skill) -> bool:
+        """Whether `body` has the answer at hand."""
+        return skill in self._bodies
+
+    def hash_files(self, skill: Skill) -> None:
+        """Compute the digests of a skill that nobody has asked for yet, so that a touch is not taken for an edit.
+
+        Not of an unusable skill: it may be of any size.
+        """
+        for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
+            try:
+                self.digest(file)
+            except StaleFileError:
+                continue
+        if all(file.digest is not None for file in skill.files.values()):
+            self._proved.pop(skill.path, None)
+
+    def _keep_read(self, read: Mapping[SkillFile, bytes]) -> None:
+        """Keep what a scan read of files that may be replaced again at once."""
+        for file, raw in read.items():
+            self._replacing.put(file, raw)
+
+    def _remember_proved(self, changes: Changes) -> None:
+        """Of a skill that changed keep the last state of which all digests are known, until those of the new are."""
+        for path, skill in changes.before.items():
+            if path not in changes.after:
+                self._proved.pop(path, None)
+            elif all(file.digest is not None for file in skill.files.values()):
+                self._proved[path] = skill
+
+    def place(self, skill: Skill) -> str:
+        """The absolute path of the skill's directory, for whoever works on the same disk."""
+        return os.path.join(self.roots[skill.root].path, *skill.directory.split("/")).rstrip(os.sep)
+
+
+async def in_thread(work: Callable[..., _V], *arguments: object) -> _V:
+    """What `work` returns in a thread. The event loop goes on meanwhile."""
+    from anyio import to_thread  # late, for the commands that have no event loop
+
+    return await to_thread.run_sync(work, *arguments)
+
+
+class BoundedCache(Generic[_K, _V]):
+    """Values up to a number and a size of them all; those that were put first go first. Safe between threads."""
+
+    def __init__(self, most: int, size: int, measure: Callable[[_V], Sized]) -> None:
+        self._most, self._size, self._measure = most, size, measure
+        self._kept: OrderedDict[_K, _V] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: _K) -> bool:
+        return key in self._kept
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: _K) -> _V | None:
+        """The value of this key, if it is still there."""
+        return self._kept.get(key)
+
+    def put(self, key: _K, value: _V) -> None:
+        """Keep this value, and let the oldest go where there is too much."""
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = value
+                self._total += len(self._measure(value))
+            while len(self._kept) > self._most or self._total > self._size:
+                self._total -= len(self._measure(self._kept.popitem(last=False)[1]))

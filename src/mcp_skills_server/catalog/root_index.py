@@ -1,0 +1,141 @@
+"""What is known of one root: its skills by directory, what is wrong outside of them, and what a change touches."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import NamedTuple
+
+from mcp_skills_server.catalog.disk import GONE, is_utf8
+from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog.path_index import PathIndex, touched, within
+from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.scan import Scan, scan
+from mcp_skills_server.codes import problem
+from mcp_skills_server.format.ignored import is_entered, is_ignored
+from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot
+
+logger = logging.getLogger(__name__)
+
+
+class Difference(NamedTuple):
+    """What one scan found otherwise than the one before.
+
+    Attributes:
+        gone: the skills that were there and are not, or are no longer the same, by directory.
+        came: the skills that are there now and were not, by directory.
+        read: what was read of each SKILL.md that changed.
+    """
+
+    gone: dict[str, Skill]
+    came: dict[str, Skill]
+    read: dict[SkillFile, bytes]
+
+    @property
+    def same_paths(self) -> bool:
+        """Whether the same skill paths stand in the same directories as before."""
+        return self.gone.keys() == self.came.keys() and all(
+            self.came[directory].path == skill.path for directory, skill in self.gone.items()
+        )
+
+
+class RootIndex:
+    """The state of one root as of its last scans. Used under the registry's lock.
+
+    Args:
+        root: the directory.
+        limits: what a skill may measure.
+        grace: decides how long a skill stands whose SKILL.md has become worse.
+    """
+
+    def __init__(self, root: Root, limits: Limits, grace: GracePeriod) -> None:
+        self.root = root
+        self.skills = PathIndex()
+        self.missing: Problem | None = None
+        """Why the root cannot be read at the moment."""
+        self._limits = limits
+        self._grace = grace
+        self._unattached: list[tuple[str, Problem]] = []
+        self._dotted: list[str] = []
+
+    @property
+    def unattached_problems(self) -> list[Problem]:
+        """What is wrong in the root outside of every skill."""
+        return [found for _, found in self._unattached]
+
+    @property
+    def dot_folders(self) -> list[str]:
+        """The folders that no scan entered because their names begin with a dot, from the root, in order."""
+        return sorted(self._dotted)
+
+    def snapshot(self) -> Snapshot:
+        """The skills of this root as if it were the only one."""
+        skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
+        missing = () if self.missing is None else (self.missing,)
+        return Snapshot(skills, (*missing, *self.unattached_problems))
+
+    def touched(self, path: str) -> str | None:
+        """The directory to scan again after a change of this absolute path; None when it touches nothing here."""
+        root = self.root.path
+        if path != root and not path.startswith(root + os.sep):
+            return None
+        location = path[len(root) + 1 :].replace(os.sep, "/")
+        if self._is_passed_over(location):
+            return None
+        while not is_utf8(location):
+            location = location.rpartition("/")[0]
+        part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
+        if part is None and any(within(place, location) for place, _ in self._unattached):
+            part = location  # a problem that was found there may be over
+        # While a root was away nobody saw what happened in it.
+        return part if part is None or self.missing is None else ""
+
+    def _is_passed_over(self, location: str) -> bool:
+        """Whether a part of this place has a name that no scan looks at; inside a skill no dot folder is entered."""
+        names = [name for name in location.split("/") if name]
+        if not any(map(is_ignored, names)):
+            return False
+        hidden = self._limits.hidden and "" not in self.skills
+        for depth, name in enumerate(names, 1):
+            if not is_entered(name, hidden=hidden):
+                return True
+            hidden = hidden and "/".join(names[:depth]) not in self.skills
+        return False
+
+    def scan(self, part: str) -> Difference:
+        """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference."""
+        known = {directory: self.skills[directory] for directory in self.skills.below(part)}
+        namespace = self.skills[""].path if "" in self.skills else ""
+        held: set[str] = set()
+
+        def hold(directory: str, state: object) -> bool:
+            keep = self._grace.keep(self.root.index, directory, state)
+            if keep:
+                held.add(directory)
+            return keep
+
+        try:
+            found = scan(self.root, part, known, namespace, self._limits, hold=hold)
+            self.missing = None
+        except OSError as error:
+            # Only what is known to be gone is taken away: a want of descriptors, say, passes.
+            if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
+                self._report_missing(error)
+                return Difference({}, {}, {})
+            found = Scan()
+        self._grace.settle(self.root.index, part, held)
+        if part:
+            found.problems[:0] = [entry for entry in self._unattached if not within(entry[0], part)]
+            found.passed[:0] = [place for place in self._dotted if not within(place, part)]
+        self._unattached, self._dotted = found.problems, found.passed
+        gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
+        came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
+        self.skills.replace(gone, came)
+        return Difference(gone, came, found.read)
+
+    def _report_missing(self, error: OSError) -> None:
+        shown = self.root.shown
+        if self.missing is None:
+            reason = error.strerror or "cannot be read"
+            logger.warning("%s: the root cannot be read (%s); serving what was read before", shown, reason)
+        self.missing = problem("root-missing", "the root cannot be read").at(shown, "")

@@ -1,0 +1,144 @@
+"""The directories that are served, what is read of each, and one namespace from the skills of all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcp_skills_server.catalog.disk import spelled
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import SKILL_MD, Skill
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a skill may measure.
+
+    Attributes:
+        skill_md: bytes of SKILL.md.
+        files: files of one skill, nested skills included.
+        bytes: bytes of one skill.
+        depth: levels of directories between a root and a skill in it, at most 64.
+        hidden: look into folders whose names begin with a dot, too; inside a skill such names stay ignored.
+    """
+
+    skill_md: int = 1 << 20
+    files: int = 512
+    bytes: int = 16 << 20
+    depth: int = 32
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredRoot:
+    """A directory with copies of skills that live elsewhere.
+
+    Attributes:
+        path: the directory.
+        origin: the site or the archive that they come from; clients and models read it, so it holds no secret.
+    """
+
+    path: str
+    origin: str
+
+
+@dataclass(slots=True, eq=False)
+class Root:
+    """A directory that is served.
+
+    Attributes:
+        index: its rank; the lower one wins.
+        path: absolute and resolved; `follow` renews it.
+        shown: as the operator wrote it.
+        given: absolute and not resolved; a link on the way may come to lead elsewhere.
+        origin: where its skills come from, if it only holds copies of them.
+    """
+
+    index: int
+    path: str
+    shown: str
+    given: str
+    origin: str | None = None
+
+    def show(self, location: str) -> str:
+        """A place below this root as the operator would type it."""
+        return os.path.join(self.shown, location) if location else self.shown
+
+    def follow(self) -> None:
+        """Look where it leads now: tools that publish a folder whole do it by moving a link."""
+        path = os.path.realpath(self.given)
+        if path != self.path and os.path.isdir(path):
+            logger.info("%s now leads to another folder", self.shown)
+            self.path = path
+
+
+def open_roots(roots: Sequence[str | os.PathLike[str] | MirroredRoot]) -> tuple[Root, ...]:
+    """The roots of these directories, in their order; one that is given twice counts once.
+
+    Raises:
+        UsageError: one is not there, is not a directory, or cannot be read.
+    """
+    out: list[Root] = []
+    seen: set[str] = set()
+    for given in roots:
+        shown, origin = (given.path, given.origin) if isinstance(given, MirroredRoot) else (os.fspath(given), None)
+        if not shown:
+            raise UsageError("the path of a folder is empty; give the path of a folder that holds skills")
+        if os.path.basename(shown) == SKILL_MD and os.path.isfile(shown):
+            shown = os.path.dirname(shown) or "."
+        path = os.path.realpath(shown)
+        if not os.path.exists(path):
+            raise UsageError(f"{shown}: no such folder; give the path of a folder that holds skills")
+        if not os.path.isdir(path):
+            raise UsageError(f"{shown}: not a folder; give the path of a folder that holds skills")
+        try:
+            os.scandir(path).close()
+        except OSError as error:
+            raise UsageError(f"{shown}: cannot be read ({error.strerror}); check its permissions") from None
+        if path not in seen:
+            seen.add(path)
+            out.append(Root(len(out), path, origin or spelled(shown), os.path.abspath(shown), origin))
+    return tuple(out)
+
+
+def merge(roots: Iterable[Iterable[Skill]]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
+    """One namespace from the skills of all roots, by skill path, and each hidden skill with the one that hides it.
+
+    The earlier root owns its skill paths, all that lies below them and all above.
+    """
+    merged: dict[str, Skill] = {}
+    above: dict[str, str] = {}
+    hidden: list[tuple[Skill, Skill]] = []
+    for skills in roots:
+        mine: dict[str, Skill] = {}
+        for skill in skills:
+            winner = _owner(skill.path, merged, above) if merged else None
+            if winner is None:
+                mine[skill.path] = skill
+            else:
+                hidden.append((skill, merged[winner]))
+        merged |= mine
+        for path in mine:
+            for parent in _parents(path):
+                above.setdefault(parent, path)
+    return merged, hidden
+
+
+def _parents(path: str) -> list[str]:
+    """The paths above this one, the outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _owner(path: str, merged: Mapping[str, Skill], above: Mapping[str, str]) -> str | None:
+    """The skill of an earlier root that owns this skill path: the same, one around it, or one inside.
+
+    `merged` are the skills of the earlier roots by path, `above` has one of them for each path above a skill.
+    """
+    if path in merged:
+        return path
+    return next((parent for parent in _parents(path) if parent in merged), above.get(path))

@@ -1,0 +1,233 @@
+"""Linux: one inotify watch for each directory that a scan enters, and for no other.
+
+Links to directories are never followed, so a link into a root or to a large tree adds nothing. A directory is watched
+before it is listed: what appears in between is in the list. The places below say which paths a watch stands for; they
+are kept as directories come, go and move, so an event costs the same however many directories there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, cast
+
+from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
+
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
+from mcp_skills_server.format.ignored import is_entered, is_ignored
+
+_CAME: Final = int(flags.CREATE | flags.MOVED_TO)
+_WENT: Final = int(flags.DELETE | flags.MOVED_FROM)
+_CHANGED: Final = int(flags.MODIFY | flags.CLOSE_WRITE | flags.ATTRIB)
+_REPLACED: Final = int(flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT | flags.IGNORED)
+"""What ends a root: another directory may stand at its path already, even with the same inode."""
+_MASK: Final = int(_CAME | _WENT | _CHANGED | flags.MOVE_SELF | flags.ONLYDIR | flags.DONT_FOLLOW)
+_OVERFLOW: Final = int(flags.Q_OVERFLOW)
+_UNMOUNT: Final = int(flags.UNMOUNT)
+_IGNORED: Final = int(flags.IGNORED)
+_ATTRIB: Final = int(flags.ATTRIB)
+_IS_DIRECTORY: Final = int(flags.ISDIR)
+
+_OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+_LOOK_FOR_STOP_MS: Final = 100
+
+
+class _Place:
+    """A watched directory: a root by its absolute path, any other by its name in the one above."""
+
+    __slots__ = ("above", "below", "name", "watch")
+
+    def __init__(self, name: str, above: _Place | None) -> None:
+        self.name = name
+        self.above = above
+        self.below: dict[str, _Place] | None = None  # most directories have none
+        self.watch = -1
+
+    def path(self) -> str:
+        names: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            names.append(place.name)
+            place = place.above
+        return os.path.join(*reversed(names))
+
+    def level(self) -> int:
+        level, place = 0, self.above
+        while place is not None:
+            level, place = level + 1, place.above
+        return level
+
+
+class DirectoryEvents:
+    """Events of all that scans of some roots see.
+
+    Args:
+        tops: the resolved directories; one that is absent or unreadable is passed over.
+        reach: levels of directories below each that are watched.
+        stop: ends a wait.
+        hidden: whether dot folders outside of skills are scanned. Those inside are then watched without need.
+
+    Raises:
+        CannotWatchError: the limits of the system do not allow it.
+    """
+
+    def __init__(self, tops: Sequence[str], reach: int, stop: threading.Event, *, hidden: bool) -> None:
+        self._reach = reach
+        self._stop = stop
+        self._hidden = hidden
+        self._places: dict[int, tuple[_Place, ...]] = {}
+        """By watch. The kernel has one for a directory, also where that is seen at several paths."""
+        self._denied: set[str] = set()
+        """The paths of directories that could not be watched for want of permission."""
+        self._notify = _open()
+        try:
+            for top in dict.fromkeys(tops):
+                self._arm(_Place(top, None))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back every watch."""
+        self._notify.close()
+
+    def wait(self, seconds: float) -> set[str]:
+        """The absolute paths that changed, as soon as there are any; none when the time is over or at the stop.
+
+        Raises:
+            CannotWatchError: a new directory cannot be watched.
+            WatchLostError: events were dropped, or a root is gone.
+        """
+        changed: set[str] = set()
+        end = time.monotonic() + seconds
+        while not changed and not self._stop.is_set() and (left := end - time.monotonic()) > 0:
+            timeout = min(_LOOK_FOR_STOP_MS, int(left * 1000) + 1)
+            for watch, mask, _cookie, name in cast("list[tuple[int, int, int, str]]", self._notify.read(timeout)):
+                if mask & _OVERFLOW:
+                    raise WatchLostError("more happened than the system keeps events of")
+                for place in self._places.get(watch, ()):
+                    self._handle(place, mask, name, changed)
+        return changed
+
+    def _handle(self, place: _Place, mask: int, name: str, changed: set[str]) -> None:
+        if not name:
+            self._handle_own(place, mask, changed)
+        elif not mask & _IS_DIRECTORY:
+            if not is_ignored(name):
+                changed.add(os.path.join(place.path(), name))
+        elif is_entered(name, hidden=self._hidden):
+            path = os.path.join(place.path(), name)
+            changed.add(path)
+            known = place.below.get(name) if place.below else None
+            if mask & (_CAME | _WENT) or self._may_be_allowed_now(path):
+                if known is not None:
+                    self._forget(known)  # or it would go on under a name that it no longer has
+                if not mask & _WENT and place.level() < self._reach:
+                    self._arm(_Place(name, place))
+
+    def _handle_own(self, place: _Place, mask: int, changed: set[str]) -> None:
+        if mask & _REPLACED and place.above is None:
+            raise WatchLostError("a root is gone")
+        if mask & _IGNORED:
+            self._forget(place)
+        elif mask & (_ATTRIB | _UNMOUNT):
+            changed.add(path := place.path())
+            if mask & _UNMOUNT or self._may_be_allowed_now(path):
+                self._forget(place)
+                self._arm(_Place(place.name, place.above))  # below a mount point there is what it had hidden
+
+    def _may_be_allowed_now(self, path: str) -> bool:
+        """Whether something at or below this path, whose permissions changed, could not be watched."""
+        found = {each for each in self._denied if each == path or each.startswith(path + os.sep)}
+        self._denied -= found
+        return bool(found)
+
+    def _arm(self, first: _Place) -> None:
+        """Watch a directory and all below it that is not yet watched."""
+        todo = [(first, first.path(), self._reach - first.level())]
+        while todo:
+            place, path, levels = todo.pop()
+            try:
+                self._add(place, path)
+                if levels <= 0:
+                    continue
+                inner = self._inner(path)
+            except OSError as error:
+                self._forget(place)
+                if isinstance(error, PermissionError):
+                    self._denied.add(path)
+                elif error.errno == errno.ENOSPC:
+                    raise CannotWatchError(_no_watches()) from None
+                elif error.errno in (*_OUT_OF_DESCRIPTORS, errno.ENOMEM):
+                    raise CannotWatchError(f"no file events ({error.strerror})") from None
+                continue  # gone meanwhile; its end is an event of the directory above
+            todo += [(_Place(name, place), f"{path}{os.sep}{name}", levels - 1) for name in inner]
+
+    def _add(self, place: _Place, path: str) -> None:
+        place.watch = cast("int", self._notify.add_watch(path, _MASK))
+        self._places[place.watch] = (*self._places.get(place.watch, ()), place)
+        if place.above is not None:
+            if place.above.below is None:
+                place.above.below = {}
+            place.above.below[place.name] = place
+
+    def _inner(self, path: str) -> list[str]:
+        with os.scandir(path) as entries:
+            found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return [name for name in found if is_entered(name, hidden=self._hidden)]
+
+    def _forget(self, first: _Place) -> None:
+        """End the watches of a place and of all below it."""
+        if first.above is not None and first.above.below and first.above.below.get(first.name) is first:
+            del first.above.below[first.name]
+        todo = [first]
+        while todo:
+            place = todo.pop()
+            todo += (place.below or {}).values()
+            place.below = None
+            others = tuple(other for other in self._places.pop(place.watch, ()) if other is not place)
+            if others:
+                self._places[place.watch] = others
+            elif place.watch >= 0:
+                self._remove(place.watch)
+            place.watch = -1
+
+    def _remove(self, watch: int) -> None:
+        with suppress(OSError):  # it may have ended with its directory
+            self._notify.rm_watch(watch)
+
+
+def _open() -> Any:
+    try:
+        return INotify()
+    except OSError as error:
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            message = (
+                f"no inotify instance is left (fs.inotify.max_user_instances is {_limit('instances')}), "
+                "or no file descriptor; raise the limit with sysctl or ulimit -n"
+            )
+            raise CannotWatchError(message) from None
+        raise CannotWatchError(f"inotify cannot be used here ({error.strerror})") from None
+
+
+def _no_watches() -> str:
+    return (
+        "not enough inotify watches for every directory "
+        f"(fs.inotify.max_user_watches is {_limit('watches')}); raise the limit with sysctl"
+    )
+
+
+def _limit(what: str) -> str:
+    """What the system allows one user: the lower of its own limit and that of the user namespace."""
+    found: list[int] = []
+    for path in (f"/proc/sys/fs/inotify/max_user_{what}", f"/proc/sys/user/max_inotify_{what}"):
+        try:
+            with open(path, encoding="ascii") as file:
+                found.append(int(file.read()))
+        except (OSError, ValueError):
+            continue
+    return str(min(found)) if found else "not known"

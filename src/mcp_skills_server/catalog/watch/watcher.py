@@ -1,0 +1,204 @@
+"""Events -> registry.refresh -> the registry's listeners.
+
+The watch is armed before the first scan, or an edit in between would be lost. Events say where to look, the scan says
+what changed. After a while everything is looked at, and the watch armed anew, because events do get lost (NFS,
+containers, mounts). Where the system gives no events, the scan is repeated instead. Runs in a thread of its own: arming
+takes half a second in a large tree, and the client has its answer to `initialize` before.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from queue import SimpleQueue
+from typing import Final, Self
+
+from mcp_skills_server.catalog.reader import in_thread
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
+from mcp_skills_server.model import Changes, Skill
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S: Final = 0.5
+"""How often an idle watch looks whether its roots are still the same directories."""
+_CALM_S: Final = 0.2
+"""What follows so soon on a report is more of the same, and no lone edit."""
+_PAUSE_S: Final = 0.25
+"""Before the watch is armed anew: what ended it may still be going on."""
+_POLL_S: Final = 0.5
+_POLL_SHARE: Final = 4
+"""A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
+_LOOK_FOR_STOP_S: Final = 0.1
+RECONCILE_S: Final = 300.0
+AGAIN_S: Final = 60.0
+
+
+class Watcher:
+    """Keeps a registry current in a thread of its own, from `start` to `stop`.
+
+    `with Watcher(registry):` starts it, waits for the first scan, and stops it at the end; `async with` does the same
+    without holding up the event loop. It is started once: one that was stopped stays so.
+
+        registry = Registry(["skills"])
+        async with Watcher(registry):
+            registry.subscribe(lambda changes: print(sorted(changes.after)))
+            ...
+
+    Args:
+        registry: loaded by the watcher, once the watch is armed.
+        poll: look at time stamps instead of waiting for events, for network file systems.
+        reconcile: seconds between full scans; events do get lost.
+        again: seconds after which events are tried again where the system had none to give.
+    """
+
+    def __init__(
+        self, registry: Registry, *, poll: bool = False, reconcile: float = RECONCILE_S, again: float = AGAIN_S
+    ) -> None:
+        self._registry = registry
+        self._poll = poll
+        self._reconcile = reconcile
+        self._again = again
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self._trouble = ""
+        """Why there are no events, as it was last logged; empty while there are."""
+
+    def start(self) -> None:
+        """Begin: arm the watch, load the registry, then follow. Returns at once; `registry.loaded` says when it is."""
+        self._unsubscribe = self._registry.subscribe(self._note)
+        self._registry.followed = True
+        self._note(Changes({}, self._registry.snapshot.skills))
+        for work in (self._follow, self._prove):
+            thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """End, and wait for each of the two threads for up to `timeout` seconds."""
+        self._stop.set()
+        self._unsubscribe()
+        self._unproved.put(None)
+        for thread in self._threads:
+            thread.join(timeout)
+        self._registry.followed = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        self._await_loaded()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        try:
+            await in_thread(self._await_loaded)
+        except BaseException:
+            self.stop(timeout=0)  # cancelled, and nobody else would end the threads
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        from anyio import CancelScope
+
+        with CancelScope(shield=True):
+            await in_thread(self.stop)
+
+    def _await_loaded(self) -> None:
+        while not self._registry.loaded.wait(_LOOK_FOR_STOP_S) and not self._stop.is_set():
+            continue
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if self._poll:
+                    self._look_every_so_often(float("inf"))
+                else:
+                    self._follow_events()
+            except WatchLostError:
+                pass
+            except CannotWatchError as error:
+                self._report(f"{error}; until then the folders are looked at every second or so")
+                self._look_every_so_often(time.monotonic() + self._again)
+                continue
+            except Exception:
+                # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
+                self._report("the file watch failed; arming it again", traceback=True)
+                self._load_or_refresh()
+            self._stop.wait(_PAUSE_S)
+
+    def _follow_events(self) -> None:
+        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again."""
+        roots = self._registry.roots
+        identities = _identities(roots)
+        # Where they lead now, and not at the start: a root may be a link that is moved.
+        tops = [os.path.realpath(root.given) for root in roots]
+        with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
+            self._load_or_refresh()
+            if self._trouble:
+                logger.warning("file events are back; changes are heard of at once again")
+                self._trouble = ""
+            until, reported = time.monotonic() + self._reconcile, -_CALM_S
+            while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
+                if paths := events.wait(_IDLE_S):
+                    now = time.monotonic()
+                    burst = Burst(paths, now, lone=now - reported > _CALM_S)
+                    while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
+                        burst.add(events.wait(left), time.monotonic())
+                    if self._registry.refresh(burst.paths):
+                        reported = time.monotonic()
+                self._registry.notify_deferred()
+
+    def _look_every_so_often(self, until: float) -> None:
+        while not self._stop.is_set() and (began := time.monotonic()) < until:
+            worked = time.thread_time()
+            self._load_or_refresh()
+            worked = time.thread_time() - worked
+            now = time.monotonic()
+            self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))
+
+    def _report(self, trouble: str, *, traceback: bool = False) -> None:
+        if trouble != self._trouble:
+            logger.warning(trouble, exc_info=traceback)
+            self._trouble = trouble
+
+    def _load_or_refresh(self) -> None:
+        if self._registry.loaded.is_set():
+            self._registry.refresh()
+            self._registry.notify_deferred()
+        else:
+            self._registry.load()
+
+    def _prove(self) -> None:
+        """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
+        while (skill := self._unproved.get()) is not None:
+            if any(file.digest is None for file in skill.files.values()):
+                self._registry.hash_files(skill)
+                if self._stop.wait(0.0005):
+                    return
+
+    def _note(self, changes: Changes) -> None:
+        for skill in changes.after.values():
+            self._unproved.put(skill)
+
+
+def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:
+    """What tells each root from another directory at its path, and from itself with other permissions."""
+    out: list[tuple[int, ...] | None] = []
+    for root in roots:
+        try:
+            found = os.stat(root.given)
+            out.append((found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid))
+        except OSError:
+            out.append(None)
+    return out

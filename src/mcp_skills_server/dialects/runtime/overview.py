@@ -1,0 +1,213 @@
+"""What a model is shown of the skills before it asks.
+
+Texts of a bounded length, each a function of the skills alone, so that prompt caches hold. The length is spent
+fairly: first what every model has to know, then every name, then descriptions cut to one length; where not even the
+names fit, groups with counts, and as many names as fit, of each group in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+from zlib import crc32
+
+from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
+from mcp_skills_server.dialects.runtime.words import LIST, LOAD, READ, RUN, SEARCH, Loaded, Offer, Overview
+from mcp_skills_server.format.markup import around, contained, element, escaped
+
+CHARACTERS: Final = 4_000
+"""What the hosts show whole: some cut at 4,096."""
+_LEAST_DESCRIPTION: Final = 24
+"""Descriptions that would have to be shorter are left out: of a few words nobody learns when to use a skill."""
+_MOST_GROUPS: Final = 24
+_LONGEST_LABEL: Final = 40
+
+_RULE: Final = (
+    f"When a task fits a skill, you MUST call {LOAD} with its name before you use its instructions, files or scripts; "
+    "do not guess what they say. Load only what the task needs."
+)
+_SOME: Final = f"Not all names fit here: call {SEARCH} with words of the task first; {LIST} goes through all."
+_TAG: Final = "available_skills"
+_DOTS: Final = "..."
+_NO_FOLDER: Final = "in no folder"
+_OTHERS: Final = "\n- in other folders: "
+FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read its files ({READ})."
+"""Stands in the description of each tool, so that a search among tools finds all of them at once."""
+
+
+def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
+    """The top-level instructions of a model call: the rule, what there is, and what is loaded.
+
+    The first line, of at most 240 characters, says all that a model needs, because some hosts show no more. Nothing
+    where there is no skill.
+
+    Args:
+        overview: the skills.
+        characters: how long this may be, without what is loaded. The rule stands in any case.
+        scripts: whether scripts may be run.
+        active: what is loaded; None where the bodies travel in results.
+    """
+    if not overview and not active:
+        return ""
+    run = f"; one runs its scripts with {RUN}" if scripts else ""
+    parts = [f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on{run}."]
+    shown = available(overview, characters - len(parts[0]) - 2)
+    parts += [shown] if shown else []
+    if active:
+        bodies = [
+            element(
+                "skill",
+                {"name": each.name} | ({} if each.origin is None else {"origin": each.origin}),
+                each.instructions,
+            )
+            for each in active
+        ]
+        parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
+        parts.append(around("active_skills", {}, bodies))
+    return "\n\n".join(parts)
+
+
+def lead(overview: Overview) -> str:
+    """One line with all that a model needs: how many skills there are, and which tool finds, loads and reads them."""
+    return (
+        f"{counted(overview)} here, with instructions for particular tasks: {SEARCH} finds skills for a task, {LOAD} "
+        f"loads them by name, {READ} reads their files. Search and load before you begin a task that may have one."
+    )
+
+
+def counted(overview: Overview) -> str:
+    """How many skills there are, in words."""
+    count = len(overview.offers)
+    if not count:
+        return "Skills"
+    text = f"{count:,} skill{'' if count == 1 else 's'}"
+    return f"More than {text}" if overview.more else text
+
+
+def available(overview: Overview, budget: int) -> str:
+    """`<available_skills>`: element by element where all of them fit whole, else as `within` has it."""
+    around = len(f"<{_TAG}>\n\n</{_TAG}>")
+    whole = _elements(overview, budget - around)
+    shown = within(overview, budget - around, escaped)[0] if whole is None else whole
+    return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
+
+
+def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
+    """The skills in at most so many characters, and whether every name is among them.
+
+    `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
+    """
+    if not overview.more and all(offer.known for offer in overview.offers):
+        names = [spell(one_line(offer.name)) for offer in overview.offers]
+        if sum(len(name) + 2 for name in names) - 2 <= budget:
+            descriptions = [spell(one_line(offer.description)) for offer in overview.offers]
+            left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
+            most = even(map(len, descriptions), left)
+            if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
+                return ", ".join(names), True
+            lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, descriptions, strict=True))
+            return "\n".join(lines), True
+    return _grouped(overview.offers, budget, spell), False
+
+
+def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
+    """Skills by the folder that they lie in, or else by their root: the largest groups, the largest first.
+
+    Args:
+        places: (what the root is called, skill path) of each skill.
+
+    Returns:
+        for each group the positions of its skills, in an order that has nothing to do with the alphabet and that
+        stays when others come or go.
+    """
+    folders = [tuple(path.split("/")[:-1]) for _, path in places]
+    shared = _shared(folders)
+    found: dict[str, list[int]] = {}
+    for position, (root, _) in enumerate(places):
+        own = folders[position][shared:]
+        found.setdefault(own[0] if own else root, []).append(position)
+    largest = sorted(found.items(), key=lambda group: (-len(group[1]), group[0]))[:_MOST_GROUPS]
+    for _, positions in largest:
+        positions.sort(key=lambda position: (crc32(places[position][1].encode("utf-8", "replace")), position))
+    return dict(largest)
+
+
+def turns(found: Mapping[str, Sequence[int]]) -> Iterator[int]:
+    """The positions in these groups in the order in which skills are named where not all fit: of each group in turn."""
+    for step in range(max(map(len, found.values()), default=0)):
+        yield from (positions[step] for positions in found.values() if step < len(positions))
+
+
+def loading(overview: Overview, characters: int) -> tuple[str, bool]:
+    """The description of the loading tool, and whether it names every skill.
+
+    It stands alone, because some hosts show no instructions: the advice first, then the skills.
+    """
+    head = (
+        "Load one or more skills by name: returns the instructions of each and the list of its files. When a task fits "
+        f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(overview)}:"
+    )
+    shown, complete = within(overview, characters - len(head) - 1)
+    return (f"{head}\n{shown}" if shown else head.rpartition("\n\n")[0]), complete and bool(overview)
+
+
+def _elements(overview: Overview, budget: int) -> str | None:
+    """Every skill with its whole description, None where that does not fit."""
+    pieces: list[str] = []
+    for offer in overview.offers:
+        fields = {"name": offer.name, "description": one_line(offer.description), "location": offer.location}
+        lines = "\n".join(f"<{tag}>{escaped(value)}</{tag}>" for tag, value in fields.items() if value is not None)
+        pieces.append(f"<skill>\n{lines}\n</skill>")
+        budget -= len(pieces[-1]) + 1
+        if budget < -1 or not offer.known:
+            return None
+    return None if overview.more else "\n".join(pieces)
+
+
+def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> str:
+    """The groups with their counts, each with some of its names."""
+    if not offers:
+        return ""
+    found = groups([(offer.root, offer.path) for offer in offers])
+    budget -= len(_SOME)
+    rest = len(offers)
+    heads: dict[str, str] = {}
+    for label, positions in found.items():
+        head = f"- {spell(clipped(one_line(label), _LONGEST_LABEL) or _NO_FOLDER)} ({len(positions):,}): "
+        head = head if len(found) > 1 else ""
+        if len(head) + len(_DOTS) + 1 > budget - len(_OTHERS) - len(f"{rest:,}"):
+            break
+        heads[label] = head
+        budget -= len(head) + len(_DOTS) + 1
+        rest -= len(positions)
+    last = f"{_OTHERS}{rest:,}" if rest and heads else ""
+    budget -= len(last)
+    named: dict[str, list[int]] = {label: [] for label in heads}
+    of = {position: label for label in heads for position in found[label]}
+    open_ones = set(heads)
+    for position in turns(found):
+        label = of.get(position)
+        if label not in open_ones or not offers[position].known:
+            continue
+        size = len(spell(one_line(offers[position].name))) + 2
+        if size <= budget:
+            named[label].append(position)
+            budget -= size
+        else:
+            open_ones.discard(label)
+            if not open_ones:
+                break
+    lines = [_SOME] if budget >= 0 else []
+    for label, head in heads.items():
+        names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
+        left = [_DOTS] if len(names) < len(found[label]) else []
+        lines.append(head + ", ".join([*names, *left]))
+    return "\n".join(lines) + last
+
+
+def _shared(folders: Sequence[tuple[str, ...]]) -> int:
+    """How many folders from the top all of these have in common."""
+    if not folders:
+        return 0
+    first, last = min(folders), max(folders)
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))

@@ -1,0 +1,212 @@
+"""All skills at one moment, and what tells one moment from the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
+
+
+@dataclass(frozen=True)
+class Changes:
+    """One snapshot minus another.
+
+    Attributes:
+        before: the skills that were removed or replaced, by skill path.
+        after: the skills that were added or that replaced one, by skill path.
+    """
+
+    before: Mapping[str, Skill]
+    after: Mapping[str, Skill]
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+    def then(self, later: Changes) -> Changes:
+        """Both as one: the snapshot after the later ones minus that before these."""
+        before = {path: skill for path, skill in later.before.items() if path not in self.after}
+        after = {path: skill for path, skill in self.after.items() if path not in later.before}
+        return Changes({**self.before, **before}, {**after, **later.after})
+
+    @cached_property
+    def files(self) -> frozenset[tuple[str, str]]:
+        """(skill path, file path) of every file that was added, removed or has other bytes."""
+        out: set[tuple[str, str]] = set()
+        for path in self.before.keys() | self.after.keys():
+            old = self.before[path].files if path in self.before else dict[str, SkillFile]()
+            new = self.after[path].files if path in self.after else dict[str, SkillFile]()
+            out |= {(path, each) for each in old.keys() | new.keys() if old.get(each) is not new.get(each)}
+        return frozenset(out)
+
+
+class Snapshot:
+    """All skills at one moment. Never changes; `replacing` makes the next one.
+
+    Most look-ups take the least `Standing` that counts: `VALID` for what every protocol serves, `LENIENT` for what can
+    be read, `UNUSABLE` for all.
+
+        for path in snapshot.paths(Standing.VALID):
+            print(path, snapshot.skills[path].description)
+
+    Args:
+        skills: by skill path; the dict belongs to the snapshot from then on.
+        problems: as below.
+
+    Attributes:
+        skills: by skill path, unusable ones included.
+        problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
+    """
+
+    def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
+        self.skills = MappingProxyType(skills)
+        self.problems = problems
+
+    def replacing(self, after: Mapping[str, Skill], gone: Iterable[str], problems: tuple[Problem, ...]) -> Snapshot:
+        """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
+        skills: dict[str, Skill] = self.skills.copy()
+        same_face = True
+        for path in gone:
+            del skills[path]
+            same_face = False
+        for path, skill in after.items():
+            old = skills.get(path)
+            skills[path] = skill
+            same_face = same_face and old is not None and (old.name, old.standing) == (skill.name, skill.standing)
+        snapshot = Snapshot(skills, problems)
+        if same_face:
+            # An edit seldom adds or renames a skill, and sorting ten thousand paths costs more than the edit.
+            for memo in ("_paths", "_names", "_deepest"):
+                if memo in self.__dict__:
+                    snapshot.__dict__[memo] = self.__dict__[memo]
+        return snapshot
+
+    @cached_property
+    def _paths(self) -> dict[Standing, list[str]]:
+        ordered = sorted(self.skills)
+        return {least: [path for path in ordered if self.skills[path].standing >= least] for least in Standing}
+
+    @cached_property
+    def _names(self) -> dict[Standing, dict[str, list[str]]]:
+        names: dict[Standing, dict[str, list[str]]] = {}
+        for least in Standing:
+            by_name = names[least] = {}
+            for path in self._paths[least]:
+                by_name.setdefault(self.skills[path].name, []).append(path)
+        return names
+
+    def paths(self, least: Standing) -> list[str]:
+        """Skill paths in code point order, of the skills that stand at `least` there. Do not change the list."""
+        return self._paths[least]
+
+    def named(self, name: str, least: Standing) -> list[str]:
+        """Skill paths of the skills that carry this frontmatter name. Do not change the list."""
+        return self._names[least].get(name, [])
+
+    def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
+        """Up to `size` skills in the order of their paths, and where the next page begins.
+
+        Paging by key and not by position keeps every skill that stays in its place, whatever else comes or goes.
+
+        Args:
+            after: the skill path that ended the page before; None for the first page.
+            size: skills of one page, at least 1.
+            least: how far a skill must stand.
+
+        Returns:
+            The skills, and the path to pass as `after` next, None when no more are left.
+        """
+        paths = self._paths[least]
+        start = 0 if after is None else bisect_left(paths, after + "\0")
+        chosen = paths[start : start + size]
+        more = chosen[-1] if start + size < len(paths) else None
+        return [self.skills[path] for path in chosen], more
+
+    def find(self, segments: tuple[str, ...], least: Standing) -> tuple[Skill, str] | None:
+        """The skill and the path in it that a path names: of nested skills the innermost wins.
+
+        Look-ups only: the segments never become a path on disk.
+
+        Args:
+            segments: the skill path and the file's path in the skill, split at the slashes.
+            least: how far the skill must stand.
+
+        Returns:
+            The skill and the path of the file in it, or None where no skill has such a file.
+        """
+        path = "/".join(segments)
+        return self._file(path, self._holders(path, least))
+
+    def children(self, segments: tuple[str, ...], least: Standing) -> dict[str, tuple[Skill, str] | None] | None:
+        """The direct children of a directory of a skill, or of what lies above skills.
+
+        Args:
+            segments: the path of the directory, split at the slashes.
+            least: how far a skill must stand.
+
+        Returns:
+            By name, in order: the skill and the path in it of a file, None for a directory. None where there is no
+            such directory.
+        """
+        directory = "/".join(segments)
+        holders = self._holders(directory, least)
+        if holders:
+            return self._inside(directory, holders)
+        prefix = directory + "/"
+        paths = self._paths[least]
+        found: dict[str, tuple[Skill, str] | None] = {}
+        position = bisect_left(paths, prefix)
+        while position < len(paths) and paths[position].startswith(prefix):
+            name, slash, _ = paths[position][len(prefix) :].partition("/")
+            found[name] = None
+            # What lies below this child comes in one piece, and none of it is a child: "0" is the character behind "/".
+            position = bisect_left(paths, f"{prefix}{name}0", position) if slash else position + 1
+        return found or None
+
+    @cached_property
+    def _deepest(self) -> int:
+        """Segments of the skill path that has the most."""
+        return max((path.count("/") + 1 for path in self.skills), default=0)
+
+    def _holders(self, path: str, least: Standing) -> list[Skill]:
+        """The skills at or above this path, the outermost first. No more looks than a skill path has segments."""
+        found: list[Skill] = []
+        end = -1
+        for _ in range(self._deepest if len(path) <= LONGEST_PATH else 0):
+            end = path.find("/", end + 1)
+            skill = self.skills.get(path if end < 0 else path[:end])
+            if skill is not None and skill.standing >= least:
+                found.append(skill)
+            if end < 0:
+                break
+        return found
+
+    @staticmethod
+    def _file(path: str, holders: list[Skill]) -> tuple[Skill, str] | None:
+        for skill in reversed(holders):
+            file_path = path[len(skill.path) + 1 :]
+            if file_path in skill.files:
+                return skill, file_path
+        return None
+
+    def _inside(self, directory: str, holders: list[Skill]) -> dict[str, tuple[Skill, str] | None] | None:
+        outer = holders[0]
+        within = directory[len(outer.path) + 1 :]
+        prefix = f"{within}/" if within else ""
+        found: dict[str, tuple[Skill, str] | None] = {}
+        for path in outer.empty:
+            if path.startswith(prefix):
+                found[path[len(prefix) :].split("/", 1)[0]] = None
+        for path in outer.files:
+            if path.startswith(prefix):
+                name, slash, _ = path[len(prefix) :].partition("/")
+                found[name] = None if slash else self._file(f"{directory}/{name}", holders)
+        return dict(sorted(found.items())) if found or within in outer.empty or not within else None
+
+    @property
+    def all_problems(self) -> list[Problem]:
+        """Every problem, skills' first, by skill path."""
+        return [p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems] + list(self.problems)

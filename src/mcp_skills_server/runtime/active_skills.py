@@ -1,0 +1,189 @@
+"""The skills that one conversation has loaded: how many, in which order, and as they are on the disk now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from mcp_skills_server.catalog.answer import answer, body
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects.runtime import Loaded
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.format.portions import MOST_BYTES
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
+from mcp_skills_server.runtime.briefing import name_of
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.runtime import Runtime
+
+_MOST_ERRORS: Final = 3
+"""Unknown names that are answered to: each is a search."""
+
+
+class ActiveSkills:
+    """The loaded skills of a session, the latest last.
+
+    Args:
+        runtime: what sessions share.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._registry = runtime.registry
+        self._loaded: dict[str, tuple[Skill, Loaded]] = {}
+        """By skill path. Replaced as a whole, never changed."""
+        self._changing = anyio.Lock()
+        """Held by whoever sets `_loaded` after waiting for a file."""
+
+    @property
+    def all(self) -> list[Loaded]:
+        """The loaded skills, the latest last."""
+        return [loaded for _, loaded in self._loaded.values()]
+
+    @property
+    def names(self) -> list[str]:
+        """What they are called here, likewise."""
+        return [loaded.name for loaded in self.all]
+
+    async def load(self, names: Sequence[str], *, add: bool) -> list[Loaded]:
+        """Load these skills, all of them or none.
+
+        Args:
+            names: names, skill paths or locations.
+            add: keep what is loaded; else these take its place.
+
+        Returns:
+            those that were asked for.
+
+        Raises:
+            RequestError: one is unknown, or they are too many or too long. Nothing has changed.
+            StaleFileError: a file does not hold still.
+        """
+        most = self._runtime.settings.max_loaded
+
+        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
+            wanted = {skill.path: skill for skill in self._find_all(snapshot, names)}
+            count = len(self._loaded.keys() | wanted.keys()) if add else len(wanted)
+            if count > most:
+                loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
+                raise RequestError(
+                    f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
+                    f"some with {runtime.UNLOAD} first.{loaded}"
+                )
+            size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
+            if len(wanted) > 1 and size > MOST_BYTES:
+                raise RequestError(
+                    f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
+                    'several. Load them one by one, with mode "add"'
+                )
+            # X-30: every body is there before anything changes.
+            return {path: (skill, await self._prepare(skill, snapshot)) for path, skill in wanted.items()}
+
+        async with self._changing:
+            fresh = await answer(self._registry, ask)
+            self._loaded = {**self._loaded, **fresh} if add else fresh
+        return [loaded for _, loaded in fresh.values()]
+
+    async def unload(self, names: Collection[str]) -> None:
+        """Unload the skills of these names, skill paths or locations; one that is not loaded is no error."""
+        async with self._changing:
+            gone = {self._path_of(name) for name in names}
+            self._loaded = {path: each for path, each in self._loaded.items() if path not in gone}
+
+    async def unload_all(self) -> None:
+        """Unload every skill, also one that is being loaded now."""
+        async with self._changing:
+            self._loaded = {}
+
+    def clear(self) -> None:
+        """Forget all at once: nobody is going to ask any more."""
+        self._loaded = {}
+
+    async def keep_current(self) -> None:
+        """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
+
+        def is_current() -> bool:
+            skills = self._registry.snapshot.skills
+            return all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+
+        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
+            now: dict[str, tuple[Skill, Loaded]] = {}
+            for path, (skill, loaded) in self._loaded.items():
+                found = snapshot.skills.get(path)
+                if found is skill:
+                    now[path] = (skill, loaded)
+                elif found is not None and runtime.is_usable(found):
+                    now[path] = (found, await self._prepare(found, snapshot))
+            return now
+
+        if not is_current():
+            async with self._changing:
+                with suppress(StaleFileError):
+                    self._loaded = await answer(self._registry, ask)
+
+    def chosen(self, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
+        """The loaded skill of this name, or for None the one that was loaded last.
+
+        Args:
+            snapshot: where its files are looked up.
+            name: a name, skill path or location.
+            reminder: what else to do where nothing is loaded.
+
+        Raises:
+            RequestError: it is not loaded.
+        """
+        if not self._loaded:
+            raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}")
+        if name is None:
+            path = next(reversed(self._loaded))
+        else:
+            path = self._path_of(name) or self._runtime.find(snapshot, name).path
+        skill = snapshot.skills.get(path)
+        if path not in self._loaded or skill is None:
+            raise RequestError(
+                f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. Loaded now: "
+                f"{', '.join(self.names)}"
+            )
+        return skill
+
+    def _path_of(self, wanted: str) -> str | None:
+        """The path of the loaded skill of this name, skill path or location, or None."""
+        for path, (_, loaded) in self._loaded.items():
+            if wanted in {path, loaded.name, loaded.location}:
+                return path
+        located = self._runtime.locate(self._registry.snapshot, wanted)
+        return located.path if located is not None and located.path in self._loaded else None
+
+    def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
+        found: list[Skill] = []
+        errors: list[str] = []
+        for name in names:
+            try:
+                found.append(self._runtime.find(snapshot, name))
+            except RequestError as error:
+                errors.append(str(error))
+            if len(errors) == _MOST_ERRORS:
+                break
+        if errors:
+            raise RequestError("Nothing was loaded. " + ". ".join(errors))
+        return found
+
+    async def _prepare(self, skill: Skill, snapshot: Snapshot) -> Loaded:
+        text = await body(self._registry, skill)
+        rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
+        location = self._runtime.briefing.location
+        return Loaded(
+            name=name_of(skill, snapshot),
+            location=location(skill),
+            root_dir=location(skill, ""),
+            digest=self._registry.digest(skill.files[SKILL_MD]),
+            properties=skill.frontmatter,
+            instructions=text.text,
+            files=(*text.linked, *rest),
+            problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
+            origin=skill.origin,
+            line=text.line,
+        )

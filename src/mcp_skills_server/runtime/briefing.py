@@ -1,0 +1,190 @@
+"""What a model is shown of a registry's skills before it asks: the instructions, the tools, and news of changes.
+
+Kept as long as the skills are the same. Before the first scan is done it shows what a first look found, so that a host
+that asks early, and once, has names.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os.path import basename
+from typing import Final
+
+from mcp_skills_server.catalog import collector
+from mcp_skills_server.catalog.outline import Outline, outline
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
+from mcp_skills_server.format import hidden, identity
+from mcp_skills_server.format.uris import uri
+from mcp_skills_server.model import SKILL_MD, Changes, Json, Skill, Snapshot, Standing
+
+_MOST_KEPT: Final = 4096
+"""Skills that came or went, by which the news of a session are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """What is shown of one snapshot."""
+
+    snapshot: Snapshot
+    overview: Overview
+    instructions: str
+    tools: dict[bool, list[dict[str, Json]]] = field(default_factory=dict[bool, list[dict[str, Json]]])
+    """By whether the session is an argument."""
+
+
+class Briefing:
+    """The skills of a registry as a model sees them before it asks.
+
+    Args:
+        registry: the skills.
+        characters: how long the instructions, and the description of the loading tool, may be.
+        scripts: whether scripts may be run.
+        absolute_paths: give locations as paths of this machine, not as URIs.
+    """
+
+    def __init__(
+        self, registry: Registry, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+    ) -> None:
+        self._registry = registry
+        self._characters = characters
+        self._scripts = scripts
+        self._absolute_paths = absolute_paths
+        self._texts: _Texts | None = None
+        self._outline: Outline | None = None
+        self._looking = threading.Lock()
+        self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
+        self._moved = 0
+        self._unsubscribe = registry.subscribe(self._note)
+
+    def close(self) -> None:
+        """Follow the registry no longer."""
+        self._unsubscribe()
+
+    # The first look
+
+    def look(self) -> None:
+        """Have something to show before the first scan is done. Returns soon, whatever the size of the roots."""
+        registry = self._registry
+        with self._looking, collector.paused():
+            if self._outline is None and not registry.loaded.is_set():
+                self._outline = outline(registry.roots, registry.limits, self._in_turns, self._characters)
+                self._current()
+
+    def is_small(self, count: int) -> bool:
+        """Whether the first look found at most so many skills, and no sign of more."""
+        seen = self._outline
+        return seen is None or (not seen.cut and len(seen.snapshot.skills) <= count)
+
+    def _in_turns(self, skills: Sequence[Skill]) -> Iterable[Skill]:
+        found = runtime.groups([self._place(skill) for skill in skills])
+        return (skills[position] for position in runtime.turns(found))
+
+    # What is shown
+
+    def instructions(self, active: Sequence[Loaded] | None = None) -> str:
+        """What stands at the top of a model call; "" where there is no skill."""
+        texts = self._current()
+        if not active:
+            return texts.instructions
+        return runtime.instructions(texts.overview, self._characters, scripts=self._scripts(), active=active)
+
+    def tools(self, *, handles: bool) -> list[dict[str, Json]]:
+        """The definitions of the tools. `handles`: with the session as an argument. Do not change them."""
+        texts = self._current()
+        if handles not in texts.tools:
+            texts.tools[handles] = runtime.definitions(
+                texts.overview, self._characters, scripts=self._scripts(), handles=handles
+            )
+        return texts.tools[handles]
+
+    @property
+    def overview(self) -> Overview:
+        """The skills that a model is shown now."""
+        return self._current().overview
+
+    def location(self, skill: Skill, path: str = SKILL_MD) -> str:
+        """Where a file of a skill, or with "" its directory, is."""
+        if not self._absolute_paths:
+            return uri(skill.path, path)
+        place = self._registry.place(skill)
+        return f"{place}/{path}" if path else place
+
+    def _current(self) -> _Texts:
+        seen = None if self._registry.loaded.is_set() else self._outline
+        snapshot = self._registry.snapshot if seen is None else seen.snapshot
+        kept = self._texts
+        if kept is None or kept.snapshot is not snapshot:
+            kept = self._texts = self._write(snapshot, seen)
+        return kept
+
+    def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
+        with collector.paused():
+            skills = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+            if seen is None:
+                offers = [self._offer(skill, snapshot) for skill in skills if runtime.is_offered(skill)]
+            else:
+                known = seen.read
+                offers = [
+                    self._offer(skill, snapshot, known=skill.path in known)
+                    for skill in skills
+                    if skill.path not in known or runtime.is_offered(skill)
+                ]
+            overview = Overview(offers, more=seen is not None and seen.cut)
+            text = runtime.instructions(overview, self._characters, scripts=self._scripts())
+            return _Texts(snapshot, overview, text)
+
+    def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
+        root, path = self._place(skill)
+        if not known:
+            return Offer("", "", None, path, root, known=False)
+        location = self.location(skill) if self._absolute_paths else None
+        return Offer(name_of(skill, snapshot), hidden.without(skill.description), location, path, root)
+
+    def _place(self, skill: Skill) -> tuple[str, str]:
+        """What its root is called, and its skill path."""
+        roots = self._registry.roots
+        if len(roots) == 1:
+            return "", skill.path
+        root = roots[skill.root]  # by its last name: where it lies is nobody's matter
+        return root.origin or basename(root.shown.rstrip("/")) or basename(root.path), skill.path
+
+    # News
+
+    @property
+    def moment(self) -> int:
+        """A number that stands for what there is now, to ask `news` with later."""
+        return self._moved
+
+    def news(self, since: int) -> str | None:
+        """One line on what came and went since that moment, None where that is nothing."""
+        moved = self._moved - since
+        moves = list(self._moves)[-moved:] if moved > 0 else []
+        balance: dict[str, int] = {}
+        for path, step in moves:
+            balance[path] = balance.get(path, 0) + step
+        added = sum(step > 0 for step in balance.values())
+        removed = sum(step < 0 for step in balance.values())
+        return runtime.news(added, removed, uncounted=moved > len(moves)) if added or removed else None
+
+    def _note(self, changes: Changes) -> None:
+        if not self._registry.loaded.is_set():
+            return  # what the first scan finds was there
+        self._outline = None
+        before, after = _offered(changes.before), _offered(changes.after)
+        moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
+        self._moves.extend(moves)
+        self._moved += len(moves)
+
+
+def name_of(skill: Skill, snapshot: Snapshot) -> str:
+    """What a skill is called where a model loads it."""
+    return identity.name_of(skill, snapshot, Standing.LENIENT)
+
+
+def _offered(skills: Mapping[str, Skill]) -> set[str]:
+    return {path for path, skill in skills.items() if runtime.is_offered(skill)}

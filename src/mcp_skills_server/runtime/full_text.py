@@ -1,0 +1,95 @@
+"""The index of words in memory: SQLite's full text search (FTS5), which comes with Python's `sqlite3`.
+
+Whoever asks folds words first (`search_text`), and nothing else ever reaches the query language of SQLite, so that no
+question can be ill-formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+from weakref import finalize
+
+from mcp_skills_server.dialects.runtime import LIST
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.search_text import Texts
+
+WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
+"""The columns, in the order of `Texts`, and how much a word in each weighs."""
+
+
+class NoFullTextError(RequestError):
+    """This Python cannot index words, so nothing can be searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A folded word that is looked for, or the beginning of one."""
+
+    word: str
+    prefix: bool = False
+
+
+class FullText:
+    """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
+
+    Raises:
+        NoFullTextError: there is no FTS5.
+    """
+
+    def __init__(self) -> None:
+        reason = missing()
+        if reason is not None:
+            raise NoFullTextError(f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them")
+        import sqlite3
+
+        # Many threads use it, one at a time: `Search` has the lock.
+        self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        columns = ", ".join(WEIGHTS)
+        weights = ", ".join(map(str, WEIGHTS.values()))
+        marks = ", ".join("?" * len(WEIGHTS))
+        # The tokenizer sees folded words, so it need not know more than ASCII.
+        self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
+        self._db.execute("INSERT INTO words(words, rank) VALUES ('rank', ?)", (f"bm25({weights})",))
+        self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
+        self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
+        finalize(self, self._db.close)
+
+    def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
+        """Take rows out, with the texts that they were put in with, and put others in."""
+        self._db.execute("BEGIN")
+        self._db.executemany(self._take_out, ((row, *texts) for row, texts in gone))
+        self._db.executemany(self._put_in, ((row, *texts) for row, texts in came))
+        self._db.execute("COMMIT")
+
+    def hits(self, term: Term) -> int:
+        """How many rows have it."""
+        found = self._db.execute("SELECT count(*) FROM words WHERE words MATCH ?", (_quoted(term),))
+        return int(found.fetchone()[0])
+
+    def ranked(self, terms: Sequence[Term], *, names_only: bool) -> Iterator[tuple[int, float]]:
+        """The rows that have any of them with their rank, the lowest and best first."""
+        match = " OR ".join(map(_quoted, terms))
+        if names_only:
+            match = f"name : ({match})"
+        return self._db.execute("SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank", (match,))
+
+
+def missing() -> str | None:
+    """Why this Python cannot index words; None where it can."""
+    try:
+        import sqlite3
+    except ImportError:
+        return "its Python was built without sqlite3"
+    with closing(sqlite3.connect(":memory:")) as database:
+        try:
+            database.execute("CREATE VIRTUAL TABLE words USING fts5(word)")
+        except sqlite3.OperationalError:
+            return "its SQLite was built without FTS5"
+    return None
+
+
+def _quoted(term: Term) -> str:
+    return f'"{term.word}"*' if term.prefix else f'"{term.word}"'

@@ -1,0 +1,219 @@
+"""What all sessions share: the registry, the briefing, the search and what runs scripts; and which skill is meant."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.format import identity, uris
+from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.format.uris import SCHEME
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.briefing import Briefing, name_of
+from mcp_skills_server.runtime.session import Session
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.scripts.runner import Scripts
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+    from mcp_skills_server.runtime.search import Search
+
+logger = logging.getLogger(__name__)
+
+_SUGGESTED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """What the operator of a `Runtime` chooses.
+
+    Attributes:
+        max_loaded: skills that a session may have loaded at once.
+        overview_characters: how long the instructions, without what is loaded, and the description of the loading
+            tool may each be, in characters.
+        result_characters: characters of a text file, of instructions or of descriptions that one call returns.
+        media_bytes: bytes up to which a picture or sound is returned as such.
+        absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
+    """
+
+    max_loaded: int = 8
+    overview_characters: int = runtime.OVERVIEW_CHARACTERS
+    result_characters: int = runtime.RESULT_CHARACTERS
+    media_bytes: int = 1 << 20
+    absolute_paths: bool = False
+
+
+class Runtime:
+    """Skills for an agent loop of your own: makes sessions, one for each conversation.
+
+    A context manager of both kinds. `async with` also reads the skills on entry, in a thread; at the end every work
+    directory is removed.
+
+    Args:
+        registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
+        settings: what the operator chose; None for the defaults.
+        scripts: how scripts are run; None runs none.
+
+    Raises:
+        UsageError: scripts cannot be run the way that is asked for.
+    """
+
+    def __init__(
+        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
+    ) -> None:
+        self.registry = registry
+        self.settings = settings or RuntimeSettings()
+        self.scripts: Scripts | None = None
+        if scripts is not None:
+            from mcp_skills_server.runtime.scripts.runner import Scripts
+
+            self.scripts = Scripts(registry, scripts)
+        self._located: tuple[Snapshot, dict[str, Skill]] | None = None
+        self.briefing = Briefing(
+            registry,
+            self.settings.overview_characters,
+            scripts=lambda: self.scripts is not None,
+            absolute_paths=self.settings.absolute_paths,
+        )
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Runtime:
+        await self.load()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def load(self) -> None:
+        """Read the skills in a thread, unless somebody has, so that `session` has nothing to wait for."""
+        if not self.registry.loaded.is_set():
+            await to_thread.run_sync(self.registry.load)
+
+    def session(self) -> Session:
+        """A new session, which the caller binds to a conversation and closes at its end.
+
+        Outside of an event loop it reads the skills first, if nobody has; that takes as long as it takes.
+
+        Raises:
+            UsageError: an event loop runs in this thread and the skills were never read, which would stop the loop;
+                enter the runtime with `async with`, or await `load`.
+        """
+        if not self.registry.loaded.is_set():
+            if _in_event_loop():
+                raise UsageError(
+                    "Runtime.session: the skills are not read yet; enter the runtime with 'async with', or await its "
+                    "load() first"
+                )
+            self.registry.load()
+        return Session(self, hosted=True)
+
+    def close(self) -> None:
+        """Remove every work directory, and follow the registry no longer. Safe to call twice."""
+        self.briefing.close()
+        if self.scripts is not None:
+            self.scripts.close()
+
+    async def aclose(self) -> None:
+        """The same without holding up an event loop."""
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self.close)
+
+    # Which skill is meant
+
+    @cached_property
+    def search(self) -> Search:
+        """The index of words; it is built by the first question."""
+        from mcp_skills_server.runtime.search import Search
+
+        return Search(self.registry)
+
+    def warn_if_unsearchable(self) -> None:
+        """Log a line if this Python cannot search: an operator is to know before a model asks."""
+        from mcp_skills_server.runtime.full_text import missing
+
+        reason = missing()
+        if reason is not None:
+            hint = "run the server with a Python whose sqlite3 has FTS5"
+            logger.warning("%s finds nothing, because %s; %s", runtime.SEARCH, reason, hint)
+
+    def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
+        """These skills as the listing and the search show them."""
+        return [
+            runtime.entry(
+                name_of(skill, snapshot),
+                skill,
+                self.briefing.location(skill),
+                title=identity.title(skill),
+                version=identity.version(skill.frontmatter),
+                tags=tags_of(skill.frontmatter),
+            )
+            for skill in skills
+        ]
+
+    def find(self, snapshot: Snapshot, wanted: str) -> Skill:
+        """The skill of this name, skill path or location.
+
+        Raises:
+            RequestError: there is none, or several share the name. The message has the nearest ones.
+        """
+        located = self.locate(snapshot, wanted)
+        if located is not None:
+            return located
+        try:
+            return identity.find(snapshot, wanted, Standing.LENIENT)
+        except RequestError as error:
+            if snapshot.named(wanted, Standing.LENIENT):
+                raise  # it names them all
+            near = [name_of(skill, snapshot) for skill in self._near(wanted)]
+            hint = f"nearest: {', '.join(near)}" if near else f"{runtime.LIST} shows what there is"
+            raise RequestError(f"{error}; {hint}") from None
+
+    def _near(self, wanted: str) -> list[Skill]:
+        from mcp_skills_server.runtime.full_text import NoFullTextError
+
+        try:
+            return self.search.find(wanted, _SUGGESTED, runtime.is_offered)
+        except NoFullTextError:
+            return []
+
+    def locate(self, snapshot: Snapshot, wanted: str) -> Skill | None:
+        """The skill at this location, or None."""
+        if wanted[: len(SCHEME)].lower() == SCHEME:
+            target = wanted.rstrip("/").removesuffix(f"/{SKILL_MD}")
+            found = uris.find(snapshot, f"{target}/{SKILL_MD}", Standing.LENIENT)
+            return found[0] if found and found[1] == SKILL_MD else None
+        if self.settings.absolute_paths and wanted.endswith(f"/{SKILL_MD}"):
+            return self._by_location(snapshot).get(wanted)
+        return None
+
+    def _by_location(self, snapshot: Snapshot) -> dict[str, Skill]:
+        """The skills by location, made once for a snapshot: a call may ask for many."""
+        kept = self._located
+        if kept is None or kept[0] is not snapshot:
+            usable = (snapshot.skills[path] for path in snapshot.paths(Standing.LENIENT))
+            kept = self._located = (snapshot, {self.briefing.location(skill): skill for skill in usable})
+        return kept[1]
+
+
+def _in_event_loop() -> bool:
+    try:
+        anyio.get_current_task()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,138 @@
+"""The file of approvals: which skills of which origin somebody read and allows to run, by digest over all files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from filelock import FileLock, Timeout
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.directories import state_directory
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Skill, printable
+
+_MOST_BYTES: Final = 16 << 20
+_LOCK_S: Final = 10.0
+"""How long another `approve` is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """One skill that may run.
+
+    Attributes:
+        origin: where it comes from, as `policy.canonical` has it.
+        skill: its skill path when it was approved.
+        digest: `sha256:` and 64 hex digits over its files.
+        approved_at: seconds of the epoch.
+    """
+
+    origin: str
+    skill: str
+    digest: str
+    approved_at: float
+
+    @property
+    def day(self) -> str:
+        """The day on which it was approved, in UTC."""
+        return time.strftime("%Y-%m-%d", time.gmtime(self.approved_at))
+
+
+def digest_over(registry: Registry, skill: Skill) -> str:
+    """One digest over all files of a skill: their paths and bytes.
+
+    Raises:
+        StaleFileError: a file changed or cannot be read.
+    """
+    whole = hashlib.sha256()
+    for path, file in sorted(skill.files.items()):
+        whole.update(path.encode() + b"\0" + registry.digest(file).encode() + b"\n")
+    return f"sha256:{whole.hexdigest()}"
+
+
+def default_file() -> Path:
+    """Where approvals are kept unless the operator says otherwise: the user's state directory."""
+    return state_directory() / "approvals.json"
+
+
+def read(path: Path) -> tuple[Approval, ...]:
+    """The approvals of a file; none where there is no file.
+
+    Raises:
+        UsageError: it cannot be read, holds something else, or others may write it.
+    """
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or _is_others(found):
+                problem = "others may write it; let it belong to you or to root, with mode 0600"
+                raise UsageError(f"{printable(str(path))}: {problem}")
+            raw = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise UsageError(f"{printable(str(path))}: cannot be read ({error.strerror}); check it") from None
+    try:
+        content = cast(dict[str, Any], json.loads(raw))
+        if content["version"] != 1:
+            raise ValueError(content["version"])
+        return tuple(
+            Approval(str(each["origin"]), str(each["skill"]), str(each["digest"]), float(each["approved_at"]))
+            for each in content["approvals"]
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError(f"{printable(str(path))}: this is no file of approvals; give another --approvals") from None
+
+
+def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
+    """Replace the approvals of a file; of two that do so at once one waits, so that none is lost.
+
+    Args:
+        path: the file. It is for its owner alone, and so is the lock beside it.
+        edit: makes the new approvals of those that the file has.
+
+    Raises:
+        UsageError: the file cannot be read or written, or another process keeps it locked.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
+            _write(path, edit(read(path)))
+    except Timeout:
+        raise UsageError(f"{printable(str(path))}: another process is changing it; try again") from None
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror}); give another --approvals"
+        raise UsageError(f"{printable(str(path))}: {problem}") from None
+
+
+def _write(path: Path, approvals: Sequence[Approval]) -> None:
+    """Replace the file whole."""
+    raw = json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()
+    descriptor, made = tempfile.mkstemp(prefix=".approvals-", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(made)
+        raise
+
+
+def _is_others(found: os.stat_result) -> bool:
+    if sys.platform == "win32":
+        return False
+    return found.st_uid not in {0, os.geteuid()} or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -1,0 +1,131 @@
+"""What a client may hand to a script: arguments and variables, within limits.
+
+The script is the operator's choice; what the client adds is data. Many programs run what a variable says
+(`TAR_OPTIONS`, `PYTHONPATH`), and nobody knows them all. So a client sets only the variables that the skill declares,
+in `metadata.env` of its frontmatter, or that the operator allows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from mcp_skills_server.errors import RequestError, UsageError, listed
+from mcp_skills_server.model import Json, printable
+from mcp_skills_server.runtime.scripts.process_tree import TOKEN
+
+_MAX_ARGS: Final = 256
+_MAX_ARG_BYTES: Final = 16 << 10
+_MAX_VARIABLES: Final = 256
+_MAX_NAME_BYTES: Final = 256
+_MAX_VALUE_BYTES: Final = 32 << 10
+_MAX_ENV_BYTES: Final = 256 << 10
+
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OWN: Final = frozenset(("PATH", "HOME", "TMPDIR", "TMP", "TEMP", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", TOKEN))
+_LOADER: Final = frozenset(("GCONV_PATH", "GETCONF_DIR", "GLIBC_TUNABLES", "LOCPATH", "MALLOC_TRACE", "NLSPATH"))
+"""What the dynamic loader and the C library read (compared in upper case), beside what begins with these:"""
+_LOADER_BEGINS: Final = ("LD_", "DYLD_")
+_WHY_OURS: Final = "is set by the server, or read by the programs that start the sandbox"
+_BETWEEN: Final = re.compile(r"[\s,]+")
+
+
+def checked_args(args: Sequence[str]) -> tuple[str, ...]:
+    """The arguments, if they can be passed on.
+
+    Raises:
+        RequestError: too many, too long, or no text that a program can be given.
+    """
+    if len(args) > _MAX_ARGS:
+        raise RequestError(f"args has {len(args)} elements, and at most {_MAX_ARGS} are passed on; put them in a file")
+    for number, each in enumerate(args):
+        if len(checked_text(each, f"args[{number}]").encode()) > _MAX_ARG_BYTES:
+            raise RequestError(f"args[{number}] is longer than {_MAX_ARG_BYTES:,} bytes; put what it says in a file")
+    return tuple(args)
+
+
+def declared_env(frontmatter: Mapping[str, Json]) -> list[str]:
+    """The variables that a skill lets its callers set: `metadata.env`, names with spaces or commas between, or a list.
+
+    What is no name of a variable is left out, and so is what is beyond the limit of a call.
+    """
+    metadata = frontmatter.get("metadata")
+    declared = metadata.get("env") if isinstance(metadata, dict) else None
+    words = _BETWEEN.split(declared) if isinstance(declared, str) else declared if isinstance(declared, list) else []
+    names = (each for each in words if isinstance(each, str) and _is_name(each))
+    return list(dict.fromkeys(names))[:_MAX_VARIABLES]
+
+
+def allowed_env(names: Sequence[str]) -> tuple[str, ...]:
+    """The variables that the operator lets callers set, for every skill.
+
+    Raises:
+        UsageError: one is no name of a variable, or cannot be left to a caller.
+    """
+    for name in names:
+        shown = printable(name[:80])
+        if not _is_name(name):
+            raise UsageError(f"{shown!r} is no name for a variable of scripts; use letters, digits and _")
+        if _is_ours(name):
+            raise UsageError(f"{shown} {_WHY_OURS}; leave it out of what scripts may be given")
+    return tuple(names)
+
+
+def checked_env(env: Mapping[str, str], allowed: Collection[str] | None) -> dict[str, str]:
+    """The variables, if they can be passed on.
+
+    Args:
+        env: the variables.
+        allowed: their names must be among these; None if they are the operator's own.
+
+    Raises:
+        RequestError: too many, too long, badly named, or not allowed.
+    """
+    if len(env) > _MAX_VARIABLES:
+        raise RequestError(f"env has {len(env)} variables, and at most {_MAX_VARIABLES} are passed on")
+    total = 0
+    for name, value in env.items():
+        shown = printable(checked_text(name, "a name in env")[:80])
+        if not _is_name(name):
+            raise RequestError(
+                f"env: {shown!r} is no name for a variable; use letters, digits and _, at most {_MAX_NAME_BYTES}"
+            )
+        if _is_ours(name):
+            raise RequestError(f"env: {shown} {_WHY_OURS}; leave it out")
+        if allowed is not None and name not in allowed:
+            raise RequestError(
+                f"env: {shown} is not passed on; this skill takes {listed(allowed)}. A skill declares its variables as "
+                "metadata.env in its SKILL.md, and whoever runs the server allows others with --script-env"
+            )
+        size = len(checked_text(value, f"env: {shown}").encode())
+        if size > _MAX_VALUE_BYTES:
+            raise RequestError(f"env: {shown} is longer than {_MAX_VALUE_BYTES:,} bytes; use a file")
+        total += len(name) + size
+    if total > _MAX_ENV_BYTES:
+        raise RequestError(f"env takes {total:,} bytes, and at most {_MAX_ENV_BYTES:,} are passed on; use a file")
+    return dict(env)
+
+
+def _is_name(name: str) -> bool:
+    return len(name) <= _MAX_NAME_BYTES and _VARIABLE.fullmatch(name) is not None
+
+
+def _is_ours(name: str) -> bool:
+    upper = name.upper()
+    return upper in _OWN or upper in _LOADER or upper.startswith(_LOADER_BEGINS)
+
+
+def checked_text(text: str, what: str) -> str:
+    """The text, if it can be given to a program.
+
+    Raises:
+        RequestError: it has a NUL, or a surrogate that no UTF-8 stands for.
+    """
+    if "\0" in text:
+        raise RequestError(f"{what} has a NUL character, which no program can be given; leave it out")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{what} has half a character (a lone surrogate); leave it out") from None
+    return text

@@ -1,0 +1,186 @@
+"""Which program runs which script: by the file's extension, else by its own first line.
+
+Programs are found on the server's PATH when they are first needed. Version managers put small scripts there instead
+of programs; those work neither in the minimal environment nor in a sandbox, so an interpreter is asked where it really
+is and what it must be able to read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import printable
+from mcp_skills_server.runtime.scripts.processes import ask
+
+_PYTHON: Final = ("-I", "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')")
+_NODE: Final = ("-p", "process.execPath")
+_NODE_TYPES: Final = ("-p", "process.features.typescript ? process.execPath : ''")
+_RUBY: Final = ("-e", "puts RbConfig.ruby, RbConfig::CONFIG['prefix']")
+_PERL: Final = ("-MConfig", "-e", r'print join "\n", $^X, @Config{qw(privlibexp archlibexp)}')
+_PROBES: Final = {"python": _PYTHON, "node": _NODE, "ruby": _RUBY, "perl": _PERL}
+"""What to ask a program whose name begins so: it prints its own path, then the folders that it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A program that can run scripts of some extension.
+
+    Attributes:
+        program: its name on PATH.
+        options: what goes between it and the script.
+        probe: what to ask it before it is used; no answer means that it will not do.
+    """
+
+    program: str
+    options: tuple[str, ...] = ()
+    probe: tuple[str, ...] = ()
+
+
+_JAVASCRIPT: Final = (_Candidate("node", probe=_NODE),)
+_TYPESCRIPT: Final = (
+    _Candidate("bun", ("run",)),
+    _Candidate("deno", ("run", "--allow-all")),
+    _Candidate("tsx"),
+    _Candidate("node", probe=_NODE_TYPES),
+)
+BUILT_IN: Final[Mapping[str, tuple[_Candidate, ...]]] = {
+    ".py": (_Candidate("python3", probe=_PYTHON), _Candidate(sys.executable, probe=_PYTHON)),
+    ".sh": (_Candidate("sh"),),
+    ".bash": (_Candidate("bash"),),
+    ".dash": (_Candidate("dash"),),
+    ".zsh": (_Candidate("zsh"),),
+    ".ksh": (_Candidate("ksh"),),
+    ".js": _JAVASCRIPT,
+    ".mjs": _JAVASCRIPT,
+    ".cjs": _JAVASCRIPT,
+    ".ts": _TYPESCRIPT,
+    ".mts": _TYPESCRIPT,
+    ".rb": (_Candidate("ruby", probe=_RUBY),),
+    ".pl": (_Candidate("perl", probe=_PERL),),
+    ".ps1": (_Candidate("pwsh", ("-NoProfile", "-NonInteractive", "-File")),),
+}
+"""The interpreter map: the first candidate that is installed and will do runs the script."""
+_ASKED_FOR: Final = {".ts": "bun, deno, tsx or node 22.18", ".mts": "bun, deno, tsx or node 22.18", ".py": "python3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """How a script is started.
+
+    Attributes:
+        argv: what goes before the script's own path; nothing if it is executed directly.
+        needs: absolute paths of files and folders that it must be able to read.
+    """
+
+    argv: tuple[str, ...]
+    needs: tuple[str, ...]
+
+
+class Interpreters:
+    """The interpreter map, with what the operator put over it.
+
+    Args:
+        named: program by extension, `.py` and the like.
+
+    Raises:
+        UsageError: no extension, or no such program.
+    """
+
+    def __init__(self, named: Mapping[str, str]) -> None:
+        self._found: dict[str, Interpreter] = {}
+        for extension, program in named.items():
+            key = extension.lower()
+            if not key.startswith(".") or len(key) == 1 or "/" in key:
+                raise UsageError(f"{extension!r} is no extension; write it with its dot, as in .py=python3.12")
+            probe = next((words for name, words in _PROBES.items() if os.path.basename(program).startswith(name)), ())
+            found = _find(_Candidate(program, probe=probe))
+            if found is None:
+                raise UsageError(f"{program}: no such program, or it does not start; name another for {extension}")
+            self._found[key] = found
+
+    def known(self) -> list[str]:
+        """The extensions that have an interpreter, whether it is installed or not."""
+        return sorted(BUILT_IN.keys() | self._found.keys())
+
+    def maps(self, path: str) -> bool:
+        """Whether this script is run by its extension; another one is run by its first line."""
+        extension = _extension(path)
+        return extension in BUILT_IN or extension in self._found
+
+    def by_extension(self, path: str) -> Interpreter:
+        """What runs a script with a known extension. May start programs to ask them.
+
+        Raises:
+            RequestError: nothing that could is installed.
+        """
+        extension = _extension(path)
+        if extension not in self._found:
+            found = next(filter(None, map(_find, BUILT_IN[extension])), None)
+            if found is None:
+                wanted = _ASKED_FOR.get(extension) or BUILT_IN[extension][0].program
+                raise RequestError(
+                    f"{printable(path)} cannot be run: it needs {wanted}, which is not installed where this server "
+                    "runs; do its work another way, or ask the user to install it"
+                )
+            self._found[extension] = found
+        return self._found[extension]
+
+    def by_first_line(self, path: str, head: bytes, *, executable: bool) -> Interpreter:
+        """How a script without a known extension is started: directly, if it says by what.
+
+        Args:
+            path: the script, for messages.
+            head: how it begins.
+            executable: whether its owner marked it as a program.
+
+        Raises:
+            RequestError: it is no script that can be run.
+            FileNotFoundError: what its first line names is not there.
+        """
+        if not executable or not head.startswith(b"#!"):
+            lacks = "has no line #! at its start" if executable else "is not marked as executable"
+            raise RequestError(
+                f"{printable(path)} cannot be run: its extension is none of {' '.join(self.known())}, and it {lacks}"
+            )
+        line = os.fsdecode(head[2:].partition(b"\n")[0])
+        program = (line.split(None, 1) or [""])[0]
+        if line.endswith("\r"):
+            raise FileNotFoundError(errno.ENOENT, "its first line ends with CR LF; it must be saved with LF line ends")
+        if not os.path.isfile(program):
+            raise FileNotFoundError(errno.ENOENT, f"its first line asks for {printable(program)!r}, which is not there")
+        return Interpreter((), (program,))
+
+
+def _extension(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
+
+
+def _find(candidate: _Candidate) -> Interpreter | None:
+    program = shutil.which(candidate.program)
+    if program is None:
+        return None
+    program = os.path.abspath(program)
+    if not candidate.probe:
+        return Interpreter((program, *candidate.options), _libraries(program))
+    try:
+        answer = ask([program, *candidate.probe])
+    except OSError:
+        return None
+    places = [os.path.abspath(line) for line in answer.stdout.splitlines() if line]
+    if answer.returncode or not places:
+        return None
+    return Interpreter((places[0], *candidate.options), tuple(dict.fromkeys(places)))
+
+
+def _libraries(program: str) -> tuple[str, ...]:
+    """The program, and if it is a package of npm the folder that it shares with what it depends on."""
+    real = os.path.realpath(program)
+    before, folder, _ = real.partition(f"{os.sep}node_modules{os.sep}")
+    return (program, before + folder.rstrip(os.sep)) if folder else (program,)

@@ -1,0 +1,219 @@
+"""Files that scripts left, read as something that an enemy made: step by step from a directory, no link followed.
+
+Every step goes from the descriptor of the directory above, so that a script which swaps directories meanwhile swaps in
+only what it has. A file that has a second name is not read: it may be another's. Where a system has no such
+descriptors (Windows), each step looks first whether it would follow a link.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from types import TracebackType
+from typing import Final
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import printable
+
+BY_DESCRIPTOR: Final = hasattr(os, "O_NOFOLLOW") and hasattr(os, "O_DIRECTORY") and os.open in os.supports_dir_fd
+_MAX_DEPTH: Final = 32
+_MAX_ENTRIES: Final = 20_000
+_MAX_PATH: Final = 4096
+_NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file in a work directory.
+
+    Attributes:
+        path: relative, `/`-separated.
+        size: its bytes.
+    """
+
+    path: str
+    size: int
+
+
+class Directory:
+    """An open directory. OutputFile by `open_directory` and `inner`; close it, or use it in a `with` statement."""
+
+    def __init__(self, descriptor: int | None, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, of: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def inner(self, name: str) -> Directory | None:
+        """A directory in it; None if there is none of this name."""
+        return _opened(name, self._descriptor, os.path.join(self._path, name))
+
+    def names(self, most: int) -> list[str]:
+        """Up to so many names in it, in no order."""
+        with os.scandir(self._path if self._descriptor is None else self._descriptor) as entries:
+            return [entry.name for entry in islice(entries, most)]
+
+    def look(self, name: str) -> os.stat_result | None:
+        """What is there under this name, a link as such; None for nothing."""
+        with _nothing_if_absent():
+            if self._descriptor is None:
+                return os.lstat(os.path.join(self._path, name))
+            return os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
+        return None
+
+    def take(self, name: str, most: int) -> bytes | None:
+        """The bytes of a plain file, None for whatever else is there, or if there are more."""
+        found = self.look(name)
+        if found is None or not is_plain(found):
+            return None
+        file = -1
+        with _nothing_if_absent():
+            if self._descriptor is None:
+                file = os.open(os.path.join(self._path, name), os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            else:
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._descriptor)
+        if file < 0:
+            return None
+        with suppress(OSError), os.fdopen(file, "rb") as opened:
+            found = os.fstat(file)
+            if is_plain(found) and found.st_size <= most:
+                raw = opened.read(most + 1)
+                return raw if len(raw) <= most else None
+        return None
+
+
+def is_plain(found: os.stat_result) -> bool:
+    """Whether it is a regular file with one name."""
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+
+
+def open_directory(path: str) -> Directory | None:
+    """A directory of ours by its path, which is no link; None if it is not there."""
+    return _opened(path, None, path)
+
+
+@contextmanager
+def _nothing_if_absent() -> Generator[None]:
+    """What cannot be opened or looked at is not there, unless it is only now that nothing can be opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_DESCRIPTOR:
+            raise RequestError(
+                f"The work directory cannot be read now ({error.strerror}); try again in a moment"
+            ) from None
+    except ValueError:
+        return
+
+
+def _opened(name: str, within: int | None, path: str) -> Directory | None:
+    with _nothing_if_absent():
+        if BY_DESCRIPTOR:
+            return Directory(os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=within), path)
+        if stat.S_ISDIR(os.lstat(path).st_mode) and os.path.realpath(path) == os.path.abspath(path):
+            return Directory(None, path)
+    return None
+
+
+def read(top: str, path: str, most: int) -> bytes:
+    """The bytes of a file below a directory.
+
+    Args:
+        top: the directory.
+        path: relative, `/`-separated; the words of a client.
+        most: bytes that are read at most.
+
+    Raises:
+        RequestError: there is no such file that can be read. The message says why, also where it cannot be read now.
+    """
+    shown = printable(path[:200])
+    *above, name = path.split("/")
+    if len(path) > _MAX_PATH or len(above) > _MAX_DEPTH or {"", ".", ".."} & {*above, name} or "\\" in path:
+        raise RequestError(
+            f"{shown!r} is no path of a file in the work directory; write it as a script's result has it"
+        )
+    here = _below(top, above)
+    if here is not None:
+        with here:
+            raw, found = here.take(name, most), here.look(name)
+        if raw is not None:
+            return raw
+        if found is not None and is_plain(found):
+            raise RequestError(
+                f"{shown!r} has {found.st_size:,} bytes, and at most {most:,} are read; let a script make it shorter"
+            )
+        if found is not None:
+            kind = "a directory" if stat.S_ISDIR(found.st_mode) else "a link, or no plain file with one name"
+            raise RequestError(f"{shown!r} is {kind}, and only plain files of the work directory are read")
+    raise RequestError(f"The work directory has no file {shown!r}")
+
+
+def files_since(top: str, since_ns: int, most: int) -> tuple[tuple[OutputFile, ...], int]:
+    """The files below a directory that are new or changed, in order, and how many more there are at least.
+
+    Args:
+        top: the directory.
+        since_ns: a time of the same disk, in nanoseconds; nobody but the kernel sets the time of a file's last change.
+        most: how many are named.
+
+    Raises:
+        RequestError: the directory cannot be read now.
+    """
+    found: list[OutputFile] = []
+    hidden = 0
+    for parts, state in _walk(top):
+        if not is_plain(state) or state.st_ctime_ns < since_ns:
+            continue
+        path = "/".join(parts)
+        if printable(path) == path and "\\" not in path and path.isprintable():
+            found.append(OutputFile(path, state.st_size))
+        else:
+            hidden += 1  # nobody could ask for it by what a result can say
+    found.sort(key=lambda file: file.path)
+    return tuple(found[:most]), len(found[most:]) + hidden
+
+
+def _walk(top: str) -> Iterator[tuple[tuple[str, ...], os.stat_result]]:
+    """What lies below, up to a number of entries and a depth."""
+    left = _MAX_ENTRIES
+    todo: list[tuple[str, ...]] = [()]
+    while todo and left > 0:
+        parts = todo.pop()
+        here = _below(top, parts)
+        if here is None:
+            continue
+        with here, suppress(OSError):
+            for name in here.names(left):
+                left -= 1
+                state = here.look(name)
+                if state is None:
+                    continue
+                if stat.S_ISDIR(state.st_mode):
+                    todo += [(*parts, name)] if len(parts) < _MAX_DEPTH else []
+                else:
+                    yield (*parts, name), state
+
+
+def _below(top: str, parts: Sequence[str]) -> Directory | None:
+    here = open_directory(top)
+    for part in parts:
+        if here is None:
+            return None
+        with here:
+            here = here.inner(part)
+    return here

@@ -1,0 +1,115 @@
+"""Whose scripts run: those of the operator's own folders, and of named origins what was approved as it stands.
+
+The one place that decides it, for every protocol. What is asked for is decided by the digests that the files are laid
+out by, so that nothing can change between the answer and the run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from mcp_skills_server.catalog.fetched import UNKNOWN
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.format.uris import bare
+from mcp_skills_server.model import Skill, printable
+from mcp_skills_server.runtime.scripts import approvals
+
+logger = logging.getLogger(__name__)
+
+_INDEX: Final = f"{DIRECTORY}index.json"
+_PORTS: Final = {"https": ":443", "http": ":80"}
+
+
+def canonical(origin: str) -> str:
+    """An origin as it is compared: of a site its address without index, query and default port; of an archive its path.
+
+    "" for what no operator can name.
+    """
+    if origin == UNKNOWN:
+        return ""
+    if not is_site(origin):
+        return os.path.realpath(origin)
+    parts = urlsplit(bare(origin))
+    scheme = parts.scheme.lower()
+    host = parts.netloc.lower().removesuffix(_PORTS[scheme])
+    return f"{scheme}://{host}{parts.path.removesuffix(_INDEX)}".rstrip("/")
+
+
+def reference(skill: Skill) -> str:
+    """How an operator names a skill so that no other source's skill of that path is meant: `[ORIGIN#]PATH`."""
+    return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
+
+
+def secrets_of(skill: Skill, secrets: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """The variables that the operator gave to this skill and to no other one."""
+    return secrets.get(reference(skill), {})
+
+
+class Policy:
+    """Decides whether scripts of a skill run.
+
+    Args:
+        registry: where files are read.
+        origins: the origins whose approved skills may run, as `canonical` has them.
+        file: where approvals are; None for the user's own.
+    """
+
+    def __init__(self, registry: Registry, origins: Iterable[str] = (), file: str | None = None) -> None:
+        self._registry = registry
+        self._origins = frozenset(origins) - {""}
+        self._file = approvals.default_file() if file is None else Path(file)
+        if file is not None and not self._origins:
+            logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
+        self._reported: set[tuple[str, str]] = set()
+
+    def check(self, skills: Iterable[Skill]) -> None:
+        """Prove that scripts of these skills may run as they are. Blocks: files are read for their digests.
+
+        Raises:
+            RequestError: they may not. The message says what the operator can do.
+            StaleFileError: a file changed.
+        """
+        for skill in skills:
+            if skill.origin is not None:
+                self._check(skill, skill.origin)
+
+    def _check(self, skill: Skill, shown: str) -> None:
+        name, origin = printable(skill.path), canonical(skill.origin or "")
+        if origin not in self._origins:
+            raise RequestError(
+                f"The scripts of {name} are not run: it comes from {printable(shown)}, and whoever runs this server "
+                "has not allowed the scripts of that origin (--allow-scripts-of). Read the script and reach its result "
+                "another way, or ask the user"
+            )
+        digest = approvals.digest_over(self._registry, skill)
+        try:
+            known = [each for each in approvals.read(self._file) if each.origin == origin]
+        except UsageError as error:
+            logger.warning("%s", error)
+            raise RequestError(
+                f"The scripts of {name} are not run: whoever runs this server must put the file of approvals in order"
+            ) from None
+        if any(each.digest == digest for each in known):
+            return
+        before = next((each for each in reversed(known) if each.skill == skill.path), None)
+        state = "was never approved" if before is None else f"changed since it was approved on {before.day}"
+        self._report(skill, digest, state)
+        raise RequestError(
+            f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. Whoever runs this "
+            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} --digest {digest}"
+        )
+
+    def _report(self, skill: Skill, digest: str, state: str) -> None:
+        if (skill.path, digest) not in self._reported:
+            self._reported.add((skill.path, digest))
+            root = self._registry.roots[skill.root].shown
+            command = shlex.join(["approve", root, skill.path, "--digest", digest])
+            logger.warning("%s %s, and its scripts are not run; mcp-skills-server %s", skill.path, state, command)

@@ -1,0 +1,328 @@
+"""Runs scripts of skills: which call may run what and when, and how a run begins, is watched and leaves nothing behind.
+
+Off unless the operator turns it on. A script is a file of the skill, looked up in the snapshot; no text of the client
+becomes a path outside the session's work directory, or reaches a shell. What a model can put right is a RequestError
+that says how.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import tempfile
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.model import Skill, SkillFile, printable
+from mcp_skills_server.runtime.scripts import sandbox
+from mcp_skills_server.runtime.scripts.arguments import (
+    allowed_env,
+    checked_args,
+    checked_env,
+    checked_text,
+    declared_env,
+)
+from mcp_skills_server.runtime.scripts.interpreters import Interpreters
+from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
+from mcp_skills_server.runtime.scripts.output_files import OutputFile
+from mcp_skills_server.runtime.scripts.policy import Policy
+from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
+from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
+from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.runtime.scripts.usage import Usage
+from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 2.0
+"""Between two reports of progress."""
+LOOK_S = 0.05
+"""Between two looks at what a run takes."""
+PATIENCE_S = 10.0
+"""How long a call waits for its turn."""
+_TIDYING_S: Final = 20.0
+_NAMES_SHOWN: Final = 20
+_DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
+
+_Progress: TypeAlias = Callable[[float], Awaitable[None]]
+
+
+class Scripts:
+    """Runs scripts for one server, on one event loop.
+
+    Args:
+        registry: where the skills' files are read.
+        settings: what the operator chose.
+
+    Raises:
+        UsageError: the sandbox is required and cannot be had, an interpreter or a folder is not there, or a name is
+            none that a caller may be given.
+    """
+
+    def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
+        self._settings = settings
+        self._allowed_env = allowed_env(settings.env)
+        self._policy = Policy(registry, settings.origins, settings.approvals)
+        self._interpreters = Interpreters(settings.interpreters)
+        self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
+        self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
+        self._turns = anyio.Semaphore(settings.concurrent)
+        self._top: str | None = None
+        self._workspaces: set[Workspace] = set()
+
+    def workspace(self) -> Workspace:
+        """A new private work directory, for one session."""
+        path = os.path.join(self._directory(), f"session-{secrets.token_hex(8)}")
+        made = Workspace(path, self._workspaces.discard, None if self._sandbox is None else self._sandbox.user)
+        self._workspaces.add(made)
+        return made
+
+    def close(self) -> None:
+        """Remove every work directory. Safe to call twice."""
+        for workspace in list(self._workspaces):
+            workspace.close()
+        if self._top is not None:
+            discard(self._top)
+            self._top = None
+
+    @property
+    def extensions(self) -> list[str]:
+        """The extensions that have an interpreter, whether it is installed or not."""
+        return self._interpreters.known()
+
+    async def run(
+        self,
+        skill: Skill,
+        path: str,
+        workspace: Workspace,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        workdir: str = ".",
+        timeout_s: float | None = None,
+        progress: _Progress | None = None,
+        directory: str | None = None,
+        launcher: str | None = None,
+        fill: Callable[[str], None] | None = None,
+    ) -> Outcome:
+        """Run a file of a skill and wait for its end. Cancelled, it leaves nothing behind.
+
+        Args:
+            skill: the skill.
+            path: the file's path in it, found by exact look-up.
+            workspace: the session's work directory.
+            args: the script's arguments.
+            env: variables for its environment, as the caller wants them: those that the skill declares or the operator
+                allows.
+            secrets: variables of the operator's own.
+            workdir: where it starts, relative to the work directory; made if it is not there.
+            timeout_s: the time limit; None for the operator's.
+            progress: awaited now and then with the seconds that it has run.
+            directory: the name of the skill's directory; None for the skill's own.
+            launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
+            fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
+                for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
+
+        Raises:
+            RequestError: the call must be changed, or be tried again later; the message says how.
+            StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
+        """
+        name = directory or skill.name
+        within = name if _DIRECTORY_NAME.fullmatch(name) else "skill"
+        request = RunRequest(
+            {within: skill},
+            within,
+            path,
+            _file(skill, path),
+            checked_args(args),
+            {
+                **checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
+                **checked_env(secrets or {}, None),
+            },
+            checked_text(workdir, "workdir"),
+            self._checked_timeout(timeout_s),
+            launcher,
+            fill,
+        )
+        return await self._run(request, workspace, progress)
+
+    async def run_written(
+        self,
+        path: str,
+        workspace: Workspace,
+        *,
+        skills: Mapping[str, Skill],
+        args: Sequence[str] = (),
+        timeout_s: float | None = None,
+        launcher: str | None = None,
+        fill: Callable[[str], None] | None = None,
+    ) -> Outcome:
+        """Run a file that lies in the work directory, with some skills at hand.
+
+        Args:
+            path: the file's path in the work directory. It is the caller's, and never a client's.
+            workspace: the work directory.
+            skills: what is laid out below `SKILL_DIR`, by the name of the directory.
+            args: as for `run`, and so the rest.
+            timeout_s: likewise.
+            launcher: likewise.
+            fill: likewise; it may be what writes the file.
+
+        Raises:
+            RequestError: as for `run`; or a name is none for a directory.
+            StaleFileError: as for `run`.
+        """
+        for name in skills:
+            if not _DIRECTORY_NAME.fullmatch(name):
+                raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
+        timeout_s = self._checked_timeout(timeout_s)
+        request = RunRequest(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
+        return await self._run(request, workspace, None)
+
+    async def _run(self, request: RunRequest, workspace: Workspace, progress: _Progress | None) -> Outcome:
+        # SP-30: this process was not root when it chose to have no sandbox.
+        if self._sandbox is None and sandbox.is_off_forbidden():
+            raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
+        await to_thread.run_sync(self._policy.check, tuple(request.skills.values()))
+        async with self._turn():
+            if not workspace.open:
+                raise RequestError("The work directory of this session is gone; start a new session")
+            files: tuple[tuple[OutputFile, ...], int] = (), 0
+            emptied, reason = False, None
+            directory = RunDirectory(os.path.join(self._directory(), f"run-{secrets.token_hex(8)}"))
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(workspace.enter)
+            try:
+                ended, reason = await self._execute(request, workspace, directory, progress)
+            except StaleFileError:
+                raise
+            except OSError as error:
+                problem = f"{printable(request.path)} could not be started: {error.strerror or error}"
+                ended = Ended(NOT_STARTED, "", as_line(problem), 0)
+            finally:
+                with anyio.move_on_after(_TIDYING_S, shield=True):
+                    files, emptied = await to_thread.run_sync(self._tidy, directory, workspace, abandon_on_cancel=True)
+        closed = self._sandbox is not None and not self._settings.network
+        remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
+        if emptied:
+            files = (), 0
+            most = f"more than {self._settings.workspace_bytes:,} bytes"
+            remarks.append(f"the session's work directory took {most}, or could not be measured, and was emptied")
+        self._log(request, ended)
+        return outcome_of(request.path, ended, "".join(map(as_line, remarks)), self._sandbox, files)
+
+    async def _execute(
+        self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: _Progress | None
+    ) -> tuple[Ended, str | None]:
+        """What the script did, and why the server ended it, if it did before its time."""
+        command = await to_thread.run_sync(self._preparation.command, request, workspace, directory)
+        written = [workspace.path, directory.temporary, directory.shared]
+        usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
+        reason: str | None = None
+
+        def look(tree: ProcessTree) -> str | None:
+            return usage.over(tree.processes())
+
+        async def beat(tree: ProcessTree) -> bool:
+            nonlocal reason
+            reason = await to_thread.run_sync(look, tree, abandon_on_cancel=True)
+            return reason is not None
+
+        async with _reported(progress):
+            ended = await execute(
+                command,
+                timeout_s=request.timeout_s,
+                output_bytes=self._settings.output_bytes,
+                beat_s=LOOK_S,
+                beat=beat,
+            )
+        return ended, reason
+
+    def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
+        """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""
+        files = directory.files_made(workspace.path)
+        directory.discard()
+        return files, workspace.leave(self._settings.workspace_bytes)
+
+    def _log(self, request: RunRequest, ended: Ended) -> None:
+        skill = request.skills.get(request.within)
+        whose = "a call" if skill is None else skill.path
+        how = "ended by the server" if ended.exit_code is None else f"exit code {ended.exit_code}"
+        logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        """One of the turns of scripts; what waits for it too long is turned away."""
+        with anyio.move_on_after(PATIENCE_S) as limit:
+            await self._turns.acquire()
+        if limit.cancelled_caught:
+            raise RequestError(
+                f"{self._settings.concurrent} scripts are running already, which is all that run at once; "
+                "try again in a moment"
+            )
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def _directory(self) -> str:
+        if self._top is None or not os.path.isdir(self._top):
+            self._top = os.path.realpath(tempfile.mkdtemp(prefix="mcp-skills-scripts-"))
+            weakref.finalize(self, discard, self._top)  # at the latest when this process ends
+        return self._top
+
+    def _checked_timeout(self, timeout_s: float | None) -> float:
+        most = self._settings.max_timeout_s
+        if timeout_s is None:
+            return min(self._settings.timeout_s, most)
+        if not 0 < timeout_s <= most:
+            raise RequestError(f"The time limit (timeout_s) must be more than 0 and at most {most:g} seconds")
+        return timeout_s
+
+
+def _file(skill: Skill, path: str) -> SkillFile:
+    file = skill.files.get(path)
+    if file is None:
+        there = [each for each in skill.files if each.startswith("scripts/")]
+        more = f" and {len(there) - _NAMES_SHOWN} more" if len(there) > _NAMES_SHOWN else ""
+        hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}{more}" if there else "it has no scripts"
+        raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
+    return file
+
+
+@asynccontextmanager
+async def _reported(progress: _Progress | None) -> AsyncGenerator[None]:
+    """Report progress at every beat. Whoever listens has no say in whether the script goes on."""
+
+    async def report(whom: _Progress) -> None:
+        begun = anyio.current_time()
+        while True:
+            await anyio.sleep(BEAT_S)
+            try:
+                with anyio.move_on_after(BEAT_S):
+                    await whom(anyio.current_time() - begun)
+            except Exception:
+                logger.debug("progress could not be reported", exc_info=True)
+
+    wrong: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        if progress is not None:
+            tasks.start_soon(report, progress)
+        try:
+            yield
+        except Exception as error:  # the group would make another kind of it
+            wrong = error
+        tasks.cancel_scope.cancel()
+    if wrong is not None:
+        raise wrong

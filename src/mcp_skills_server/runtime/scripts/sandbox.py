@@ -1,0 +1,319 @@
+"""The sandbox: what a script sees of the machine when bubblewrap is there.
+
+A positive list: the system's programs and libraries and a few files of /etc, read-only; the skill, read-only; the work
+directory; the folders that the operator named. No network unless it is allowed, no capabilities, no other process, no
+home directory, an unprivileged user even when the server runs as root; and a filter of system calls, where the kernel
+has them. It is never assumed to work: it is tried.
+
+A root server's bubblewrap sets all up as root, and what it starts then becomes `nobody` for good. (A user namespace
+only renames root: to the kernel its files, and the settings in /proc/sys, would be root's own.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.scripts import system_calls
+from mcp_skills_server.runtime.scripts.processes import ask, piped
+from mcp_skills_server.runtime.scripts.settings import Mode
+from mcp_skills_server.runtime.scripts.workspace import make_directory
+
+logger = logging.getLogger(__name__)
+
+SKILLS: Final = "/skills"
+WORKSPACE: Final = "/workspace"
+TEMPORARY: Final = "/tmp"  # noqa: S108 - its name inside; outside it is a private directory
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+_NOBODY: Final = 65534
+_NEEDED_TO_DROP: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_DAC_READ_SEARCH")
+"""What bubblewrap must keep so that its program can become another user; the last to enter that user's directory."""
+ROOT_WITHOUT: Final = "scripts would run as root without a sandbox, and could do anything to this machine"
+_AS_ROOT: Final = "scripts are root to the kernel, which calls them nobody, because they cannot become another user"
+_NO_FILTER: Final = "no filter of system calls: keys of the kernel are shared, and shared memory is not bounded"
+_PLACES: Final = ("skills", "work", "tmp", "shm")
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
+_ETC: Final = (  # all of it public: no directory that also holds private keys, such as /etc/ssl as a whole
+    "alternatives",
+    "ca-certificates",
+    "crypto-policies",
+    "group",
+    "host.conf",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "passwd",
+    "pki/ca-trust",
+    "pki/tls/cert.pem",
+    "pki/tls/certs",
+    "pki/tls/openssl.cnf",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/cert.pem",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one run is to see.
+
+    Attributes:
+        skills: the directory that is /skills, with a directory for each skill.
+        work: the directory that is /workspace.
+        temporary: the directory that is /tmp, new and empty: mount points may be made in it.
+        shared: the directory that is /dev/shm. Like /tmp it is on the disk, where its size can be measured; memory
+            would have no bound.
+        workdir: where to start, absolute, as seen inside.
+        needs: further files and folders that must be readable.
+    """
+
+    skills: str
+    work: str
+    temporary: str
+    shared: str
+    workdir: str = WORKSPACE
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """How a command is put into a sandbox.
+
+    Attributes:
+        words: makes what goes before the command, of the descriptor to report on and that of the filter, if any.
+        calls: the filter of system calls, which is to be read from that descriptor.
+    """
+
+    words: Callable[[int, int | None], list[str]]
+    calls: bytes | None
+
+
+class Bubblewrap:
+    """Runs programs in a sandbox of bubblewrap.
+
+    Args:
+        program: where bubblewrap is.
+        network: whether scripts may use the network.
+        folders: absolute folders that they may read and write.
+        dropper: where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as who we
+            are, in a user namespace.
+        calls: the filter of system calls; None for none.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        *,
+        network: bool,
+        folders: Sequence[str],
+        dropper: str | None = None,
+        calls: bytes | None = None,
+    ) -> None:
+        self._program = program
+        self._dropper = dropper
+        self.calls = calls
+        self._network = network
+        self._folders = folders
+
+    @property
+    def user(self) -> int | None:
+        """The user, and group, who must own what scripts are to write; None if it is us."""
+        return None if self._dropper is None else _NOBODY
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What of a whole sandbox is missing on this machine, in words."""
+        as_root = self._dropper is None and is_root()
+        found = {_AS_ROOT: as_root, _NO_FILTER: self.calls is None}
+        return tuple(words for words, missing in found.items() if missing)
+
+    def box(self, view: View) -> Box:
+        """How a command is put into it."""
+
+        def words(status: int, calls: int | None) -> list[str]:
+            return [*self._words(view), "--json-status-fd", str(status), *_filter(calls), "--", *self._drop()]
+
+        return Box(words, self.calls)
+
+    def trouble(self) -> str | None:
+        """Try it out: why it does not work here, or None."""
+        try:
+            code, stderr = self._try(f": > {WORKSPACE}/trial")
+        except OSError as error:
+            return error.strerror or str(error)
+        return (stderr.strip().splitlines() or [f"it ended with {code}"])[-1] if code else None
+
+    def locked(self) -> list[str]:
+        """Those of its folders that a script cannot write to, as far as that can be known."""
+        try:
+            return [each for each in self._folders if self._try('[ -w "$1" ]', each)[0]]
+        except OSError:
+            return []
+
+    def _try(self, shell: str, *args: str) -> tuple[int, str]:
+        """The exit code and stderr of a line of shell that is run in it, as scripts are."""
+        with tempfile.TemporaryDirectory(prefix="mcp-skills-trial-") as top:
+            skills, work, temporary, shared = (os.path.join(os.path.realpath(top), each) for each in _PLACES)
+            os.mkdir(skills)
+            for place in (work, temporary, shared):
+                make_directory(place, self.user)
+            with piped(self.calls) as calls:
+                words = [*self._words(View(skills, work, temporary, shared)), *_filter(calls), "--", *self._drop()]
+                inner = ["/bin/sh", "-c", shell, "sh", *args]
+                done = ask([*words, *inner], env={"PATH": PATH}, pass_fds=() if calls is None else (calls,))
+            return done.returncode, done.stderr
+
+    def _drop(self) -> list[str]:
+        """What goes right before the program: it becomes `nobody`, and can never be anything else."""
+        if self._dropper is None:
+            return []
+        user = [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+        return [self._dropper, *user, "--inh-caps=-all", "--bounding-set=-all", "--"]
+
+    def _words(self, view: View) -> list[str]:
+        words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
+        words += [*([] if self._network else ["--unshare-net"]), "--cap-drop", "ALL"]
+        if self._dropper is None:
+            words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
+        else:
+            words += [word for each in _NEEDED_TO_DROP for word in ("--cap-add", each)]
+        words += ["--die-with-parent", "--new-session"]
+        for place in filter(os.path.exists, (*_SYSTEM, *(f"/etc/{name}" for name in _ETC))):
+            # Where /bin is a link to /usr/bin, it is so inside.
+            linked = place in _SYSTEM and os.path.islink(place)
+            words += ["--symlink", os.readlink(place), place] if linked else _read_only(place)
+        words += ["--proc", "/proc", "--remount-ro", "/proc"]
+        words += ["--dev", "/dev", "--bind", view.shared, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+        words += ["--bind", view.temporary, TEMPORARY]
+        for place in _outermost(filter(_is_bindable, view.needs)):
+            words += _read_only(place)
+        for folder in self._folders:
+            words += [*_way(folder), "--bind", folder, folder]
+        words += ["--bind", view.work, WORKSPACE, "--ro-bind", view.skills, SKILLS]
+        return [*words, "--remount-ro", "/", "--chdir", view.workdir]
+
+
+def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap | None:
+    """The sandbox to use, or None for none. Tries it out, and logs which it is.
+
+    Raises:
+        UsageError: one is required and cannot be had, none is wanted by root, or a folder cannot be shared.
+    """
+    shared = _outermost(map(_folder, folders))
+    if mode == "off":
+        if is_off_forbidden():
+            raise UsageError(f"{ROOT_WITHOUT}; leave --sandbox off out, or run the server as another user")
+        logger.info("scripts run without a sandbox (it is off), as the server's user, with all its rights")
+        return None
+    program = shutil.which("bwrap")
+    why = "bubblewrap (bwrap) is not installed"
+    for dropper in () if program is None else _droppers():
+        for calls in dict.fromkeys((system_calls.program(), None)):
+            sandbox = Bubblewrap(
+                os.path.abspath(str(program)), network=network, folders=shared, dropper=dropper, calls=calls
+            )
+            trouble = sandbox.trouble()
+            if trouble is None:
+                _report(sandbox, why, network=network, folders=shared)
+                return sandbox
+            why = f"bubblewrap does not work here ({trouble})"
+    instead = "run the server as another user" if is_root() else "give --sandbox off to run them with all your rights"
+    raise UsageError(f"scripts need a sandbox, but {why}; install bubblewrap so that it works, or {instead}")
+
+
+def _droppers() -> list[str | None]:
+    """The ways to begin, the best one first: see `Bubblewrap`."""
+    if not is_root():
+        return [None]
+    place = next((each for each in PATH.split(":") if os.access(f"{each}/setpriv", os.X_OK)), PATH.split(":")[0])
+    return [f"{place}/setpriv", None]
+
+
+def _report(sandbox: Bubblewrap, why: str, *, network: bool, folders: Sequence[str]) -> None:
+    """Log which it is. `why` is what kept the server from a better way."""
+    within = f"scripts run in a sandbox of bubblewrap, {'with' if network else 'without'} network"
+    if sandbox.user is None and is_root() and folders:
+        raise UsageError(
+            f"scripts would be root in {folders[0]}, for they cannot become another user: {why}; correct that, or run "
+            "the server as another user"
+        )
+    logger.info("%s%s", within, "" if sandbox.user is None else f", as user {sandbox.user}")
+    for gap in sandbox.gaps:
+        logger.warning("the sandbox of scripts has a gap: %s (%s)", gap, why if gap == _AS_ROOT else _filterless(why))
+    for folder in sandbox.locked():
+        whom = "the server's user" if sandbox.user is None else f"user {sandbox.user}"
+        logger.warning("scripts run as %s, which cannot write to %s; make it that user's if they should", whom, folder)
+
+
+def _filterless(why: str) -> str:
+    return why if system_calls.program() is not None else "none is known for this kind of machine"
+
+
+def is_off_forbidden() -> bool:
+    """Whether nothing may run without a sandbox: this process is root's."""
+    return is_root()
+
+
+def is_root() -> bool:
+    """Whether this process has all rights."""
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _folder(folder: str) -> str:
+    path = os.path.realpath(folder)
+    if not os.path.isdir(path):
+        raise UsageError(f"{folder}: no such folder; scripts can only be given folders that exist")
+    if os.path.dirname(path) == path:
+        raise UsageError(f"{folder}: to give scripts the whole disk is to have no sandbox; give --sandbox off for that")
+    for own in (SKILLS, WORKSPACE, "/proc", "/dev"):
+        if f"{path}/".startswith(f"{own}/"):
+            raise UsageError(f"{folder}: the sandbox has its own {own}; put the folder elsewhere")
+    if path == TEMPORARY:
+        raise UsageError(f"{folder}: the sandbox has its own {TEMPORARY}; give a folder in it, or another one")
+    return path
+
+
+def _filter(calls: int | None) -> list[str]:
+    return [] if calls is None else ["--seccomp", str(calls)]
+
+
+def _read_only(place: str) -> list[str]:
+    return [*_way(place), "--ro-bind-try", place, place]
+
+
+def _way(place: str) -> list[str]:
+    """Makes the directories that a place lies in. Where bubblewrap makes them by itself for root, only root gets in."""
+    above: list[str] = []
+    while (place := os.path.dirname(place)) not in ("/", ""):
+        above = ["--dir", place, *above]
+    return above
+
+
+def _outermost(places: Iterable[str]) -> list[str]:
+    """What of these must be bound: a place inside another one is there with it."""
+    shown: list[str] = []
+    for place in sorted(places):
+        if not any(place == outer or place.startswith(f"{outer}/") for outer in shown):
+            shown.append(place)
+    return shown
+
+
+def _is_bindable(place: str) -> bool:
+    """Whether a path that an interpreter needs is to be shown: not what is shown anyway, and never a whole home."""
+    if f"{place}/".startswith(tuple(f"{top}/" for top in _SYSTEM)):
+        return False
+    home = os.path.expanduser("~")
+    return not f"{home}/".startswith(place.rstrip("/") + "/")

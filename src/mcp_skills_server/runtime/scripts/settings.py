@@ -1,0 +1,48 @@
+"""What the operator chooses for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Mode: TypeAlias = Literal["required", "off"]
+"""Whether scripts run in a sandbox, without which they do not run, or in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptSettings:
+    """How scripts of skills are run.
+
+    Attributes:
+        timeout_s: the time limit of a call that names none.
+        max_timeout_s: the longest that a call may ask for.
+        output_bytes: how much is kept of each of the two streams.
+        concurrent: scripts that may run at once.
+        memory_bytes: of one process.
+        file_bytes: of one file that a script writes.
+        workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
+            above this it is emptied.
+        sandbox: whether bubblewrap must be had, or is not used.
+        network: whether scripts in the sandbox may use the network.
+        folders: folders that scripts in the sandbox may read and write.
+        interpreters: program by extension (`.py`), over the built-in map.
+        env: names of variables that callers may set for every skill, beside those that a skill declares.
+        origins: sites and archives whose approved skills may run (`policy.canonical`).
+        approvals: the file of approvals; None for the user's own.
+    """
+
+    timeout_s: float = 60
+    max_timeout_s: float = 600
+    output_bytes: int = 256 << 10
+    concurrent: int = 4
+    memory_bytes: int = 2 << 30
+    file_bytes: int = 64 << 20
+    workspace_bytes: int = 256 << 20
+    sandbox: Mode = "required"
+    network: bool = False
+    folders: tuple[str, ...] = ()
+    interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    approvals: str | None = None

@@ -1,0 +1,192 @@
+"""The filter of system calls that bubblewrap lays over a script (`--seccomp`), as a program of classic BPF.
+
+The numbers of the calls are a table of this module and not a library's: a library asks for `libseccomp.so.2`, which
+small containers lack, and finds it by starting a compiler or `ldconfig`. Its tests run the program by an interpreter of
+their own, and try every call in a real sandbox.
+
+What is refused is what sandboxes have been left by, or what no limit counts: keys of the kernel, which no namespace
+separates; new namespaces and mounts; looking into other processes; `io_uring`, which goes past any such filter; memory
+that belongs to no process (`memfd_create`, `shmget`); sockets that no network namespace holds, such as those to the
+host of a virtual machine. A call that is newer than the table does not exist.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+NEWEST: Final = 456
+"""The last number that was looked at when the table was written (futex_requeue, Linux 6.7)."""
+
+_LOAD: Final = 0x20
+_EQUAL: Final = 0x15
+_ABOVE: Final = 0x25
+_ANY_BIT: Final = 0x45
+_RETURN: Final = 0x06
+_NUMBER: Final = 0
+_ARCHITECTURE: Final = 4
+_ARGUMENTS: Final = 16
+"""Where in `struct seccomp_data` these lie; of an argument the lower half is looked at, as the kernel does."""
+ALLOW: Final = 0x7FFF0000
+KILL: Final = 0x80000000
+ERRNO: Final = 0x00050000
+
+_NEW_NAMESPACES: Final = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+_NEW_TIME: Final = 0x80
+"""CLONE_NEWTIME, for `unshare` alone: to `clone` the bit is part of a signal."""
+_TERMINAL_INPUT: Final = (0x5412, 0x541C)
+"""TIOCSTI and TIOCLINUX: typing into the terminal that one was started from."""
+_SET_DUMPABLE: Final = 4
+"""Of `prctl`: a process that is not dumpable hides what it has open from a server of the same user."""
+_SOCKETS: Final = (0, 1, 2, 10, 16)
+"""AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK."""
+
+_REFUSED: Final[Mapping[str, tuple[int | None, int | None]]] = {
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "adjtimex": (159, 171),
+    "bpf": (321, 280),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "init_module": (175, 105),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "name_to_handle_at": (303, 264),
+    "nfsservctl": (180, 42),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_madvise": (440, 440),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "reboot": (169, 142),
+    "request_key": (249, 218),
+    "setdomainname": (171, 162),
+    "sethostname": (170, 161),
+    "setns": (308, 268),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "uselib": (134, None),
+    "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+}
+"""Calls that fail with EPERM: their numbers on x86-64 and on 64-bit ARM."""
+_ABSENT: Final[Mapping[str, tuple[int | None, int | None]]] = {
+    "clone3": (435, 435),  # its flags lie in memory, where no filter sees them; programs go on with `clone`
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+}
+"""Calls that fail with ENOSYS, so that programs take the other way that they have."""
+_CLONE: Final = (56, 220)
+_UNSHARE: Final = (272, 97)
+_IOCTL: Final = (16, 29)
+_PRCTL: Final = (157, 167)
+_SOCKET: Final = (41, 198)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A kind of processor.
+
+    Attributes:
+        audit: how the kernel's filters name it.
+        column: where in the table its numbers are.
+    """
+
+    audit: int
+    column: int
+
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "x86_64": Architecture(0xC000003E, 0),
+    "aarch64": Architecture(0xC00000B7, 1),
+}
+
+
+def numbers(column: int) -> dict[str, int]:
+    """The numbers of the calls that always fail, by name."""
+    found = ((name, of[column]) for name, of in {**_REFUSED, **_ABSENT}.items())
+    return {name: number for name, number in found if number is not None}
+
+
+def program(machine: str | None = None) -> bytes | None:
+    """The filter for this machine as bubblewrap reads it, or None where there is none.
+
+    Args:
+        machine: the processor's name as `uname -m` says it; None for ours.
+    """
+    if machine is None:
+        if sys.platform != "linux" or sys.maxsize < 1 << 32:
+            return None
+        machine = platform.machine()
+    here = ARCHITECTURES.get(machine)
+    return None if here is None else b"".join(_instructions(here))
+
+
+def _instructions(here: Architecture) -> list[bytes]:
+    refuse, absent = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+    out = [_load(_ARCHITECTURE), _op(_EQUAL, here.audit, 1, 0), _op(_RETURN, KILL)]
+    out += [_load(_NUMBER), *_when(_ABOVE, NEWEST, absent)]  # x32, too, which begins at 2^30
+    for calls, answer in ((_REFUSED, refuse), (_ABSENT, absent)):
+        for of in calls.values():
+            number = of[here.column]
+            out += [] if number is None else _when(_EQUAL, number, answer)
+    out += _looked_at(_CLONE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES, refuse))
+    out += _looked_at(_UNSHARE[here.column], 0, _when(_ANY_BIT, _NEW_NAMESPACES | _NEW_TIME, refuse))
+    typing = [each for number in _TERMINAL_INPUT for each in _when(_EQUAL, number, refuse)]
+    out += _looked_at(_IOCTL[here.column], 1, typing)
+    out += _looked_at(_PRCTL[here.column], 0, _when(_EQUAL, _SET_DUMPABLE, refuse))
+    known = [each for family in _SOCKETS for each in _when(_EQUAL, family, ALLOW)]
+    out += _looked_at(_SOCKET[here.column], 0, [*known, _op(_RETURN, ERRNO | errno.EAFNOSUPPORT)])
+    return [*out, _op(_RETURN, ALLOW)]
+
+
+def _looked_at(number: int, argument: int, rules: list[bytes]) -> list[bytes]:
+    """Apply rules to an argument of one call; what passes them is allowed."""
+    within = [_load(_ARGUMENTS + 8 * argument), *rules, _op(_RETURN, ALLOW)]
+    return [_op(_EQUAL, number, 0, len(within)), *within]
+
+
+def _when(test: int, value: int, answer: int) -> list[bytes]:
+    return [_op(test, value, 0, 1), _op(_RETURN, answer)]
+
+
+def _load(offset: int) -> bytes:
+    return _op(_LOAD, offset)
+
+
+def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, yes, no, value)

@@ -1,0 +1,300 @@
+"""The directories that scripts work in, on a real disk and at the mercy of what scripts do to them.
+
+A workspace is private to one session and holds what its scripts make; a skill is laid out anew for each run, from bytes
+that the registry proved, so that what runs is what was scanned. Walking here needs no recursion and no long paths,
+follows no link, and expects any mode: trees that a script made may be as deep and as locked as it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.model import Skill, printable
+from mcp_skills_server.runtime.scripts import output_files
+
+logger = logging.getLogger(__name__)
+
+_ENTRY_BYTES: Final = 1 << 10
+"""What a file counts for even when it is empty."""
+_PASSES: Final = 5
+_MAX_WORKDIR_BYTES: Final = 512
+_DIRECTORY: Final = 0 if os.name == "nt" else os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class Workspace:
+    """A session's private work directory. What one script leaves in it, the next one finds.
+
+    It is emptied and removed only while no script runs in it: what walks a tree by name could be led out of it by a
+    script that changes the tree meanwhile.
+
+    Attributes:
+        path: the directory, absolute and resolved.
+        open: whether it was not closed yet.
+    """
+
+    def __init__(self, path: str, closed: Callable[[Workspace], None], owner: int | None = None) -> None:
+        self.path = path
+        self.open = True
+        self._closed = closed
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._runs = 0
+        make_directory(path, owner)
+
+    def enter(self) -> None:
+        """A script is going to run here; `leave` must follow. Waits while it is being emptied."""
+        with self._lock:
+            self._runs += 1
+
+    def leave(self, most: int) -> bool:
+        """A script has ended. After the last one it is emptied if it takes more than `most` bytes, removed if closed.
+
+        Returns:
+            Whether it had to be emptied.
+        """
+        with self._lock:
+            self._runs -= 1
+            if self._runs:
+                return False
+            if not self.open:
+                discard(self.path)
+                return False
+            if not exceeds([self.path], most):
+                return False
+            try:
+                empty(self.path)
+            except OSError as error:
+                logger.warning("%s cannot be emptied (%s)", self.path, error.strerror)
+            return True
+
+    def fill(self, put: Callable[[str], None]) -> None:
+        """Let our own code put something in, while nobody else writes here; then it is whose the scripts are."""
+        put(self.path)
+        if self._owner is not None:
+            for top, directories, files in os.walk(self.path):
+                for name in (*directories, *files):
+                    os.chown(os.path.join(top, name), self._owner, self._owner, follow_symlinks=False)
+
+    def prepare(self, workdir: str) -> str:
+        """Make sure that it is there, and return the absolute path of a directory in it.
+
+        Args:
+            workdir: a relative path, `/`-separated.
+
+        Raises:
+            RequestError: it is not such a path, leads outside, or cannot be a directory.
+            OSError: the disk does not do its part.
+        """
+        if len(workdir.encode()) > _MAX_WORKDIR_BYTES:
+            raise RequestError(f"workdir is longer than {_MAX_WORKDIR_BYTES} bytes; choose a shorter one")
+        self._restore()
+        if os.path.isabs(workdir) or ".." in workdir.replace("\\", "/").split("/"):
+            raise RequestError(
+                f"workdir {printable(workdir)!r} must be a relative path without '..', below the session's work "
+                "directory; leave it out to run there"
+            )
+        # Resolved before anything is made: a script may have left a link that leads elsewhere.
+        path = os.path.realpath(os.path.join(self.path, workdir))
+        if path != self.path and not path.startswith(self.path + os.sep):
+            raise RequestError(f"workdir {printable(workdir)!r} leads out of the work directory; choose another")
+        try:
+            _make_inside(self.path, os.path.relpath(path, self.path).split(os.sep), self._owner)
+        except OSError as error:
+            problem = f"workdir {printable(workdir[:200])!r} cannot be a directory ({error.strerror}); choose another"
+            raise RequestError(problem) from None
+        return path
+
+    def _restore(self) -> None:
+        """Make it again if a script, or what cleans temporary directories, has removed or replaced it."""
+        if os.path.islink(self.path) or os.path.isfile(self.path):
+            os.unlink(self.path)
+        if os.path.isdir(self.path):
+            os.chmod(self.path, 0o700)
+        else:
+            make_directory(self.path, self._owner)
+
+    def read(self, path: str, most: int) -> bytes:
+        """The bytes of a file that a script left in it.
+
+        Raises:
+            RequestError: there is no such file, it is a link or the like, or has more than `most` bytes.
+        """
+        return output_files.read(self.path, path, most)
+
+    def close(self) -> None:
+        """Remove it, or let the last script that runs in it do so at its end. Safe to call twice."""
+        with self._lock:
+            if self.open:
+                self.open = False
+                self._closed(self)
+                if not self._runs:
+                    discard(self.path)
+
+
+def make_directory(path: str, owner: int | None) -> None:
+    """Make a private directory.
+
+    Args:
+        path: the directory, which is not there yet.
+        owner: the number of the user and group whose it is to be; None for us.
+
+    Raises:
+        OSError: it cannot be made, or not be given away.
+    """
+    os.mkdir(path, 0o700)
+    if owner is not None:
+        os.chown(path, owner, owner)
+
+
+def _make_inside(top: str, parts: Iterable[str], owner: int | None) -> None:
+    """Make these directories, each in the one before, where they are missing. No link is followed.
+
+    A script that runs meanwhile may swap any of them; by descriptors it can only swap in what it has.
+    """
+    if os.name == "nt":
+        os.makedirs(os.path.join(top, *parts), exist_ok=True)
+        return
+    here = os.open(top, _DIRECTORY)
+    try:
+        for part in parts:
+            made = False
+            with suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=here)
+                made = True
+            inner = os.open(part, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = inner
+            if made and owner is not None:
+                os.fchown(here, owner, owner)
+    finally:
+        os.close(here)
+
+
+def lay_out(registry: Registry, skill: Skill, script: str | None, top: str) -> None:
+    """Write the files of a skill into a new directory, read-only; the script and what was executable can be executed.
+
+    Raises:
+        StaleFileError: a file is not the one that was scanned any more.
+        OSError: the disk does not do its part.
+    """
+    os.makedirs(top, 0o700)
+    directories = {top}
+    for path, file in skill.files.items():
+        raw = registry.read(file)
+        place = os.path.join(top, *path.split("/"))
+        parent = os.path.dirname(place)
+        if parent not in directories:
+            os.makedirs(parent, 0o700, exist_ok=True)
+            while parent not in directories:
+                directories.add(parent)
+                parent = os.path.dirname(parent)
+        with open(place, "xb") as made:
+            made.write(raw)
+        os.chmod(place, 0o555 if file.executable or path == script else 0o444)
+    for directory in directories:
+        os.chmod(directory, 0o555)  # noqa: S103 - to write into it should fail
+
+
+def exceeds(tops: Iterable[str], most: int) -> bool:
+    """Whether these trees take more than this many bytes of the disk, or cannot be measured."""
+    total = 0
+    todo = [*tops]
+    while todo:
+        try:
+            with os.scandir(todo.pop()) as entries:
+                for entry in entries:
+                    total += _ENTRY_BYTES + _bytes(entry)
+                    if total > most:
+                        return True
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(entry.path)
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except OSError:
+            return True  # locked, or deeper than a path is long
+    return False
+
+
+def _bytes(entry: os.DirEntry[str]) -> int:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return 0
+    if stat.S_ISDIR(found.st_mode):
+        return 0
+    blocks: int | None = getattr(found, "st_blocks", None)  # what a file with holes really takes
+    return (found.st_size if blocks is None else blocks * 512) // max(found.st_nlink, 1)
+
+
+def discard(top: str) -> None:
+    """Remove a directory and all that is in it, if it is there. What cannot be removed is logged."""
+    try:
+        empty(top)
+        os.rmdir(top)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        logger.warning("%s cannot be removed (%s)", top, error.strerror)
+
+
+def empty(top: str) -> None:
+    """Remove everything in a directory.
+
+    Directories are moved up to the top before they are entered, so that no path grows long.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    prefix = os.path.join(top, f".{secrets.token_hex(8)}-")
+    moved = 0
+    _unlock(top)
+    todo = _clear_files(top)
+    while todo:
+        here = todo.pop()
+        _unlock(here)
+        for inner in _clear_files(here):
+            _unlock(inner)
+            moved += 1
+            os.rename(inner, f"{prefix}{moved}")
+            todo.append(f"{prefix}{moved}")
+        os.rmdir(here)
+
+
+def _clear_files(directory: str) -> list[str]:
+    """Remove what is no directory; returns the directories."""
+    inner: list[str] = []
+    seen = True
+    passes = 0
+    # While it is being emptied, a directory may show only a part of what it has.
+    while seen and passes < _PASSES:
+        seen = False
+        passes += 1
+        inner.clear()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    inner.append(entry.path)
+                else:
+                    seen = True
+                    _unlink(entry.path)
+    return inner
+
+
+def _unlock(directory: str) -> None:
+    with suppress(OSError):
+        os.chmod(directory, 0o700)
+
+
+def _unlink(path: str) -> None:
+    if os.name == "nt":
+        os.chmod(path, stat.S_IWRITE)
+    os.unlink(path)

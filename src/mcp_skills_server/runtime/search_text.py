@@ -1,0 +1,73 @@
+"""What a skill is searched by: its texts and names as folded words, cut the same way as questions are. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final, TypeAlias
+
+from mcp_skills_server.format import identity
+from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.model import Skill
+
+Texts: TypeAlias = tuple[str, ...]
+"""Of a skill: name, title, tags, description, headings and path."""
+
+_TEXT_LENGTH: Final = 4_000
+"""Characters that count of each text."""
+_WORD: Final = re.compile(r"[^\W_]+")
+STOP_WORDS: Final = frozenset(
+    _WORD.findall(
+        "a about after all also am an and any are as at be been before being but by can could d did do does doing don "
+        "for from had has have having he help her here him his how i if in into is it its just ll m may me might more "
+        "most my no not of off on once only or other our out over own please re s same shall she should so some such t "
+        "than that the their them then there these they this those through to too us use used using ve very want was "
+        "we were what when where which while who whom whose why will with would you your"
+    )
+)
+"""English words that say nothing about what is looked for."""
+
+# Languages that do not put blanks between their words; Hangul does, but with endings.
+_UNSPACED: Final = re.compile(
+    "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+def _fold(text: str) -> str:
+    """The text with nothing but folded words and what stands between words in ASCII."""
+    if text.isascii():
+        return text.replace("\0", " ")
+    whole = unicodedata.normalize("NFKD", text.casefold())
+    letters = "".join(each for each in whole if not unicodedata.combining(each))
+    spaced = _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", unicodedata.normalize("NFC", letters))
+    return " ".join(_WORD.findall(spaced))
+
+
+def _pairs(run: str) -> str:
+    """Each character with the next one, which is the usual way to search what has no blanks between words."""
+    return " ".join(run[start : start + 2] for start in range(max(len(run) - 1, 1)))
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text or a question, folded."""
+    return _WORD.findall(_fold(text).lower())
+
+
+def texts_of(skill: Skill) -> Texts:
+    """What is indexed of a skill, in the order of `Texts`. Always the same of the same skill."""
+    title = identity.title(skill) or ""
+    headings = " ".join(each for each in skill.reading.headings if each != title)
+    tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
+    parts = (skill.name, title, tags, skill.description, headings, skill.path)
+    return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
+
+
+def names_of(skill: Skill) -> set[str]:
+    """What to say to mean this skill and no other: its name or its path, however its words are held together."""
+    return {"".join(words_of(skill.name)), "".join(words_of(skill.path))} - {""}
+
+
+def spelt_words(texts: Texts) -> set[str]:
+    """The words of the name, the title and the tags, which people try to remember; of a plural the singular too."""
+    words = {word for text in texts[:3] for word in _WORD.findall(text.lower()) if not word.isdecimal()}
+    return words | {word[:-1] for word in words if len(word) > 4 and word[-1] == "s" != word[-2]}

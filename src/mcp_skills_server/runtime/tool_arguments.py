@@ -1,0 +1,71 @@
+"""The arguments of a tool: whether they are as its schema has them, and which file of a skill a path means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import uris
+from mcp_skills_server.format.nearest import nearest
+from mcp_skills_server.format.uris import uri
+from mcp_skills_server.model import Skill, printable
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
+_MOST_SHOWN: Final = 400
+"""Characters of what is wrong with an argument."""
+_SUGGESTED: Final = 3
+_SHOWN_PATHS: Final = 40
+
+
+def path_in(skill: Skill, wanted: str, paths: Sequence[str], below: str = "") -> str:
+    """The file that is meant, by look-up alone.
+
+    Raises:
+        RequestError: there is none. The message has those that there are.
+    """
+    plain = wanted.removeprefix(uri(skill.path) + "/").removeprefix("./")
+    if plain in paths:
+        return plain
+    located = "/".join(uris.segments(wanted) or ())
+    if located.startswith(f"{skill.path}/") and located[len(skill.path) + 1 :] in paths:
+        return located[len(skill.path) + 1 :]
+    below_it = plain.rstrip("/") + "/"
+    inside = [path for path in paths if path.startswith(below_it)]
+    close = [] if inside else nearest(plain, paths, _SUGGESTED)
+    near = inside or close or list(paths)
+    shown = ", ".join(near[:_SHOWN_PATHS]) + (" ..." if len(near) > _SHOWN_PATHS else "")
+    lead = "nearest" if close else "there is"
+    kind = f"file below {below}" if below else "file"
+    problem = "is a directory" if inside else f"is no {kind} of the skill {skill.name}"
+    raise RequestError(f"{wanted[:200]!r} {problem}; " + (f"{lead}: {shown}" if near else f"it has no {kind}"))
+
+
+@cache
+def _validators() -> dict[str, Draft202012Validator]:
+    from jsonschema import Draft202012Validator
+
+    return {tool: Draft202012Validator(schema) for tool, schema in runtime.argument_schemas().items()}  # pyright: ignore[reportArgumentType]
+
+
+def invalid_arguments(tool: str, given: Mapping[str, Any]) -> str | None:
+    """What is wrong with the arguments, and what the tool takes; None for nothing."""
+    validator: Any = _validators()[tool]  # the stubs say little
+    schema: dict[str, Any] = validator.schema
+    required = schema.get("required", ())
+    taken = ", ".join(f"{key} (required)" if key in required else key for key in schema["properties"])
+    try:
+        error: Any = next(validator.iter_errors(dict(given)), None)
+    except RecursionError:
+        return f"The arguments are nested too deeply. {tool} takes: {taken}"
+    if error is None:
+        return None
+    place = printable(".".join(map(str, error.absolute_path)))[:100]
+    text: str = error.message
+    if len(text) > _MOST_SHOWN:  # what was given comes first in it, what is wrong with that comes last
+        text = f"... {text[-_MOST_SHOWN // 2 :]} ({error.validator}: {str(error.validator_value)[: _MOST_SHOWN // 2]})"
+    return f"{f'Argument {place}: ' if place else ''}{text}. {tool} takes: {taken}"

@@ -1,0 +1,119 @@
+"""Which files a skill has, and what its directory may hold."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from mcp_skills_server.catalog import tree
+from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.model import Standing
+
+
+def test_files_come_in_path_order(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a") | dict.fromkeys(("a/b/c", "a/b.md", "a/B", "a/ä", "a/b-c"), "x"))
+    files = list(loaded(tmp_path).snapshot.skills["a"].files)
+    assert files == sorted(files)
+
+
+def test_files_deeper_than_the_scan_goes_make_a_skill_unusable(tmp_path: Path) -> None:
+    deep = "/".join(str(number) for number in range(tree.MOST_LEVELS + 2))
+    registry = loaded(plant(tmp_path, skills("one", "two") | {f"one/{deep}/file.md": "x"}))
+    assert served(registry) == ["two"]
+    assert codes(registry) == ["too-deep"]
+
+
+@pytest.mark.requirement("S40-19", "RTI-5")
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({f"bad/sub{number}/f": "x" for number in range(4)}, "too-many-files"),
+        ({f"bad/f{number}": "x" for number in range(40)}, "too-many-files"),
+        ({"bad/nested/SKILL.md": skill_md("nested"), "bad/1": "", "bad/2": "", "bad/3": ""}, "too-many-files"),
+        ({"bad/big": "x" * 1000}, "too-many-bytes"),
+        ({"bad/SKILL.md": skill_md("bad", body="x" * 600)}, "skill-md-too-large"),
+    ],
+)
+def test_over_a_limit_a_skill_is_told_and_not_served(tmp_path: Path, files: dict[str, str], code: str) -> None:
+    plant(tmp_path, skills("bad", "good") | files)
+    registry = loaded(tmp_path, limits=Limits(skill_md=500, files=4, bytes=1000))
+    assert "good" in served(registry)
+    bad = registry.snapshot.skills["bad"]
+    assert bad.standing is (Standing.UNUSABLE if code == "skill-md-too-large" else Standing.LENIENT)
+    assert code in codes(bad)
+
+
+@pytest.mark.requirement("S40-19")
+def test_of_a_skill_over_a_limit_the_part_within_it_is_kept_for_those_who_read_single_files(tmp_path: Path) -> None:
+    more = {"a/b/deep.md": "x", "a/near.md": "x", "z.md": "x", "huge.bin": "x" * 990, "nested/SKILL.md": skill_md("n")}
+    plant(tmp_path, skills("one") | {f"one/{path}": content for path, content in more.items()})
+    few = loaded(tmp_path, limits=Limits(files=4)).snapshot.skills["one"]
+    assert list(few.files) == ["SKILL.md", "a/near.md", "huge.bin", "z.md"]
+    assert few.standing is Standing.LENIENT and "the skill has 6 files, 4 are allowed" in few.problems[0].message
+    small = loaded(tmp_path, limits=Limits(bytes=500)).snapshot.skills["one"]
+    assert list(small.files) == ["SKILL.md", "a/b/deep.md", "a/near.md", "nested/SKILL.md", "z.md"]
+    assert small.standing is Standing.LENIENT and small.size <= 500
+    none = loaded(tmp_path, limits=Limits(bytes=1)).snapshot.skills["one"]
+    assert list(none.files) == ["SKILL.md"]
+
+
+def test_at_a_limit_a_skill_is_served(tmp_path: Path) -> None:
+    text = skill_md("good")
+    plant(tmp_path, {"good/SKILL.md": text, "good/a": "x" * (1000 - len(text)), "good/b": "", "good/c": ""})
+    assert served(loaded(tmp_path, limits=Limits(skill_md=len(text), files=4, bytes=1000))) == ["good"]
+
+
+@pytest.mark.requirement("X-5", "S40-17")
+@pytest.mark.parametrize(
+    ("target", "location"),
+    [
+        ("ref.md", "one/ref.md"),
+        ("sub/deep.md", "one/sub/deep.md"),
+        ("../one/ref.md", "one/ref.md"),
+        ("../two/SKILL.md", None),
+        ("../../secret.md", None),
+        ("nowhere", None),
+        ("link.md", None),
+        ("sub", None),
+        (".env", None),
+        ("..", None),
+    ],
+)
+def test_a_link_is_served_as_the_file_it_leads_to_if_that_lies_in_the_skill(
+    tmp_path: Path, target: str, location: str | None
+) -> None:
+    root = plant(tmp_path / "root", skills("one", "two") | {"one/ref.md": "r", "one/sub/deep.md": "d", "one/.env": "k"})
+    plant(tmp_path, {"secret.md": "key"})
+    (root / "one/link.md").symlink_to(target)
+    registry = loaded(root)
+    file = registry.snapshot.skills["one"].files.get("link.md")
+    assert (file and file.location) == location
+    assert codes(registry) == ([] if location else ["link-outside"])
+    assert served(registry) == ["one", "two"]
+    if file is not None:
+        assert registry.read(file) == (root / "one" / target).read_bytes()
+
+
+@pytest.mark.requirement("X-5")
+def test_a_link_may_lead_out_of_a_nested_skill_but_not_out_of_the_enclosing_one(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "a/b") | {"a/shared.md": "x"})
+    (tmp_path / "a/b/shared.md").symlink_to("../shared.md")
+    found = loaded(tmp_path).snapshot.skills
+    assert "b/shared.md" in found["a"].files and codes(found["a"]) == []
+    assert "shared.md" not in found["a/b"].files and codes(found["a/b"]) == ["link-outside"]
+
+
+@pytest.mark.requirement("X-5")
+def test_what_is_no_regular_file_is_told_and_left_out(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one") | {"one/good.md": "x"})
+    os.mkfifo(tmp_path / "one/fifo")
+    os.mknod(tmp_path / "one/socket", stat.S_IFSOCK | 0o600)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
+    registry = loaded(tmp_path)
+    assert list(registry.snapshot.skills["one"].files) == ["SKILL.md", "good.md"]
+    assert served(registry) == ["one"]
+    assert codes(registry) == ["file-irregular", "file-irregular", "file-name"]

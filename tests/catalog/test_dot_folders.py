@@ -1,0 +1,93 @@
+"""Folders whose names begin with a dot: entered when asked, counted when not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.forest import codes, loaded, plant, served, skill_md, skills
+from mcp_skills_server.catalog import disk, dot_folders
+from mcp_skills_server.catalog.dot_folders import PassedOver, passed_over
+from mcp_skills_server.catalog.roots import Limits
+
+
+def test_hidden_admits_dot_folders_of_people_outside_of_skills_alone(tmp_path: Path) -> None:
+    plant(
+        tmp_path,
+        skills(
+            ".curated/a",
+            ".curated/a/.no/x",
+            "b/.claude/c",
+            ".git/d",
+            ".venv/e",
+            "node_modules/f",
+            ".mcp-skills/x/h",
+            ".mcp-skills-server.staging/i",
+        ),
+    )
+    plant(tmp_path, {".curated/a/.env": "x", ".curated/.agents/g/SKILL.md": skill_md("g")})
+    registry = loaded(tmp_path, limits=Limits(hidden=True))
+    assert served(registry) == [".curated/.agents/g", ".curated/a", "b/.claude/c"]
+    assert list(registry.snapshot.skills[".curated/a"].files) == ["SKILL.md"]
+    assert passed_over(registry) == []
+    plain = loaded(tmp_path)
+    assert served(plain) == []
+    assert passed_over(plain) == [PassedOver(str(tmp_path), 3, (".curated", "b/.claude"), True)]
+
+
+def test_an_edit_in_a_dot_folder_is_followed_where_it_is_entered(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills(".curated/a")), limits=Limits(hidden=True))
+    plant(tmp_path, skills(".curated/b") | {".curated/a/.no/SKILL.md": skill_md("no"), ".curated/a/ref.md": "x"})
+    registry.refresh([str(tmp_path / ".curated/b"), str(tmp_path / ".curated/a/.no/SKILL.md")])
+    assert served(registry) == [".curated/a", ".curated/b"]
+    assert "ref.md" not in registry.snapshot.skills[".curated/a"].files  # nobody said that it came
+    registry.refresh([str(tmp_path / ".curated/a/ref.md")])
+    assert "ref.md" in registry.snapshot.skills[".curated/a"].files
+
+
+def test_a_link_in_a_dot_folder_is_served_as_the_file_beside_it_and_nothing_hidden_is(tmp_path: Path) -> None:
+    plant(tmp_path, skills(".curated/a") | {".curated/a/guide.md": "x", ".curated/a/.env": "x", ".curated/.key": "x"})
+    for name, target in (("one.md", "guide.md"), ("two.md", ".env"), ("three.md", "../.key")):
+        (tmp_path / ".curated/a" / name).symlink_to(target)
+    skill = loaded(tmp_path, limits=Limits(hidden=True)).snapshot.skills[".curated/a"]
+    assert list(skill.files) == ["SKILL.md", "guide.md", "one.md"]
+    assert codes(skill) == ["link-outside", "link-outside"]
+
+
+def test_the_count_of_what_was_passed_over_looks_at_a_bounded_number_of_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills(*(f".many/s{number}" for number in range(300)))))
+    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 100)
+    real, opened = disk.open_directory, list[str]()
+
+    def open_directory(root_path: str, path: str) -> Any:
+        opened.append(path)
+        return real(root_path, path)
+
+    monkeypatch.setattr(dot_folders, "open_directory", open_directory)
+    assert passed_over(registry) == [] and len(opened) == 1
+    monkeypatch.setattr(dot_folders, "_MOST_NAMES", 400)
+    (found,) = passed_over(registry)
+    assert str(found).startswith(f"{tmp_path}: at least {found.skills} skills lie in folders whose names begin")
+    assert 90 <= found.skills < 300 and len(opened) < 110
+
+
+def test_many_dot_folders_are_named_in_part() -> None:
+    many = PassedOver("r", 9, tuple(f".{letter}" for letter in "abcdefg"), whole=True)
+    assert ": .a, .b, .c, .d, .e and 2 more; name one as root" in str(many)
+    assert str(PassedOver("r", 1, (".a",), whole=True)).startswith("r: 1 skill lies in a folder whose name begins")
+
+
+def test_no_dot_folder_of_a_skill_is_entered_however_deep_it_lies(tmp_path: Path) -> None:
+    plant(tmp_path, skills("a", "a/ref/.no", "a/ref/deep/.no", "a/ref/deep/er/.no"))
+    registry = loaded(tmp_path, limits=Limits(hidden=True))
+    assert served(registry) == ["a"] and list(registry.snapshot.skills["a"].files) == ["SKILL.md"]
+
+
+@pytest.mark.parametrize(("most", "expected"), [(2, (0, 2)), (3, (0, 3)), (4, (1, 4)), (5, (2, 4))])
+def test_skills_are_counted_among_so_many_names(tmp_path: Path, most: int, expected: tuple[int, int]) -> None:
+    plant(tmp_path, {".a/one/SKILL.md": "x", ".a/two/SKILL.md": "x"})
+    assert dot_folders._count_skills(str(tmp_path), ".a", most_names=most) == expected

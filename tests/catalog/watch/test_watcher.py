@@ -1,0 +1,463 @@
+"""The watch: armed before the first scan, quiet when nothing changed, and alive whatever happens to its roots."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from catalog.following import Heard, edit, hearing, serves, version, watching
+from catalog.forest import DEADLINE, Told, plant, skill_md, skills
+from mcp_skills_server.catalog import root_index
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.watch import Watcher, events
+from mcp_skills_server.catalog.watch import watcher as module
+from mcp_skills_server.catalog.watch.events import TreeEvents, is_ignored_below, open_events
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Changes, Skill
+
+
+@pytest.fixture
+def heard() -> Iterator[Heard]:
+    with hearing() as handler:
+        yield handler
+
+
+@pytest.fixture(params=["directories", "trees"])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where events come from: the watch of this system, and that of the others, which works on Linux too."""
+    if request.param == "trees":
+        monkeypatch.setattr(module, "open_events", TreeEvents)
+    return request.param
+
+
+@pytest.mark.usefixtures("source")
+def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
+    plant(tmp_path, skills("one"))
+    real = root_index.scan
+
+    def scan(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        if not (tmp_path / "two").exists():
+            plant(tmp_path, skills("two"))
+        return found
+
+    monkeypatch.setattr(root_index, "scan", scan)
+    with watching(tmp_path) as (_, told):
+        told.until(serves("one", "two"))
+
+
+@pytest.mark.usefixtures("source")
+def test_an_edit_shows(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one", "deep/down/two"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "deep/down/two", 2)
+        told.until(version("deep/down/two", 2))
+        shutil.rmtree(tmp_path / "one")
+        told.until(serves("deep/down/two"))
+
+
+def test_a_burst_of_writes_is_told_in_few_words(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        plant(tmp_path, {f"one/ref/{number}.md": "x" for number in range(200)})
+        told.until(lambda registry: len(registry.snapshot.skills["one"].files) == 201)
+        assert len(told.all) - 1 <= 3
+
+
+@pytest.mark.usefixtures("source")
+def test_a_new_skill_directory_with_all_its_content_shows(tmp_path: Path) -> None:
+    with watching(tmp_path) as (registry, told):
+        plant(tmp_path, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(30)})
+        told.until(lambda registry: len(getattr(registry.snapshot.skills.get("acme/new"), "files", ())) == 31)
+        assert serves("acme/new")(registry)
+
+
+@pytest.mark.usefixtures("source")
+def test_a_save_by_renaming_over_shows(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        (tmp_path / "one/.SKILL.md.tmp").write_text(skill_md("one", "version: 2"))
+        (tmp_path / "one/.SKILL.md.tmp").rename(tmp_path / "one/SKILL.md")
+        told.until(version("one", 2))
+
+
+@pytest.mark.usefixtures("source")
+def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    plant(tmp_path / "outside", skills("two/three"))
+    with watching(root) as (_, told):
+        (tmp_path / "outside/two").rename(root / "two")
+        told.until(serves("one", "two/three"))
+        (root / "two").rename(root / "four")
+        told.until(serves("four/three", "one"))
+        edit(root, "four/three", 2)
+        told.until(version("four/three", 2))
+        (root / "four").rename(tmp_path / "outside/four")
+        told.until(serves("one"))
+
+
+def proved(registry: Registry) -> SimpleQueue[str]:
+    """The paths of skills as their digests become known."""
+    real, out = registry.hash_files, SimpleQueue[str]()
+
+    def prove(skill: Skill) -> None:
+        real(skill)
+        out.put(skill.path)
+
+    registry.hash_files = prove  # type: ignore[method-assign]
+    return out
+
+
+def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
+    """Nor for a skill that came after the first scan, though no client has asked for it yet."""
+    plant(tmp_path, {"last/SKILL.md": skill_md("last")})
+    with watching(tmp_path) as (registry, told):
+        done = proved(registry)
+        plant(tmp_path, skills("one") | {"one/ref.md": "x"})
+        told.until(serves("last", "one"))
+        while registry.snapshot.skills["one"].files.get("ref.md") is None:
+            told.next()
+        while any(file.digest is None for file in registry.snapshot.skills["one"].files.values()):
+            done.get(timeout=DEADLINE)
+        so_far, one = len(told.all), registry.snapshot.skills["one"]
+        os.utime(tmp_path / "one/SKILL.md")
+        os.utime(tmp_path / "one/ref.md")
+        os.utime(tmp_path / "one")
+        plant(tmp_path, {"one/.SKILL.md.swp": "x", "one/node_modules/x/SKILL.md": "x", ".git/HEAD": "x", "a~": "x"})
+        plant(tmp_path, {"one/ref.md": "x", "loose.md": "x", "docs/README.md": "x"})
+        edit(tmp_path, "last", 2)
+        told.until(version("last", 2))
+        assert {path for changes in told.all[so_far:] for path in changes.after} == {"last"}
+        assert registry.snapshot.skills["one"] is one
+
+
+@pytest.mark.usefixtures("source")
+def test_a_root_that_is_deleted_and_made_anew_at_once_is_followed_on(tmp_path: Path) -> None:
+    """The new directory may have the inode of the old one, and a watch on the old one hears nothing."""
+    root = plant(tmp_path / "root", skills("one"))
+    with watching(root) as (_, told):
+        shutil.rmtree(root)
+        plant(root, skills("two"))
+        told.until(serves("two"))
+        edit(root, "two", 2)
+        told.until(version("two", 2))
+        edit(root, "two", 3)
+        told.until(version("two", 3))
+
+
+@pytest.mark.usefixtures("source")
+def test_a_root_that_is_away_for_a_while_is_told_and_followed_on(tmp_path: Path, heard: Heard) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    plant(tmp_path / "other", skills("two"))
+    with watching(root, tmp_path / "other") as (registry, told):
+        root.rename(tmp_path / "away")
+        assert "the root cannot be read" in heard.next()
+        assert serves("one", "two")(registry)
+        edit(tmp_path / "other", "two", 2)
+        told.until(version("two", 2))
+        edit(tmp_path / "away", "one", 2)
+        (tmp_path / "away").rename(root)
+        told.until(version("one", 2))
+        edit(root, "one", 3)
+        told.until(version("one", 3))
+
+
+@pytest.mark.usefixtures("source")
+def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    root = plant(tmp_path / "root", skills("one"))
+    registry = Registry([root])
+    root.rename(tmp_path / "away")
+    told, watcher = Told(registry), Watcher(registry)
+    watcher.start()
+    assert registry.loaded.wait(DEADLINE)
+    assert [problem.code for problem in registry.snapshot.problems] == ["root-missing"]
+    (tmp_path / "away").rename(root)
+    told.until(serves("one"))
+    watcher.stop(DEADLINE)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+def test_systems_without_inotify_have_the_events_of_whole_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "sys", SimpleNamespace(platform="darwin"))
+    with closing(open_events([str(tmp_path)], threading.Event(), hidden=True)) as opened:
+        assert isinstance(opened, TreeEvents)
+        plant(tmp_path, {".later": "x"})
+        plant(tmp_path, skills(".claude/one"))
+        assert str(tmp_path / ".claude") in {path[: len(str(tmp_path / ".claude"))] for path in opened.wait(DEADLINE)}
+
+
+def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("not what anybody expects")
+
+    monkeypatch.setattr(module, "open_events", broken)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
+def test_polling_tells_what_a_reader_found(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path, poll=True) as (registry, told):
+        with registry._lock:  # or the poll may find it first
+            edit(tmp_path, "one", 2)
+            with pytest.raises(StaleFileError) as stale:
+                registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
+            registry.rescan(stale.value)
+        assert told.next().after.keys() == {"one"}
+
+
+def test_polling_sees_the_same(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path, poll=True) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        edit(tmp_path, "one", 3)
+        told.until(version("one", 3))
+        plant(tmp_path, skills("two"))
+        told.until(serves("one", "two"))
+
+
+def test_a_watch_that_breaks_is_armed_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: Heard
+) -> None:
+    tries = iter(range(100))
+
+    def opened(*arguments: Any, **options: Any) -> Any:
+        if next(tries) < 2:
+            raise RuntimeError("broken")
+        return open_events(*arguments, **options)
+
+    monkeypatch.setattr(module, "open_events", opened)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        assert "arming it again" in heard.next()
+        assert "events are back" in heard.next()
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        edit(tmp_path, "one", 3)
+        told.until(version("one", 3))
+    assert heard.records.empty()
+
+
+def test_a_file_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (registry, told):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
+        told.until(lambda registry: bool(registry.snapshot.skills["one"].findings))
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+        assert [problem.code for problem in registry.snapshot.skills["one"].findings] == ["file-name"]
+
+
+def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deaf:
+        def __init__(self, _tops: Any, stop: threading.Event, *, hidden: bool) -> None:
+            self._stop = stop
+
+        def wait(self, _seconds: float) -> set[str]:
+            self._stop.wait(0.01)
+            return set()
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(module, "open_events", Deaf)
+    with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
+        edit(tmp_path, "one", 2)
+        told.until(version("one", 2))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
+def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    plant(tmp_path, skills("one", "two"))
+    real, tries = root_index.scan, iter(range(100))
+
+    def scan(*arguments: Any, **options: Any) -> Any:
+        found = real(*arguments, **options)
+        if next(tries) == 0:
+            for _ in range(most // 2 + 10):
+                os.utime(tmp_path / "one/SKILL.md")
+                os.utime(tmp_path / "two/SKILL.md")
+            plant(tmp_path, skills("three/four"))
+        return found
+
+    monkeypatch.setattr(root_index, "scan", scan)
+    with watching(tmp_path) as (_, told):
+        told.until(serves("one", "three/four", "two"))
+        edit(tmp_path, "three/four", 2)
+        told.until(version("three/four", 2))
+
+
+@pytest.mark.usefixtures("source")
+def test_a_root_in_an_ignored_directory_of_another_root_is_followed(tmp_path: Path) -> None:
+    plant(tmp_path, skills("one", ".agents/skills/two"))
+    with watching(tmp_path, tmp_path / ".agents/skills") as (_, told):
+        edit(tmp_path, ".agents/skills/two", 2)
+        told.until(version("two", 2))
+
+
+def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    watcher = Watcher(registry)
+    watcher.start()
+    assert registry.loaded.wait(DEADLINE)
+    watcher.stop(DEADLINE)
+    watcher.stop(DEADLINE)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+    assert not registry._listeners
+
+
+def test_a_watcher_follows_from_where_it_is_entered_to_the_end(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    told = Told(registry)
+    with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+        plant(tmp_path, skills("two"))
+        told.until(serves("one", "two"))
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_holds_no_event_loop_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first scan waits for something that only the event loop does."""
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, go_on.set)
+    async with Watcher(registry) as watcher:
+        assert serves("one")(registry)
+    assert not [thread for thread in watcher._threads if thread.is_alive()]
+
+
+@pytest.mark.anyio
+async def test_a_watcher_whose_start_is_cancelled_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry([plant(tmp_path, skills("one"))])
+    go_on, load = threading.Event(), registry.load
+
+    def slow() -> None:
+        assert go_on.wait(DEADLINE)
+        load()
+
+    monkeypatch.setattr(registry, "load", slow)
+    watcher = Watcher(registry)
+    with anyio.move_on_after(0) as scope:
+        await watcher.__aenter__()
+    go_on.set()
+    assert scope.cancelled_caught
+    for thread in watcher._threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+STAYS = """
+import sys, threading
+from pathlib import Path
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher, events
+registry = Registry([Path(sys.argv[1])])
+Watcher(registry).start()
+assert registry.loaded.wait(20)
+print("ends")
+"""
+
+
+def test_a_watcher_that_nobody_stops_keeps_no_process_alive(tmp_path: Path) -> None:
+    root = str(plant(tmp_path, skills("one")))
+    done = subprocess.run([sys.executable, "-c", STAYS, root], capture_output=True, timeout=DEADLINE, check=True)
+    assert done.stdout.split() == [b"ends"]
+
+
+def test_a_watcher_that_was_never_started_can_be_stopped(tmp_path: Path) -> None:
+    Watcher(Registry([tmp_path])).stop()
+
+
+@pytest.mark.requirement("ASG-5")
+@pytest.mark.parametrize(
+    ("path", "ignored"),
+    [
+        ("/r/one/SKILL.md", False),
+        ("/r/.git/HEAD", True),
+        ("/r/one/node_modules/x/y", True),
+        ("/r/one/.SKILL.md.swp", True),
+        ("/r", False),
+        ("/r/", False),
+        ("/.hidden/node_modules/s/one/SKILL.md", False),
+        ("/.hidden/node_modules/s/.x", True),
+        ("/elsewhere/.git/HEAD", False),
+        ("/r-evil/.git/HEAD", False),
+        ("/r/.agents/skills/two/SKILL.md", False),
+        ("/r/.agents/skills", False),
+        ("/r/.agents/other", True),
+        ("/r/.agents/skills/.git/x", True),
+    ],
+)
+def test_a_path_is_ignored_when_it_is_below_every_root_that_holds_it(path: str, ignored: bool) -> None:
+    assert is_ignored_below(path, ["/r", "/.hidden/node_modules/s", "/r/.agents/skills"]) is ignored
+
+
+@pytest.mark.usefixtures("source")
+def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path) -> None:
+    """As git-sync and Kubernetes publish a folder: whole, by moving one link."""
+    for name in ("first", "second"):
+        skill = tmp_path / name / f"from-{name}"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text(
+            f"---\nname: from-{name}\ndescription: Comes from the {name} folder.\n---\n# S\n"
+        )
+    link = tmp_path / "link"
+    link.symlink_to("first")
+    registry = Registry([link])
+    told: SimpleQueue[Changes] = SimpleQueue()
+    registry.subscribe(told.put)
+    watcher = Watcher(registry)
+    watcher.start()
+    try:
+        assert told.get(timeout=10).after.keys() == {"from-first"}
+        fresh = tmp_path / "fresh"
+        fresh.symlink_to("second")
+        fresh.replace(link)
+        changes = told.get(timeout=10)
+        assert (changes.before.keys(), changes.after.keys()) == ({"from-first"}, {"from-second"})
+        (tmp_path / "second" / "from-second" / "SKILL.md").write_text(
+            "---\nname: from-second\ndescription: Edited where the link leads now.\n---\n# S\n"
+        )
+        assert told.get(timeout=10).after["from-second"].description.startswith("Edited")
+    finally:
+        watcher.stop()
+
+
+@pytest.mark.usefixtures("source")
+def test_edits_in_dot_folders_show_where_they_are_served(tmp_path: Path) -> None:
+    """With `--hidden` the watch looks where the scan looks."""
+    plant(tmp_path, {".curated/one/SKILL.md": skill_md("one")})
+    with watching(tmp_path, limits=Limits(hidden=True)) as (_, told):
+        plant(tmp_path, {".curated/two/SKILL.md": skill_md("two")})
+        told.until(serves(".curated/one", ".curated/two"))

@@ -1,0 +1,186 @@
+"""Over a real connection: one quiet burst is one notification of each kind."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from catalog.following import edit, version, watching
+from catalog.forest import DEADLINE, plant, skills
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import watcher as module
+from mcp_skills_server.catalog.watch.burst import Burst
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Changes
+from wire import Era, Wire, WireError, serving, write_skill
+
+QUIET = 1.0
+"""Seconds without a notification after which no more is expected."""
+KINDS = {"skills/list_changed", "resources/list_changed", "tools/list_changed", "prompts/list_changed"}
+
+
+def git(top: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=Somebody", "-c", "user.email=somebody@example.org"]
+    subprocess.run(["git", "-C", str(top), *identity, *arguments], check=True, capture_output=True)
+
+
+def write(top: Path, text: str) -> None:
+    """20 skills of 10 files."""
+    for number in range(20):
+        files = {f"references__{each}_md": f"{text} {number} {each}\n" * 20 for each in range(9)}
+        write_skill(top / f"skill-{number}", description=f"The {text} of {number}.", **files)
+
+
+def heard(wire: Wire) -> dict[str, int]:
+    """How many notifications of each kind came until it was quiet."""
+    out: Counter[str] = Counter()
+    while True:
+        try:
+            out[wire.notification(QUIET)["method"].removeprefix("notifications/")] += 1
+        except Empty:
+            return dict(out)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with two branches, of which all 200 files differ."""
+    git(tmp_path, "init", "--quiet", "--initial-branch", "one")
+    for branch in ("one", "two"):
+        write(tmp_path, branch)
+        git(tmp_path, "checkout", "-q", "-B", branch)
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-q", "-m", branch)
+    return tmp_path
+
+
+def test_a_checkout_of_200_files_is_one_notification_of_each_kind(repository: Path, era: Era) -> None:
+    with serving(repository, era=era) as wire:
+        wire.request("skills/list")
+        kinds = KINDS
+        if era == "modern":
+            wire.listen(skillsListChanged=True, resourcesListChanged=True, toolsListChanged=True)
+            kinds = KINDS - {"prompts/list_changed"}
+        heard(wire)
+        for branch in ("one", "two"):
+            git(repository, "checkout", "-q", branch)
+            assert heard(wire) == dict.fromkeys(kinds, 1)
+
+
+def test_a_client_that_reads_during_a_burst_hears_of_it_once_all_the_same(repository: Path) -> None:
+    """Each read of a file that has changed makes the server look again; that is no reason to tell of it by itself."""
+    with serving(repository) as wire:
+        wire.request("skills/list")
+        heard(wire)
+        over = threading.Event()
+
+        def read() -> None:
+            while not over.is_set():
+                for number in range(20):
+                    with suppress(WireError):
+                        wire.request("resources/read", {"uri": f"skill://skill-{number}/SKILL.md"})
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            git(repository, "checkout", "-q", "one")
+            assert heard(wire) == dict.fromkeys(KINDS, 1)
+        finally:
+            over.set()
+            reader.join(DEADLINE)
+
+
+def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "open_events", Scripted)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (registry, told):
+        edit(tmp_path, "one", 2)
+        with pytest.raises(StaleFileError) as stale:
+            registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
+        registry.rescan(stale.value)
+        assert registry.snapshot.skills["one"].frontmatter["version"] == 2
+        assert told.next().after.keys() == {"one"}
+
+
+class Scripted:
+    """Events at given moments of a clock of its own, in place of those of the system."""
+
+    now = 0.0
+    script: ClassVar[list[tuple[float, str]]] = []
+
+    def __init__(self, tops: list[str], stop: threading.Event, *, hidden: bool) -> None:
+        self._top, self._stop = tops[0], stop
+
+    def wait(self, seconds: float) -> set[str]:
+        if not self.script:
+            Scripted.now += seconds
+            self._stop.wait(0.01)
+            return set()
+        moment, path = self.script[0]
+        if moment > self.now + seconds:
+            Scripted.now += seconds
+            return set()
+        Scripted.now = moment
+        del self.script[0]
+        return {f"{self._top}/{path}"}
+
+    def close(self) -> None: ...
+
+
+def test_a_burst_with_pauses_is_one_look_and_a_lone_edit_after_it_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[tuple[float, int]] = []
+    script = [(5.0, "a/x"), (5.01, "b/x"), (5.1, "c/x"), (5.3, "d/x"), (5.5, "e/x"), (8.0, "a/x")]
+    monkeypatch.setattr(Scripted, "script", script)
+    monkeypatch.setattr(Scripted, "now", 0.0)
+    monkeypatch.setattr(module, "open_events", Scripted)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: Scripted.now))
+    registry = Registry([plant(tmp_path, skills("a"))])
+    done, real = threading.Event(), registry.refresh
+
+    def refresh(paths: Any = None) -> Changes:
+        if paths is not None:
+            looks.append((round(Scripted.now, 2), len(paths)))
+            if len(looks) == 2:
+                done.set()
+        return real(paths)
+
+    monkeypatch.setattr(registry, "refresh", refresh)
+    watcher = module.Watcher(registry)
+    watcher.start()
+    try:
+        assert done.wait(DEADLINE)
+    finally:
+        watcher.stop(DEADLINE)
+    assert looks == [(5.75, 5), (8.04, 1)]
+
+
+def test_an_edit_that_follows_closely_on_a_report_waits_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many slow edits are the first one, at once, and the rest together."""
+    lone: list[bool] = []
+
+    class Seen(Burst):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            lone.append(options["lone"])
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(module, "Burst", Seen)
+    monkeypatch.setattr(module, "_CALM_S", DEADLINE)
+    plant(tmp_path, skills("one"))
+    with watching(tmp_path) as (_, told):
+        for number in (2, 3):
+            edit(tmp_path, "one", number)
+            told.until(version("one", number))
+    assert lone == [True, False]

@@ -1,0 +1,252 @@
+"""What a model is told of the skills unasked: how its length is spent, and what hosts leave of it."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
+from mcp_skills_server.dialects.runtime.overview import groups, lead, loading, turns, within
+from mcp_skills_server.runtime.runtime import Runtime
+from wire import FIXTURES, ROOT
+
+from .overviews import CUT, FIRST_LINE, made_up
+
+PLENTY = 100_000
+SIZES = (17, 148, 600, 10_000)
+"""The fixtures, a collection, a company, and all that there is."""
+IN_XML = st.text(st.characters(exclude_categories=["C"]), max_size=30)
+OFFERS = st.lists(
+    st.builds(Offer, st.text("ab<ü-", min_size=1, max_size=40), st.text("x &😀", max_size=900)), max_size=60
+)
+
+
+@cache
+def skills(size: int) -> Overview:
+    """The skills of a golden text."""
+    if size != SIZES[0]:
+        return made_up(size, folders=0 if size < 300 else 20)
+    registry = Registry([FIXTURES])
+    registry.load()
+    offers = Runtime(registry).briefing.overview
+    assert len(offers.offers) == size
+    return offers
+
+
+def texts(size: int) -> tuple[str, str]:
+    """The instructions and the description of the loading tool."""
+    told = runtime.instructions(skills(size), OVERVIEW_CHARACTERS, scripts=False)
+    return told, loading(skills(size), OVERVIEW_CHARACTERS)[0]
+
+
+def golden(size: int) -> Path:
+    """Where both stand."""
+    return ROOT / "tests" / "golden" / f"catalogue.{size}.txt"
+
+
+def names_in(text: str, size: int) -> set[str]:
+    """The names of skills that a text holds as words."""
+    words = set(re.findall(r"[\w/-]+", text))
+    return {offer.name for offer in skills(size).offers} & words
+
+
+# The golden texts, and what is left of them
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_texts_are_the_golden_ones(size: int) -> None:
+    assert "\n\n=====\n\n".join(texts(size)) + "\n" == golden(size).read_text(encoding="utf-8")
+
+
+@pytest.mark.requirement("RT-5", "ASG-21")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_host_that_cuts_at_240_characters_shows_how_many_there_are_and_what_to_call(size: int) -> None:
+    shown = texts(size)[0][:FIRST_LINE]
+    assert shown.startswith(f"{size:,} skills here")
+    assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", shown))
+    assert "\n" in shown  # the whole first line
+
+
+@pytest.mark.requirement("ASG-20")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_host_that_cuts_at_4096_characters_cuts_nothing(size: int) -> None:
+    for text in texts(size):
+        assert text[:CUT] == text and len(text) <= OVERVIEW_CHARACTERS
+        assert {runtime.SEARCH, runtime.LOAD, runtime.READ} <= set(re.findall(r"\w+", text))
+        assert f"{size:,} skills" in text
+
+
+@pytest.mark.parametrize("size", [17, 148])
+def test_every_name_is_shown_in_both_texts(size: int) -> None:
+    for text in texts(size):
+        assert names_in(text, size) == {offer.name for offer in skills(size).offers}
+
+
+def test_all_of_134_names_are_shown() -> None:
+    found = made_up(134)
+    for text in (runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=True), loading(found, 4_000)[0]):
+        assert {offer.name for offer in found.offers} <= set(re.findall(r"[\w-]+", text))
+
+
+@pytest.mark.parametrize("size", [600, 10_000])
+def test_above_what_all_names_take_each_folder_is_shown_with_its_count_and_some_names(size: int) -> None:
+    folders = {offer.path.split("/")[0] for offer in skills(size).offers}
+    assert len(folders) >= 10
+    for text in texts(size):
+        assert text.index(f"call {runtime.SEARCH}") < text.index("\n- ")
+        for folder in folders:
+            inside = [offer.name for offer in skills(size).offers if offer.path.startswith(f"{folder}/")]
+            line = re.search(rf"^- {folder} \(([\d,]+)\): (.+)$", text, re.MULTILINE)
+            assert line and line[1] == f"{len(inside):,}"
+            assert 0 < len({*line[2].split(", ")} & {*inside}) >= min(2, len(inside))
+        shown = names_in(text, size)
+        assert len(shown) > 100
+        # Not the beginning of the alphabet: each quarter of it has its part.
+        order = sorted(offer.name for offer in skills(size).offers)
+        quarters = [shown & {*order[size * part // 4 : size * (part + 1) // 4]} for part in range(4)]
+        assert min(map(len, quarters)) > len(shown) / 10
+
+
+# How the length is spent
+
+
+@pytest.mark.requirement("RT-3", "ASG-20")
+def test_where_all_fits_each_skill_has_its_whole_description_and_location() -> None:
+    found = Overview([Offer("b", " Does\n b.", "/skills/b/SKILL.md"), Offer("a", "Does a.")])
+    assert runtime.available(found, PLENTY) == (
+        "<available_skills>\n"
+        "<skill>\n<name>b</name>\n<description>Does b.</description>\n<location>/skills/b/SKILL.md</location>\n"
+        "</skill>\n"
+        "<skill>\n<name>a</name>\n<description>Does a.</description>\n</skill>\n"
+        "</available_skills>"
+    )
+
+
+@given(st.lists(st.builds(Offer, IN_XML, IN_XML, st.none() | IN_XML), min_size=1, max_size=5))
+def test_whatever_a_skill_says_stays_in_its_place(found: list[Offer]) -> None:
+    wanted = [
+        {"name": each.name, "description": " ".join(each.description.split())}
+        | ({} if each.location is None else {"location": each.location})
+        for each in found
+    ]
+    block = ElementTree.fromstring(runtime.available(Overview(found), PLENTY))
+    assert [{field.tag: field.text or "" for field in each} for each in block.findall("skill")] == wanted
+
+
+@given(OFFERS, st.integers(0, 5_000))
+@example([Offer("<", "&&&&&"), Offer("<<<", "&&&&")], 537)
+def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[Offer], characters: int) -> None:
+    told = runtime.instructions(Overview(found), characters, scripts=False)
+    rule, _, block = told.partition("<available_skills>")
+    assert len(told) <= characters or not block
+    assert runtime.instructions(Overview(found), 0, scripts=False).strip() == rule.strip()
+    if block:
+        ElementTree.fromstring(f"<available_skills>{block}")
+    described, complete = loading(Overview(found), characters)
+    assert len(described) <= characters or "\n\n" not in described
+    if complete and all(offer.name.isalpha() for offer in found):
+        assert all(offer.name in described for offer in found)
+
+
+def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
+    found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
+    shown, complete = within(found, 1_000)
+    told = dict(line.removeprefix("- ").split(": ", 1) for line in shown.splitlines())
+    assert complete and len(shown) <= 1_000
+    assert told["short"] == "Does it."
+    lengths = {len(each) for key, each in told.items() if key != "short"}
+    assert max(lengths) - min(lengths) == 0 and min(lengths) > 80
+    assert all(each.endswith(("many...", "words...")) for key, each in told.items() if key != "short")
+
+
+def test_names_come_before_any_description() -> None:
+    found = Overview([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
+    enough = len(", ".join(offer.name for offer in found.offers))
+    assert within(found, enough) == (", ".join(offer.name for offer in found.offers), True)
+    assert within(found, enough - 1)[1] is False
+
+
+def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_where_there_are_many() -> None:
+    two = groups([("site", "a"), ("mine", "b"), ("mine", "c"), ("mine", "acme/d")])
+    assert {label: sorted(positions) for label, positions in two.items()} == {"mine": [1, 2], "acme": [3], "site": [0]}
+    many = groups([("", f"folder-{n % 100}/skill-{n}") for n in range(150)])
+    assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
+    found = Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
+    assert re.search(r"\n- in other folders: 1,140$", within(found, 4_000)[0])
+
+
+def test_a_folder_that_all_share_makes_no_group() -> None:
+    assert list(groups([("", "skills/a/x"), ("", "skills/a/y"), ("", "skills/b/z")])) == ["a", "b"]
+    assert list(groups([("", "skills/x"), ("", "skills/y")])) == [""]
+
+
+def test_groups_of_one_size_stand_in_the_order_of_their_names_wherever_their_skills_do() -> None:
+    assert list(groups([("", "c/x"), ("", "a/x"), ("", "b/x"), ("", "b/y")])) == ["b", "a", "c"]
+
+
+def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
+    before = [("", f"{folder}/skill-{n}") for folder, count in (("a", 40), ("b", 3)) for n in range(count)]
+    order = [before[position][1] for position in turns(groups(before))]
+    assert [path[0] for path in order[:8]] == ["a", "b", "a", "b", "a", "b", "a", "a"]
+    alone = [before[position][1] for position in groups(before)["a"]]
+    after = [*before, ("", "a/new")]
+    assert [path for position in groups(after)["a"] if (path := after[position][1]) != "a/new"] == alone
+    assert alone != sorted(alone)
+
+
+def test_the_texts_depend_on_the_skills_alone() -> None:
+    again = made_up(600, folders=20)
+    told = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
+    assert (told, loading(again, OVERVIEW_CHARACTERS)[0]) == texts(600)
+
+
+# While the skills are still being read
+
+
+def test_what_is_unread_is_counted_and_not_named() -> None:
+    found = Overview([Offer("a", "Does a.", path="a"), Offer("", "", path="b", known=False)])
+    told = runtime.instructions(found, PLENTY, scripts=False)
+    assert told.startswith("2 skills here") and "\na, ..." in told
+    tools: Any = runtime.definitions(found, PLENTY, scripts=False, handles=False)
+    assert "enum" not in tools[2]["inputSchema"]["properties"]["names"]["items"]
+
+
+def test_a_count_that_was_cut_short_is_said_as_such() -> None:
+    found = Overview([Offer("a", "Does a.", path="a")], more=True)
+    assert lead(found).startswith("More than 1 skill here")
+    none = Overview([], more=True)
+    told = runtime.instructions(none, PLENTY, scripts=False)
+    assert "MUST" in told and "<available_skills>" not in told
+    assert len(lead(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
+    assert [tool["name"] for tool in runtime.definitions(none, PLENTY, scripts=False, handles=True)]
+
+
+# The tools
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_search_among_tools_finds_all_of_them_by_any_of_four_words(scripts: bool) -> None:
+    tools: Any = runtime.definitions(skills(148), OVERVIEW_CHARACTERS, scripts=scripts, handles=True)
+    assert len(tools) == 5 + scripts
+    for tool in tools:
+        assert {"skill", "search", "load", "read"} <= set(re.findall(r"[a-z]+", tool["description"].lower()))
+
+
+def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
+    described = loading(skills(17), OVERVIEW_CHARACTERS)[0]
+    assert re.search(r"MUST load.*skills_search.*skills_load.*skills_read.*17 skills:\n- ", described, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["a\n- b: Does b.", "a\u2028b"])
+def test_no_name_makes_a_line_of_its_own(name: str) -> None:
+    for found in (Overview([Offer(name, "Does x.")]), Overview([Offer(name, "Does x."), Offer("", "", known=False)])):
+        assert len(within(found, PLENTY)[0].splitlines()) == len(found.offers)

@@ -1,0 +1,103 @@
+"""The file of approvals: for its owner alone, whole, and never short of an entry."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.scripts import approvals
+from mcp_skills_server.runtime.scripts.approvals import Approval, change, read
+
+ADD = """
+import sys
+from pathlib import Path
+from mcp_skills_server.runtime.scripts import approvals
+file, name, count, approvals._LOCK_S = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+for number in range(count):
+    made = approvals.Approval("https://example.com", f"{name}-{number}", "sha256:0", 0.0)
+    approvals.change(file, lambda known: [*known, made])
+"""
+
+
+def adding(file: Path, name: str, count: int, patience_s: float) -> subprocess.Popen[str]:
+    """Another process that adds approvals, one by one."""
+    command = [sys.executable, "-c", ADD, str(file), name, str(count), str(patience_s)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of approvals with one entry."""
+    path = tmp_path / "state" / "approvals.json"
+    change(path, lambda _: [Approval("https://example.com", "thing", "sha256:0", 0.0)])
+    return path
+
+
+def test_two_processes_that_approve_at_once_lose_nothing(file: Path) -> None:
+    others = [adding(file, name, 20, 60) for name in ("one", "two")]
+    assert [(other.communicate()[1], other.returncode) for other in others] == [("", 0)] * 2
+    assert len({each.skill for each in read(file)}) == 41
+
+
+def test_nobody_changes_the_file_between_another_ones_look_and_change(file: Path) -> None:
+    def edit(known: tuple[Approval, ...]) -> tuple[Approval, ...]:
+        with adding(file, "other", 1, 0.1) as other:
+            assert "another process is changing it; try again" in other.communicate()[1]
+        return known[:-1]
+
+    change(file, edit)
+    assert read(file) == ()
+
+
+def test_the_file_is_for_its_owner_alone(file: Path) -> None:
+    assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o777 == 0o700
+    assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read(file)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(approvals.os, "replace", refuse)
+    with pytest.raises(UsageError, match="No space left on device"):
+        change(file, lambda _: [])
+    assert read(file) == before
+    assert set(os.listdir(file.parent)) <= {"approvals.json", "approvals.json.lock"}
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_is_not_read(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    with pytest.raises(UsageError, match="others may write it"):
+        read(file)
+    with pytest.raises(UsageError, match="others may write it"):
+        change(file, lambda known: known)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{}", b'{"version": 2, "approvals": []}', b'{"version":1,"approvals":[3]}']
+)
+def test_neither_is_one_that_holds_something_else(file: Path, raw: bytes) -> None:
+    file.write_bytes(raw)
+    with pytest.raises(UsageError, match="no file of approvals"):
+        read(file)
+
+
+def test_where_there_is_no_file_nothing_is_approved(tmp_path: Path) -> None:
+    assert read(tmp_path / "none") == ()
+
+
+def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = file.stat().st_size
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size)
+    assert len(read(file)) == 1
+    monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
+    with pytest.raises(UsageError, match="no file of approvals"):
+        read(file)

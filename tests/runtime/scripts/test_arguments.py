@@ -1,0 +1,99 @@
+"""What a client may hand to a script."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.scripts.arguments import checked_args, checked_env, declared_env
+
+
+@pytest.mark.requirement("RTI-8")
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [(["x"] * 257, "257 elements"), (["a", "x" * 16_385], r"args\[1\]"), (["a\0b"], "NUL"), (["\ud800"], "surrogate")],
+)
+def test_arguments_have_limits(args: list[str], said: str) -> None:
+    with pytest.raises(RequestError, match=said):
+        checked_args(args)
+
+
+@pytest.mark.requirement("RTI-8")
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({f"V{each}": "" for each in range(257)}, "257 variables"),
+        ({"A" * 257: ""}, "no name"),
+        ({"A": "x" * 32_769}, "A is longer"),
+        ({f"V{each}": "x" * 32_000 for each in range(9)}, "takes 288"),
+        ({"A B": ""}, "no name"),
+        ({"A=B": ""}, "no name"),
+        ({"": ""}, "no name"),
+        ({"A\n": ""}, "no name"),
+        ({"Ä": ""}, "no name"),
+        ({"BASH_FUNC_x%%": "() { :; }"}, "no name"),
+        ({"A": "\0"}, "NUL"),
+        ({"A": "\udfff"}, "surrogate"),
+    ],
+)
+def test_variables_have_limits(env: dict[str, str], said: str) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        checked_env(env, env.keys())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("allowed", [None, ["PATH", "LD_PRELOAD"]])
+@pytest.mark.parametrize(
+    "name",
+    ["PATH", "HOME", "SKILL_DIR", "SKILL_RUN", "LD_PRELOAD", "ld_audit", "DYLD_X", "GCONV_PATH", "glibc_tunables"],
+)
+def test_what_starts_the_sandbox_reads_is_never_set(name: str, allowed: list[str] | None) -> None:
+    """Before a script come the launcher and bubblewrap, outside of the sandbox and perhaps as root."""
+    with pytest.raises(RequestError, match=f"env: {name} is set by the server, or read by the programs that start"):
+        checked_env({name: "x"}, allowed)
+
+
+def test_variables_pass_by_an_allow_list() -> None:
+    assert checked_env({"B": "1"}, ["A", "B"]) == {"B": "1"}
+    assert checked_env({"PYTHONPATH": "1"}, None) == {"PYTHONPATH": "1"}
+    with pytest.raises(RequestError, match=r"env: C is not passed on; this skill takes A, B\. "):
+        checked_env({"C": "1"}, ["A", "B"])
+    with pytest.raises(RequestError, match=r"env: a is not passed on; this skill takes none\. ") as caught:
+        checked_env({"a": "1"}, [])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "names"),
+    [
+        ({"env": "A, B\nC,,D A"}, ["A", "B", "C", "D"]),
+        ({"env": ["A", 1, "B C", "", "_x"]}, ["A", "_x"]),
+        ({"env": "1A A-B Ä A=B"}, []),
+        ({"env": {"A": "1"}}, []),
+        ({"env": None}, []),
+        ({}, []),
+        ("env: A", []),
+        (None, []),
+    ],
+)
+def test_a_skill_declares_its_variables(metadata: Any, names: list[str]) -> None:
+    assert declared_env({"metadata": metadata}) == names
+
+
+def test_a_skill_declares_so_many_variables() -> None:
+    assert len(declared_env({"metadata": {"env": " ".join(f"V{each}" for each in range(9999))}})) == 256
+
+
+@given(st.lists(st.text(st.characters()), max_size=3), st.dictionaries(st.text(st.characters()), st.text(), max_size=3))
+@example(["\ud800"], {})
+@example([], {"A": "\0"})
+def test_whatever_is_passed_on_can_be_given_to_a_program(args: list[str], env: dict[str, str]) -> None:
+    try:
+        words = [*checked_args(args), *(f"{name}={value}" for name, value in checked_env(env, env.keys()).items())]
+    except RequestError:
+        return
+    assert all(b"\0" not in word.encode() for word in words)

@@ -1,0 +1,50 @@
+"""The last step before a script, as a program by itself."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.runtime.scripts import launch
+from mcp_skills_server.runtime.scripts.processes import ask
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="keys of the Linux kernel")
+
+SEARCH = """\
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+KEYCTL = {KEYCTL}
+print(libc.syscall(KEYCTL, 10, -3, b"user", b"mcp-skills-probe", 0) > 0)
+"""
+OPERATOR = """\
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.syscall({KEYCTL}, 1, 0) < 0 or libc.syscall({ADD_KEY}, b"user", b"mcp-skills-probe", b"s", 1, -3) < 0:
+    sys.exit(3)
+for way in ([], [sys.executable, "-I", "-S", sys.argv[1], "CORE=0", "--"]):
+    subprocess.run([*way, sys.executable, "-c", sys.argv[2]], check=True)
+"""
+NUMBERS = {"x86_64": (250, 248), "aarch64": (219, 217)}
+
+
+def test_what_cannot_be_started_is_said() -> None:
+    done = ask([sys.executable, "-I", "-S", launch.__file__, "CORE=0", "--", "/no/such/program"])
+    assert done.returncode == 127
+    assert done.stderr == "/no/such/program cannot be started: No such file or directory\n"
+
+
+def test_keys_of_the_operators_session_are_none_of_the_scripts(tmp_path: Path) -> None:
+    """11.18: a script read the operator's key."""
+    if platform.machine() not in NUMBERS:
+        pytest.skip("the number of keyctl is not known here")
+    keyctl, add_key = NUMBERS[platform.machine()]
+    search = SEARCH.format(KEYCTL=keyctl)
+    operator = tmp_path / "give.py"
+    operator.write_text(OPERATOR.format(KEYCTL=keyctl, ADD_KEY=add_key))
+    done = ask([sys.executable, str(operator), launch.__file__, search])
+    if done.returncode == 3:
+        pytest.skip("the kernel gives nobody keys here")
+    assert done.stdout.split() == ["True", "False"], done.stderr

@@ -1,0 +1,43 @@
+"""What came of a run: the streams as they are, and the server's remarks as lines at the end of stderr."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_skills_server.runtime.scripts.outcome import OURS, as_line, outcome_of, remarks_on
+from mcp_skills_server.runtime.scripts.output_files import OutputFile
+from mcp_skills_server.runtime.scripts.processes import Ended
+
+
+@pytest.mark.parametrize(
+    ("stderr", "remark", "shown"),
+    [
+        ("", "", ""),
+        ("bad", "", "bad"),
+        ("", as_line("ended"), f"{OURS} ended\n"),
+        ("bad", as_line("ended"), f"bad\n{OURS} ended\n"),
+        ("bad\n", as_line("ended"), f"bad\n{OURS} ended\n"),
+    ],
+)
+def test_remarks_are_lines_of_their_own_behind_stderr(stderr: str, remark: str, shown: str) -> None:
+    ended = Ended(1, "out", stderr, 5, stdout_truncated=True)
+    files = (OutputFile("a", 1),), 3
+    outcome = outcome_of("scripts/x.sh", ended, remark, None, files)
+    assert (outcome.stderr, outcome.stdout, outcome.stdout_truncated) == (shown, "out", True)
+    assert (outcome.files, outcome.files_not_shown) == files
+    assert (outcome.sandbox, outcome.sandbox_gaps) == ("none", ())
+
+
+def test_a_script_that_the_server_ended_is_said_to_be() -> None:
+    timed_out = Ended(None, "", "", 5, timed_out=True)
+    assert remarks_on(timed_out, None, 2.5, network_closed=True) == [
+        "the script was ended after its time limit of 2.5 s"
+    ]
+    stopped = Ended(None, "", "", 5, stopped=True)
+    assert remarks_on(stopped, "it was big", 2.5, network_closed=True) == ["the script was ended because it was big"]
+
+
+def test_advice_is_for_scripts_that_failed() -> None:
+    for code, count in ((0, 0), (1, 1), (None, 0)):
+        ended = Ended(code, "", "ModuleNotFoundError: No module named 'x'", 5)
+        assert len(remarks_on(ended, None, 1, network_closed=False)) == count

@@ -1,0 +1,182 @@
+"""Scripts of others run where their origin is named and they are approved as they stand, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.catalog.fetched import UNKNOWN
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.roots import MirroredRoot
+from mcp_skills_server.errors import RequestError, StaleFileError
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.scripts import approvals, sandbox
+from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
+from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference, secrets_of
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from wire import write_skill
+
+SITE = "https://example.com"
+OTHER = "https://other.example"
+
+
+class Place:
+    """Skills of a site, as it serves them now, and a file of approvals."""
+
+    def __init__(self, top: Path) -> None:
+        self.folder = top / "site"
+        self.file = top / "state" / "approvals.json"
+        write_skill(self.folder / "thing", scripts__run_py="print(1)\n", references__a_md="a")
+        self.registry = Registry([MirroredRoot(str(self.folder), SITE)])
+        self.registry.load()
+
+    @property
+    def skill(self) -> Skill:
+        self.registry.refresh()
+        return self.registry.snapshot.skills["thing"]
+
+    def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
+        digest = digest_over(self.registry, self.skill)
+        approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
+
+    def check(self, *origins: str) -> None:
+        Policy(self.registry, origins, str(self.file)).check([self.skill])
+
+    def refusal(self, *origins: str) -> str:
+        with pytest.raises(RequestError) as refused:
+            self.check(*origins)
+        return str(refused.value)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_folder_of_ones_own_needs_no_approval(tmp_path: Path) -> None:
+    write_skill(tmp_path / "mine", scripts__run_py="")
+    registry = Registry([tmp_path])
+    registry.load()
+    Policy(registry, (), str(tmp_path / "none")).check(registry.snapshot.skills.values())
+
+
+def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
+    assert "--allow-scripts-of" in place.refusal()
+    assert "was never approved" in place.refusal(SITE)
+    place.approve()
+    place.check(SITE)
+    assert "--allow-scripts-of" in place.refusal()
+    assert "--allow-scripts-of" in place.refusal(OTHER)
+    place.approve(OTHER)
+    assert "was never approved" in place.refusal(SITE)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [("scripts/run.py", "print(2)\n"), ("references/a.md", "b"), ("scripts/more.py", ""), ("SKILL.md", None)],
+)
+def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path: str, text: str | None) -> None:
+    place.approve()
+    file = place.folder / "thing" / path
+    before = file.read_bytes() if file.exists() else None
+    if text is None:
+        text = file.read_text() + "More.\n"
+    file.write_text(text)
+    said = place.refusal(SITE)
+    assert "changed since it was approved on 1970-01-02" in said and "approve ROOT thing --digest sha256:" in said
+    assert said.endswith(digest_over(place.registry, place.skill))
+    if before is None:
+        file.unlink()
+    else:
+        file.write_bytes(before)
+    place.check(SITE)
+
+
+def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
+    place.approve()
+    skill = place.skill
+    Policy(place.registry, [SITE], str(place.file)).check([skill])
+    script = place.folder / "thing" / "scripts" / "run.py"
+    told = script.stat()
+    script.write_text("print(2)\n")
+    os.utime(script, ns=(told.st_atime_ns, told.st_mtime_ns))
+    with pytest.raises(StaleFileError):
+        place.registry.read(skill.files["scripts/run.py"])
+
+
+@pytest.mark.parametrize("spoil", [lambda file: file.chmod(0o666), lambda file: file.write_bytes(b"[]")])
+def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place, spoil: Callable[[Path], Any]) -> None:
+    place.approve()
+    spoil(place.file)
+    assert "must put the file of approvals in order" in place.refusal(SITE)
+
+
+def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    Policy(place.registry, [SITE], str(place.file))
+    Policy(place.registry, [])
+    assert caplog.messages == []
+    Policy(place.registry, [], str(place.file))
+    assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled"),
+    [
+        ("https://Example.com/", "https://example.com"),
+        ("HTTPS://example.com:443/.well-known/agent-skills/index.json", "https://example.com"),
+        ("http://example.com:80/Team", "http://example.com/Team"),
+        ("https://example.com:8443?key=s", "https://example.com:8443"),
+        ("https://example.com/a", "https://example.com/a"),
+        (UNKNOWN, ""),
+    ],
+)
+def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
+    assert canonical(given) == spelled
+
+
+def test_an_archive_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert canonical("skills.zip") == canonical(str(tmp_path / "skills.zip")) == os.path.realpath("skills.zip")
+
+
+def test_nobody_can_name_what_is_unknown(place: Place) -> None:
+    place.approve("")
+    odd = replace(place.skill, origin=UNKNOWN)
+    with pytest.raises(RequestError, match="--allow-scripts-of"):
+        Policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)).check([odd])
+
+
+def test_a_secret_is_of_one_skill_of_one_source(place: Place) -> None:
+    remote, local = place.skill, replace(place.skill, origin=None)
+    secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
+    assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
+    assert secrets_of(local, secrets) == {"KEY": "mine"} and secrets_of(remote, secrets) == {}
+    assert secrets_of(replace(remote, origin=OTHER), secrets) == {"KEY": "theirs"}
+
+
+@pytest.mark.anyio
+async def test_scripts_ask_before_anything_is_prepared(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
+    settings = ScriptSettings(sandbox="off", approvals=str(place.file), origins=(SITE,))
+    scripts = Scripts(place.registry, settings)
+    workspace = scripts.workspace()
+    try:
+        with pytest.raises(RequestError, match="never approved"):
+            await scripts.run(place.skill, "scripts/run.py", workspace)
+        with pytest.raises(RequestError, match="never approved"):  # code that came with a call may import it
+            await scripts.run_written("main.py", workspace, skills={"thing": place.skill})
+        place.approve()
+        assert (await scripts.run(place.skill, "scripts/run.py", workspace)).stdout == "1\n"
+    finally:
+        scripts.close()

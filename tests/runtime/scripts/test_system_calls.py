@@ -1,0 +1,197 @@
+"""The filter of system calls: as a program, and in a real sandbox."""
+
+from __future__ import annotations
+
+import errno
+import json
+import platform
+import re
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.runtime.scripts import system_calls
+from mcp_skills_server.runtime.scripts.runner import Scripts
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.runtime.scripts.system_calls import ALLOW, ARCHITECTURES, ERRNO, KILL, NEWEST, numbers, program
+from runtime.scripts import zoo
+
+ALLOWED, REFUSED, ABSENT = ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
+COLUMN = {"x86_64": 0, "aarch64": 1}
+CALLS = {
+    "clone": (56, 220),
+    "unshare": (272, 97),
+    "ioctl": (16, 29),
+    "socket": (41, 198),
+    "prctl": (157, 167),
+    "read": (0, 63),
+}
+OFFERED = {
+    "acct": (163, 89),
+    "add_key": (248, 217),
+    "bpf": (321, 280),
+    "clone3": (435, 435),
+    "delete_module": (176, 106),
+    "finit_module": (313, 273),
+    "fsopen": (430, 430),
+    "init_module": (175, 105),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "io_uring_setup": (425, 425),
+    "kexec_load": (246, 104),
+    "keyctl": (250, 219),
+    "lookup_dcookie": (212, 18),
+    "memfd_create": (319, 279),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "move_mount": (429, 429),
+    "name_to_handle_at": (303, 264),
+    "open_by_handle_at": (304, 265),
+    "open_tree": (428, 428),
+    "perf_event_open": (298, 241),
+    "pivot_root": (155, 41),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "request_key": (249, 218),
+    "setns": (308, 268),
+    "shmget": (29, 194),
+    "swapon": (167, 224),
+    "umount2": (166, 39),
+    "userfaultfd": (323, 282),
+}
+"""Calls that the sandbox must not let through, with their numbers in the kernel's headers: many machines have none."""
+HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
+
+
+def judged(raw: bytes, audit: int, number: int, *arguments: int) -> int:
+    """What the program answers: an interpreter of the few instructions that it may have, jumps forward only."""
+    data = struct.pack(
+        "=iIQ6Q", number if number < 1 << 31 else number - (1 << 32), audit, 0, *(*arguments, *[0] * 6)[:6]
+    )
+    code = list(struct.iter_unpack("=HBBI", raw))
+    accumulator = place = 0
+    while True:
+        operation, yes, no, value = code[place]
+        place += 1
+        if operation == 0x20:
+            (accumulator,) = struct.unpack_from("=I", data, value)
+        elif operation == 0x06:
+            return value
+        else:
+            held = {0x15: accumulator == value, 0x25: accumulator > value, 0x45: bool(accumulator & value)}[operation]
+            place += yes if held else no
+
+
+@pytest.mark.parametrize("machine", COLUMN)
+def test_the_table_refuses_what_it_must(machine: str) -> None:
+    raw, audit, column = program(machine), ARCHITECTURES[machine].audit, COLUMN[machine]
+    assert raw is not None and len(raw) // 8 <= 4096 and len(raw) < 65536
+    known = numbers(column)
+    assert {name: known[name] for name in OFFERED} == {name: of[column] for name, of in OFFERED.items()}
+    assert {judged(raw, audit, number) for number in known.values()} == {REFUSED, ABSENT}
+    others = set(range(NEWEST + 1)) - set(known.values()) - {of[column] for of in CALLS.values()}
+    assert {judged(raw, audit, number) for number in others} == {ALLOWED}
+    for number in (NEWEST + 1, 1000, 0x40000000, 0x40000000 + known["ptrace"], 0xFFFFFFFF):
+        assert judged(raw, audit, number) == ABSENT  # newer, or x32
+    for other in {0x40000003, 0xC000003E, 0xC00000B7, 0x40000028} - {audit}:
+        assert judged(raw, other, 0) == KILL
+
+
+@pytest.mark.parametrize("machine", COLUMN)
+def test_some_calls_are_judged_by_an_argument(machine: str) -> None:
+    raw, audit = program(machine), ARCHITECTURES[machine].audit
+    assert raw is not None
+
+    def of(name: str, *arguments: int) -> int:
+        return judged(raw, audit, CALLS[name][COLUMN[machine]], *arguments)
+
+    for flag in (0x20000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+        assert of("clone", flag | 17) == of("unshare", flag) == of("unshare", flag | 0x200 | 1 << 32) == REFUSED
+    assert of("unshare", 0x80) == REFUSED
+    assert of("clone", 0x3D0F00 & ~0x20000 | 17) == of("clone", 17) == of("unshare", 0x200) == ALLOWED
+    assert of("ioctl", 0, 0x5412) == of("ioctl", 0, 0x5412 | 1 << 32) == of("ioctl", 9, 0x541C) == REFUSED
+    assert of("ioctl", 0x5412, 0x5401) == of("prctl", 22) == ALLOWED
+    assert of("prctl", 4) == REFUSED
+    assert [of("socket", family) for family in (1, 2, 10, 16)] == [ALLOWED] * 4
+    for family in (3, 17, 38, 40, 2 | 1 << 32 | 32):  # AX.25, packets, cryptography, virtual machines
+        assert of("socket", family) == ERRNO | errno.EAFNOSUPPORT
+
+
+@pytest.mark.parametrize("machine", COLUMN)
+def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
+    if not Path(HEADERS[machine]).is_file():
+        pytest.skip("the kernel's headers are not installed")
+    text = Path(HEADERS[machine]).read_text()
+    told = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
+    ours = numbers(COLUMN[machine]) | {name: of[COLUMN[machine]] for name, of in CALLS.items()}
+    assert {name: number for name, number in ours.items() if name in told} == {n: told[n] for n in ours if n in told}
+    assert len(ours.keys() & told.keys()) > 50
+
+
+def test_a_machine_that_is_not_in_the_table_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert program("sparc64") is None
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert program() is None
+
+
+SCRIPT = """\
+import ctypes, errno, json, sys
+libc = ctypes.CDLL(None, use_errno=True)
+out = {}
+for name, words in json.loads(sys.argv[1]).items():
+    got = libc.syscall(*map(ctypes.c_long, words))
+    out[name] = errno.errorcode[ctypes.get_errno()] if got < 0 else "allowed"
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.needs_program("bwrap")
+@pytest.mark.skipif(platform.machine() not in COLUMN, reason="no table for this processor")
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path, anyio_backend: str) -> None:
+    """11.18: a script read the operator's key, and one session read another's."""
+    column = COLUMN[platform.machine()]
+    asked = {name: [number, 0, 0, 0, 0, 0] for name, number in numbers(column).items() if name != "vhangup"}
+    asked |= {name: [CALLS[name.partition(" ")[0]][column], *words] for name, words in {
+        "unshare user": (0x10000000,),
+        "clone user": (0x10000000 | 17, 0, 0, 0, 0),
+        "ioctl TIOCSTI": (0, 0x5412, 0),
+        "prctl PR_SET_DUMPABLE": (4, 0, 0),
+        "socket vsock": (40, 1, 0),
+        "socket alg": (38, 5, 0),
+        "socket unix": (1, 1, 0),
+        "socket inet": (2, 1, 0),
+        "unshare files": (0x400,),
+    }.items()}  # fmt: skip
+    top = zoo.build(tmp_path)
+    (top / "zoo" / "scripts" / "calls.py").write_text(SCRIPT)
+    registry = zoo.opened(top)
+    runner = Scripts(registry, ScriptSettings())
+    outcome = await runner.run(
+        registry.snapshot.skills["zoo"], "scripts/calls.py", runner.workspace(), args=[json.dumps(asked)]
+    )
+    runner.close()
+    assert outcome.exit_code == 0, outcome.stderr
+    told: dict[str, str] = json.loads(outcome.stdout)
+    absent = {
+        "clone3",
+        "io_uring_enter",
+        "io_uring_register",
+        "io_uring_setup",
+        "memfd_create",
+        "memfd_secret",
+        "shmget",
+    }
+    usual = {"socket unix", "socket inet", "unshare files"}
+    assert {told[name] for name in usual} == {"allowed"}
+    assert {name: told[name] for name in absent} == dict.fromkeys(absent, "ENOSYS")
+    assert {told[name] for name in ("socket vsock", "socket alg")} == {"EAFNOSUPPORT"}
+    rest = told.keys() - absent - usual - {"socket vsock", "socket alg"}
+    assert {name: told[name] for name in rest} == dict.fromkeys(rest, "EPERM")
+    assert outcome.sandbox_gaps == ()
+    assert system_calls.program() is not None

@@ -1,0 +1,404 @@
+"""Loading and unloading, on a real disk, through the tools that a model calls; and what happens when skills change."""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import SKILL_MD, Skill, Standing
+from mcp_skills_server.runtime import active_skills
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.session import Session
+from runtime.workshop import NAMES, PDF, WORKSHOP, Held, active, ask, forbidden, listed, long_md, refused, text
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The loop that the server runs on."""
+    return "asyncio"
+
+
+# Loading
+
+
+@pytest.mark.requirement("RT-10")
+async def test_replacing_is_what_loading_does(session: Session) -> None:
+    await ask(session, "skills_load", names=["pdf-processing", "refunds"])
+    assert active(await ask(session, "skills_load", names=["data-analysis"])) == ["data-analysis"]
+
+
+@pytest.mark.requirement("RT-10", "RT-7")
+async def test_adding_keeps_the_order_and_each_skill_once(session: Session) -> None:
+    await ask(session, "skills_load", names=["refunds", "pdf-processing", "refunds"])
+    assert session.active_skills == ["refunds", "pdf-processing"]
+    receipt = await ask(session, "skills_load", names=["data-analysis", "refunds"], mode="add")
+    assert active(receipt) == session.active_skills == ["refunds", "pdf-processing", "data-analysis"]
+    shown = await session.instructions()
+    assert re.findall(r'<skill name="(.*)">', shown) == session.active_skills
+
+
+async def test_many_names_are_refused_before_they_are_looked_for(session: Session) -> None:
+    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(10_000)]})
+    assert "too long (maxItems: 64)" in words and len(words) < 600
+    words = await refused(session, "skills_load", {"names": [f"wrong-{number}" for number in range(64)]})
+    assert words.count("Unknown skill") == 3
+
+
+@pytest.mark.requirement("X-30")
+@pytest.mark.parametrize("mode", ["replace", "add"])
+async def test_with_one_unknown_name_nothing_is_loaded(session: Session, mode: str) -> None:
+    await ask(session, "skills_load", names=["refunds"])
+    before = await session.instructions()
+    names = ["data-analysis", "pdf-procesing", "no-such-thing"]
+    words = await refused(session, "skills_load", {"names": names, "mode": mode})
+    assert words.startswith("Nothing was loaded.")
+    assert "Unknown skill: 'pdf-procesing'; nearest: pdf-processing" in words
+    assert "'no-such-thing'" in words
+    assert session.active_skills == ["refunds"]
+    assert await session.instructions() == before
+
+
+@pytest.mark.requirement("X-30")
+async def test_when_a_body_cannot_be_had_nothing_is_loaded(
+    session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(session, "skills_load", names=["refunds"])
+    body = registry.body
+
+    def failing(skill: Skill) -> Any:
+        if skill.name == "pdf-processing":
+            raise StaleFileError(str(Path(registry.place(skill)) / SKILL_MD))
+        return body(skill)
+
+    monkeypatch.setattr(registry, "body", failing)
+    words = await refused(session, "skills_load", {"names": ["data-analysis", "pdf-processing"]})
+    assert "try again" in words
+    assert session.active_skills == ["refunds"]
+
+
+async def test_a_name_without_likeness_points_to_the_list(session: Session) -> None:
+    assert "skills_list shows what there is" in await refused(session, "skills_load", {"names": ["zzzzqqqq"]})
+
+
+@pytest.mark.requirement("RT-8", "RT-9", "X-30")
+async def test_at_most_eight_skills_are_loaded(tmp_path: Path) -> None:
+    session = Runtime(loaded(plant(tmp_path, skills(*(f"s{number}" for number in range(10)))))).session()
+    eight = [f"s{number}" for number in range(8)]
+    assert len(active(await ask(session, "skills_load", names=eight))) == 8
+    words = await refused(session, "skills_load", {"names": ["s8"], "mode": "add"})
+    assert "At most 8 skills" in words and "would make 9" in words and "Load fewer" in words
+    assert "skills_unload" in words and ", ".join(eight) in words
+    assert session.active_skills == eight
+    assert active(await ask(session, "skills_load", names=["s0", "s7"], mode="add")) == eight
+    assert "Load fewer" in await refused(session, "skills_load", {"names": [f"s{number}" for number in range(9)]})
+    assert active(await ask(session, "skills_load", names=["s8"])) == ["s8"]
+
+
+@pytest.mark.requirement("RT-8", "RT-9")
+async def test_the_operator_sets_the_cap(registry: Registry) -> None:
+    session = Runtime(registry, RuntimeSettings(max_loaded=1)).session()
+    words = await refused(session, "skills_load", {"names": ["refunds", "data-analysis"]})
+    assert "At most 1 skill" in words and "Load fewer" in words
+    assert active(await ask(session, "skills_load", names=["refunds", "acme/billing/refunds"])) == ["refunds"]
+
+
+FORMS = [
+    "refunds",
+    "acme/billing/refunds",
+    "skill://acme/billing/refunds/SKILL.md",
+    "skill://acme/billing/refunds",
+    "skill://acme/billing/refunds/",
+    "SKILL://acme/billing/refunds/SKILL.md",
+]
+
+
+@pytest.mark.requirement("RT-1", "RT-11")
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_skill_is_found_by_name_path_and_location(session: Session, form: str) -> None:
+    (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
+    assert entry["name"] == "refunds"
+    assert entry["location"] == "skill://acme/billing/refunds/SKILL.md"
+    assert entry["root_dir"] == "skill://acme/billing/refunds"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "",
+        "Refunds",
+        "acme/billing",
+        "skill://",
+        "skill://acme/billing",
+        "skill://pdf-processing/references/guide.md",
+        "skill://acme/billing/../billing/refunds",
+        "file:///acme",
+        "/",
+        "\ud800",
+    ],
+)
+async def test_nothing_else_names_a_skill(session: Session, form: str) -> None:
+    assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
+
+
+@pytest.mark.requirement("RT-1", "RT-3", "RT-11")
+async def test_agents_that_work_on_the_disk_are_told_absolute_paths(registry: Registry) -> None:
+    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
+    place = Path(registry.roots[0].path) / "pdf-processing"
+    assert f"<location>{place / SKILL_MD}</location>" in await session.instructions()
+    for form in (str(place / SKILL_MD), "skill://pdf-processing/SKILL.md", "pdf-processing"):
+        (entry,) = (await ask(session, "skills_load", names=[form]))["structuredContent"]["active_skills"]
+        assert (entry["location"], entry["root_dir"]) == (str(place / SKILL_MD), str(place))
+    assert "Unknown skill" in await refused(session, "skills_load", {"names": [str(place / "no" / SKILL_MD)]})
+    assert listed(await ask(session, "skills_list")) == NAMES
+
+
+@pytest.mark.requirement("RT-3")
+async def test_paths_of_the_disk_are_told_to_nobody_else(tmp_path: Path, session: Session) -> None:
+    answers = [await ask(session, "skills_load", names=["pdf-processing"]), await ask(session, "skills_list")]
+    assert str(tmp_path) not in json.dumps([*answers, session.tools(), await session.instructions()])
+    path = str(tmp_path / "pdf-processing" / SKILL_MD)
+    assert "Unknown skill" in await refused(session, "skills_load", {"names": [path]})
+
+
+async def test_skills_that_share_a_name_go_by_their_paths(tmp_path: Path) -> None:
+    session = Runtime(loaded(plant(tmp_path, skills("x/report", "y/report")))).session()
+    words = await refused(session, "skills_load", {"names": ["report"]})
+    assert words.endswith("Several skills are named 'report'; ask for one of: x/report, y/report")
+    assert active(await ask(session, "skills_load", names=["y/report"])) == ["y/report"]
+    assert listed(await ask(session, "skills_list")) == ["x/report", "y/report"]
+    shown = await session.instructions()
+    assert "<name>x/report</name>" in shown and '<skill name="y/report">' in shown
+    assert text(await ask(session, "skills_read", path=SKILL_MD, skill="y/report")).startswith("---")
+
+
+async def test_a_loaded_skill_keeps_the_name_that_was_told(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("x/report")))
+    session = Runtime(registry).session()
+    assert active(await ask(session, "skills_load", names=["report"])) == ["report"]
+    plant(tmp_path, skills("y/report"))
+    registry.refresh()
+    (name,) = session.active_skills
+    assert text(await ask(session, "skills_read", path=SKILL_MD, skill=name)).startswith("---")
+    assert active(await ask(session, "skills_unload", names=[name])) == []
+
+
+@pytest.mark.requirement("X-2")
+async def test_a_skill_that_breaks_a_rule_is_served_with_its_problems(tmp_path: Path) -> None:
+    odd = {"odd/SKILL.md": skill_md("Odd_Name", body="Do it oddly."), "odd/data.bin": b"\0"}
+    registry = loaded(plant(tmp_path, odd | skills("fine")))
+    session = Runtime(registry).session()
+    assert registry.snapshot.skills["odd"].standing is Standing.LENIENT
+    listing = await ask(session, "skills_list")
+    assert listed(listing) == ["fine", "Odd_Name"]
+    fine, marked = listing["structuredContent"]["skills"]
+    assert "problems" not in fine
+    assert any("holds" in each for each in marked["problems"])
+    receipt = await ask(session, "skills_load", names=["fine", "Odd_Name"])
+    fine, marked = receipt["structuredContent"]["active_skills"]
+    assert "problems" not in fine and marked["problems"]
+    assert f"The skill Odd_Name has problems: {marked['problems'][0]}" in text(receipt)
+    assert "Do it oddly." in await session.instructions()
+    # Nobody serves it as a resource, so there is nothing to link to.
+    assert len((await ask(session, "skills_read", path="data.bin"))["content"]) == 1
+
+
+@pytest.mark.requirement("X-2", "ASG-17")
+async def test_a_skill_that_cannot_be_read_is_no_skill(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {"broken/SKILL.md": "---\nname: broken\n"} | skills("fine")))
+    session = Runtime(registry, RuntimeSettings(absolute_paths=True)).session()
+    for form in ("broken", "skill://broken/SKILL.md", str(Path(registry.roots[0].path) / "broken" / SKILL_MD)):
+        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
+    assert listed(await ask(session, "skills_list")) == ["fine"]
+    assert listed(await ask(session, "skills_search", query="broken")) == []
+    assert "broken" not in await session.instructions()
+
+
+async def test_the_location_of_a_broken_skill_in_a_skill_means_neither(tmp_path: Path) -> None:
+    session = Runtime(loaded(plant(tmp_path, skills("outer") | {"outer/inner/SKILL.md": "---\n"}))).session()
+    for form in ("skill://outer/inner", "skill://outer/inner/SKILL.md"):
+        assert "Unknown skill" in await refused(session, "skills_load", {"names": [form]})
+
+
+@pytest.mark.requirement("ASG-22")
+async def test_what_only_the_user_may_start_is_hidden_from_the_model(tmp_path: Path) -> None:
+    hidden = {"release/SKILL.md": skill_md("release", "disable-model-invocation: true", body="Ship it.")}
+    session = Runtime(loaded(plant(tmp_path, hidden | skills("report")))).session()
+    assert listed(await ask(session, "skills_list")) == ["report"]
+    assert listed(await ask(session, "skills_search", query="release")) == []
+    assert "release" not in await session.instructions()
+    assert "release" not in json.dumps(session.tools())
+    assert "nearest: release" not in await refused(session, "skills_load", {"names": ["releas"]})
+    # Asked for by its very name, as a user does.
+    assert active(await ask(session, "skills_load", names=["release"])) == ["release"]
+    assert "Ship it." in await session.instructions()
+
+
+@pytest.mark.requirement("ASG-16")
+async def test_a_skill_without_a_description_is_not_offered(tmp_path: Path) -> None:
+    session = Runtime(loaded(plant(tmp_path, {"mute/SKILL.md": "---\nname: mute\n---\nDo it.\n"}))).session()
+    assert await session.instructions() == ""
+    assert session.tools() == []
+    assert text(await session.call("skills_list")) == "No skill fits."
+
+
+@pytest.mark.requirement("RT-12")
+async def test_a_body_is_read_once(session: Session, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    await ask(session, "skills_load", names=["pdf-processing"])
+    monkeypatch.setattr(registry, "read", forbidden)
+    monkeypatch.setattr(registry, "body", forbidden)
+    assert await session.instructions() == await session.instructions()
+
+
+async def test_one_call_loads_so_many_bytes_of_several_skills_and_any_one_skill(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ["data-analysis", "refunds"]
+    size = sum(len(raw) for path in WORKSHOP if path.endswith("SKILL.md") and isinstance(raw := WORKSHOP[path], str))
+    size -= len(PDF)
+    monkeypatch.setattr(active_skills, "MOST_BYTES", size)
+    await ask(session, "skills_load", names=both)
+    monkeypatch.setattr(active_skills, "MOST_BYTES", size - 1)
+    words = await refused(session, "skills_load", {"names": both})
+    assert f"These skills have {size:,} bytes of instructions, and one call loads at most {size - 1:,}" in words
+    monkeypatch.setattr(active_skills, "MOST_BYTES", 1)
+    await ask(session, "skills_load", names=["refunds"])
+
+
+# Unloading
+
+
+@pytest.mark.requirement("RT-14")
+async def test_what_is_named_is_unloaded_and_what_is_absent_is_no_error(session: Session) -> None:
+    await ask(session, "skills_load", names=["refunds", "pdf-processing", "data-analysis"])
+    receipt = await ask(session, "skills_unload", names=["pdf-processing", "no-such-thing", "pdf-processing"])
+    assert active(receipt) == session.active_skills == ["refunds", "data-analysis"]
+    assert "digest" in receipt["structuredContent"]["active_skills"][0]
+    assert active(await ask(session, "skills_unload", names=["no-such-thing"])) == ["refunds", "data-analysis"]
+    assert "pdf-processing" not in (await session.instructions()).partition("<active_skills>")[2]
+
+
+@pytest.mark.requirement("RT-14")
+@pytest.mark.parametrize("arguments", [{"all": True}, {"all": True, "names": ["refunds"]}, {"all": True, "names": []}])
+async def test_all_are_unloaded(session: Session, arguments: dict[str, Any]) -> None:
+    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
+    assert active(await ask(session, "skills_unload", **arguments)) == []
+    assert active(await ask(session, "skills_unload", **arguments)) == []
+
+
+@pytest.mark.requirement("RT-14")
+@pytest.mark.parametrize("arguments", [{}, {"all": False}, {"names": []}, {"all": False, "names": []}])
+async def test_unloading_nothing_is_told_what_it_takes(session: Session, arguments: dict[str, Any]) -> None:
+    await ask(session, "skills_load", names=["refunds"])
+    words = await refused(session, "skills_unload", arguments)
+    assert "names" in words and "all=true" in words
+    assert session.active_skills == ["refunds"]
+
+
+@pytest.mark.requirement("RT-11", "RT-14")
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_loads_a_skill_unloads_it_too(session: Session, form: str) -> None:
+    await ask(session, "skills_load", names=[form])
+    assert active(await ask(session, "skills_unload", names=[form])) == []
+
+
+# Skills that change while they are loaded
+
+
+@pytest.mark.requirement("RT-21", "RT-12")
+async def test_an_edit_of_a_loaded_skill_shows_in_the_next_instructions(
+    tmp_path: Path, session: Session, registry: Registry
+) -> None:
+    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
+    changed = skill_md("refunds", "license: MIT", body="Ask for nothing.")
+    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(changed)
+    registry.refresh()
+    shown = await session.instructions()
+    assert "Ask for nothing." in shown and "Ask for the receipt." not in shown
+    assert session.active_skills == ["refunds", "pdf-processing"]
+    receipt = await ask(session, "skills_unload", names=["pdf-processing"])
+    (entry,) = receipt["structuredContent"]["active_skills"]
+    assert entry["properties"]["license"] == "MIT"
+    assert entry["digest"] == f"sha256:{sha256(changed.encode()).hexdigest()}"
+
+
+@pytest.mark.parametrize("becomes", [None, "---\nname: refunds\n"])
+async def test_a_loaded_skill_that_is_removed_or_breaks_is_loaded_no_more(
+    tmp_path: Path, session: Session, registry: Registry, becomes: str | None
+) -> None:
+    await ask(session, "skills_load", names=["refunds", "pdf-processing"])
+    place = tmp_path / "acme/billing/refunds" / SKILL_MD
+    place.unlink() if becomes is None else place.write_text(becomes)
+    registry.refresh()
+    assert "Ask for the receipt." not in await session.instructions()
+    assert session.active_skills == ["pdf-processing"]
+    assert active(await ask(session, "skills_unload", names=["refunds"])) == ["pdf-processing"]
+
+
+async def test_a_loaded_skill_that_is_hidden_meanwhile_stays_loaded(
+    tmp_path: Path, session: Session, registry: Registry
+) -> None:
+    await ask(session, "skills_load", names=["refunds"])
+    hidden = skill_md("refunds", "disable-model-invocation: true", body="Ask the user.")
+    (tmp_path / "acme/billing/refunds" / SKILL_MD).write_text(hidden)
+    registry.refresh()
+    shown = await session.instructions()
+    assert "Ask the user." in shown and "<name>refunds</name>" not in shown
+
+
+# Many calls at once
+
+
+async def test_skills_that_are_added_at_once_are_both_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b")))
+    session = Runtime(registry).session()
+    held = Held(registry, monkeypatch)
+    await held.during(
+        lambda: ask(session, "skills_load", names=["a"], mode="add"),
+        lambda: ask(session, "skills_load", names=["b"], mode="add"),
+    )
+    assert sorted(session.active_skills) == ["a", "b"]
+
+
+@pytest.mark.requirement("RT-8")
+async def test_calls_at_once_keep_to_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a")} | skills("b", "c", "d")))
+    session = Runtime(registry, RuntimeSettings(max_loaded=2)).session()
+    held = Held(registry, monkeypatch)
+    answers = await held.during(
+        lambda: session.call("skills_load", {"names": ["a", "b"], "mode": "add"}),
+        lambda: session.call("skills_load", {"names": ["c", "d"], "mode": "add"}),
+    )
+    assert len(session.active_skills) == 2
+    assert [answer.get("isError", False) for answer in answers].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "then"),
+    [
+        ("skills_load", {"names": ["b"]}, ["b"]),
+        ("skills_load", {"names": ["b"], "mode": "add"}, ["a", "b"]),
+        ("skills_unload", {"all": True}, []),
+    ],
+)
+async def test_what_is_loaded_while_the_instructions_are_renewed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, arguments: dict[str, Any], then: list[str]
+) -> None:
+    registry = loaded(plant(tmp_path, {"a/SKILL.md": long_md("a", "Old.")} | skills("b")))
+    session = Runtime(registry).session()
+    await ask(session, "skills_load", names=["a"])
+    (tmp_path / "a" / SKILL_MD).write_text(long_md("a", "New."))
+    registry.refresh()
+    held = Held(registry, monkeypatch)
+    await held.during(session.instructions, lambda: ask(session, tool, **arguments))
+    assert session.active_skills == then
+    assert "Old." not in await session.instructions()

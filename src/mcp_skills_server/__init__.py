@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.session import Session as Session
     from mcp_skills_server.server.attach import Attachment as Attachment
     from mcp_skills_server.server.attach import attach as attach
-    from mcp_skills_server.server.handlers import Settings as Settings
+    from mcp_skills_server.server.requests import Settings as Settings
 
 __version__ = "0.1.0"
 
@@ -54,7 +54,7 @@ _HOMES = {
     "RuntimeSettings": "runtime.runtime",
     "ScriptSettings": "runtime.scripts.settings",
     "Session": "runtime.session",
-    "Settings": "server.handlers",
+    "Settings": "server.requests",
     "Skill": "model",
     "SkillFile": "model",
     "SkillsServerError": "errors",

@@ -164,17 +164,6 @@ def test_arguments_that_have_a_name_are_listed(arguments: Json, expected: list[J
     assert entry(skill("a", arguments=arguments)).get("arguments") == expected
 
 
-@pytest.mark.requirement("S40-37")
-def test_an_entry_goes_by_the_path_where_another_has_the_name():
-    assert entry(skill("acme/refunds"), skill("globex/refunds"))["name"] == "acme/refunds"
-
-
-@pytest.mark.requirement("S76-5")
-def test_a_listing_has_a_cursor_only_where_it_goes_on():
-    assert sep2076.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
-    assert sep2076.listing([], None) == {"skills": []}
-
-
 # Dependencies
 
 

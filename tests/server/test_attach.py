@@ -406,3 +406,23 @@ async def test_a_host_that_shows_text_and_structure_gets_the_body_once(tmp_path:
         async with Client(server, mode=mode, client_info=types.Implementation(name=name, version="1")) as client:
             got = await client.call_tool("skills_load", {"names": ["a"]})
             assert str(got.model_dump()).count("This is how it is done.") == times
+
+
+@pytest.mark.parametrize("server", [object(), None, Server, "mine"])
+def test_what_is_no_server_is_refused_in_one_line(tmp_path: Path, server: Any) -> None:
+    with pytest.raises(TypeError, match=r"^attach\(\) takes no builtins\.\w+; give it a Server .* FastMCP .*$"):
+        attach(server, Registry([tmp_path]))
+
+
+async def test_a_server_that_keeps_its_lowlevel_server_as_fastmcp_does_is_taken(tmp_path: Path) -> None:
+    """With the package itself `make interop` tries it."""
+    write_skill(tmp_path / "a")
+
+    class Outer:
+        def __init__(self) -> None:
+            self._mcp_server = Server[Any]("mine")
+
+    outer = Outer()
+    attach(outer, Registry([tmp_path]), watch=False)
+    async with Client(outer._mcp_server, mode="auto") as client:  # pyright: ignore[reportPrivateUsage]
+        assert [each.name for each in (await client.list_prompts()).prompts] == ["a"]

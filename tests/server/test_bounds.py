@@ -12,21 +12,22 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import identity
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import Standing
 from mcp_skills_server.runtime.runtime import Runtime
-from mcp_skills_server.server import handlers, prompts
-from mcp_skills_server.server.handlers import Caller, Settings
+from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.requests import Caller, Settings
 from steps import growth
 from wire import Era, WireError, serving, write_skill
 
-ANYBODY = Caller(modern=True, declares_skills=False)
+ANYBODY = Caller()
 
 
 def asked(handler: Any, registry: Registry, **params: Any) -> dict[str, Any]:
-    return anyio.run(handler, registry, Settings(), ANYBODY, params)
+    return anyio.run(handler, View(registry), Settings(), ANYBODY, params)
 
 
 @pytest.fixture
@@ -41,14 +42,14 @@ def _reference(value: str) -> dict[str, Any]:
 
 
 _METHODS: dict[str, Callable[[Registry, str], object]] = {
-    "resources/read": lambda registry, text: asked(handlers.read_resource, registry, uri=text),
-    "resources/directory/read": lambda registry, text: asked(handlers.read_directory, registry, uri=text),
-    "skills/get by uri": lambda registry, text: asked(handlers.get_skill, registry, uri=text),
-    "skills/get by name": lambda registry, text: asked(handlers.get_skill, registry, name=text),
+    "resources/read": lambda registry, text: asked(resources.read_resource, registry, uri=text),
+    "resources/directory/read": lambda registry, text: asked(resources.read_directory, registry, uri=text),
+    "skills/get by uri": lambda registry, text: asked(skills.get_skill, registry, uri=text),
+    "skills/get by name": lambda registry, text: asked(skills.get_skill, registry, name=text),
     "prompts/get": lambda registry, text: asked(prompts.get_prompt, registry, name=text),
-    "completion": lambda registry, text: asked(handlers.complete, registry, **_reference(text)),
-    "cursor": lambda registry, text: asked(handlers.list_resources, registry, cursor=text),
-    "is_served": lambda registry, text: handlers.is_served(registry, Settings(), text),
+    "completion": lambda registry, text: asked(resources.complete, registry, **_reference(text)),
+    "cursor": lambda registry, text: asked(resources.list_resources, registry, cursor=text),
+    "canonical": lambda registry, text: resources.canonical(View(registry), Settings(), text),
 }
 
 
@@ -101,7 +102,7 @@ def test_an_argument_in_many_places_is_refused_by_its_limit(tmp_path: Path) -> N
     fields = "arguments:\n  - name: topic"
     plant(tmp_path, {"big/SKILL.md": skill_md("big", fields, body="{{topic}} " * 300)})
     given = {"topic": "x" * 900_000}
-    for handler in (handlers.get_skill, prompts.get_prompt):
+    for handler in (skills.get_skill, prompts.get_prompt):
         with pytest.raises(RequestError, match=r"longer by more than 1,048,576 characters"):
             asked(handler, loaded(tmp_path), name="big", arguments=given)
         assert asked(handler, loaded(tmp_path), name="big", arguments={"topic": "x"})
@@ -112,7 +113,7 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
     fields = f"metadata:{words}"
     plant(tmp_path, {f"s{each:02}/SKILL.md": skill_md(f"s{each:02}", fields) for each in range(48)})
     registry = loaded(tmp_path)
-    for handler, key in ((handlers.list_skills, "skills"), (handlers.list_resources, "resources")):
+    for handler, key in ((skills.list_skills, "skills"), (resources.list_resources, "resources")):
         page = asked(handler, registry)
         names = [each["name"] for each in page[key]]
         while "nextCursor" in page:
@@ -123,6 +124,6 @@ def test_pages_of_large_skills_end_early_and_miss_none(tmp_path: Path) -> None:
 
 
 def test_a_name_among_dependencies_costs_one_look(registry: Registry):
-    names = prompts.Names(registry, Settings())
+    names = prompts.Names(View(registry), Settings())
     assert growth(lambda times: lambda: [name in names for name in ["no"] * times], 100) <= 5
     assert identity.known(registry.snapshot, "no", Standing.LENIENT) is None

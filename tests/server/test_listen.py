@@ -69,7 +69,7 @@ async def opening(notifier: Notifier) -> AsyncGenerator[Callable[..., Any]]:
 
 
 async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
-    notifier = Notifier(skills=True)
+    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
     junk = ["file:///etc/passwd", "https://example.com/", "x", "skill://a//b", "skill://a/" + "x" * 4096, "skill://a?q"]
     async with opening(notifier) as start:
         stream = await start(
@@ -83,7 +83,7 @@ async def test_of_a_filter_only_that_is_kept_which_can_be_served() -> None:
 
 
 async def test_the_uris_of_one_stream_are_bounded_in_number_and_in_all() -> None:
-    notifier = Notifier(skills=True)
+    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
     for uris, said in (
         ([f"skill://a/{number}" for number in range(1025)], "at most 1024"),
         ([f"skill://a/{number}{'x' * 4000}" for number in range(9)], "at most 32,768 characters"),
@@ -98,7 +98,7 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_resu
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notify, "MOST_STREAMS", 8)
-    notifier = Notifier(skills=True)
+    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
     async with opening(notifier) as start:
         mine = await start(Stream(), "token me")
         theirs = [await start(Stream(), "address 192.0.2.1") for _ in range(5)]
@@ -117,7 +117,7 @@ async def test_subscriptions_of_all_sessions_of_one_owner_are_bounded_and_end_wi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(notify, "MOST_WATCHED", 8)
-    notifier = Notifier(skills=True)
+    notifier = Notifier({"skillsListChanged": "notifications/skills/list_changed"})
     sessions = [cast("Any", SimpleNamespace(_connection=Connection())) for _ in range(3)]
     for session in sessions[:2]:
         notifier.watch(session, "skill://a/SKILL.md", "me")

@@ -13,15 +13,16 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.server import prompts
-from mcp_skills_server.server.handlers import Caller, Settings
+from mcp_skills_server.server.requests import Caller, Handler, Params, Settings
 from wire import FIXTURES, SCHEMAS
 
-ANYBODY = Caller(modern=True, declares_skills=False)
+ANYBODY = Caller()
 SCHEMA = json.loads((SCHEMAS / "prompts.schema.json").read_text(encoding="utf-8"))
 TYPES = {"ListPromptsResult": types.ListPromptsResult, "GetPromptResult": types.GetPromptResult}
 
@@ -33,9 +34,18 @@ def checked(result: dict[str, Any], definition: str) -> dict[str, Any]:
     return result
 
 
+def asked(handler: Handler, registry: Registry, settings: Settings, params: Params) -> dict[str, Any]:
+    """What a handler answers to a request."""
+
+    async def ask() -> dict[str, Any]:
+        return await retry_when_stale(registry, lambda view: handler(view, settings, ANYBODY, params))
+
+    return anyio.run(ask)
+
+
 def listed(registry: Registry, settings: Settings | None = None, **params: Any) -> dict[str, Any]:
     """One page of `prompts/list`."""
-    result = anyio.run(prompts.list_prompts, registry, settings or Settings(), ANYBODY, params)
+    result = asked(prompts.list_prompts, registry, settings or Settings(), params)
     return checked(result, "ListPromptsResult")
 
 
@@ -53,7 +63,7 @@ def every_name(registry: Registry, settings: Settings | None = None) -> list[str
 def got(registry: Registry, name: Any, settings: Settings | None = None, **arguments: Any) -> dict[str, Any]:
     """The answer of `prompts/get`."""
     params = {"name": name, **({"arguments": arguments} if arguments else {})}
-    result = anyio.run(prompts.get_prompt, registry, settings or Settings(), ANYBODY, params)
+    result = asked(prompts.get_prompt, registry, settings or Settings(), params)
     return checked(result, "GetPromptResult")
 
 
@@ -65,7 +75,7 @@ def text(result: dict[str, Any]) -> str:
 def completed(registry: Registry, name: str, argument: str, value: str = "") -> list[str]:
     """The values that complete an argument."""
     reference = {"ref": {"type": "ref/prompt", "name": name}, "argument": {"name": argument, "value": value}}
-    result = anyio.run(prompts.complete_argument, registry, Settings(), ANYBODY, reference)
+    result = asked(prompts.complete_argument, registry, Settings(), reference)
     types.CompleteResult.model_validate(result, by_name=False)
     return result["completion"]["values"]
 
@@ -132,7 +142,7 @@ def test_author_and_operator_choose(tmp_path: Path) -> None:
     chosen = Settings(prompt_choice=("acme/*", "hidden", "manual"))
     assert every_name(registry, chosen) == ["invoices", "refunds", "manual"]
     for name in ("hidden", "notes"):
-        assert not prompts.is_our_prompt(registry, chosen, name)
+        assert not prompts.is_our_prompt(View(registry), chosen, name)
         with pytest.raises(RequestError, match=f"Unknown prompt: '{name}'; known: invoices, refunds, manual$"):
             got(registry, name, chosen)
 
@@ -149,7 +159,7 @@ def test_a_shared_name_gives_way_to_paths(tmp_path: Path) -> None:
 def test_every_listed_name_can_be_got() -> None:
     registry = loaded(FIXTURES)
     for name in every_name(registry):
-        assert prompts.is_our_prompt(registry, Settings(), name)
+        assert prompts.is_our_prompt(View(registry), Settings(), name)
         given = {"topic": "it"} if name == "meeting-notes" else {}
         assert f'<skill name="{name}"' in text(got(registry, name, **given))
 
@@ -267,7 +277,7 @@ def test_what_cannot_be_answered_is_named(tmp_path: Path, params: dict[str, Any]
     plant(tmp_path, {"mend/SKILL.md": skill_md("mend", "argument-hint: <issue>")})
     registry = loaded(FIXTURES / "meeting-notes", tmp_path)
     with pytest.raises(RequestError, match=words):
-        anyio.run(prompts.get_prompt, registry, Settings(), ANYBODY, params)
+        asked(prompts.get_prompt, registry, Settings(), params)
 
 
 def test_an_unknown_prompt_is_told_a_few_of_many(tmp_path: Path) -> None:
@@ -346,7 +356,7 @@ def test_dependencies_resolve_against_the_listed_names(tmp_path: Path) -> None:
     plant(tmp_path, {"a/SKILL.md": skill_md("a", wanted)})
     registry = loaded(tmp_path)
     snapshot, settings = registry.snapshot, Settings()
-    served = Served(prompts=prompts.Names(registry, settings))
+    served = Served(prompts=prompts.Names(View(registry), settings))
     assert all(name in served.prompts for name in every_name(registry))
     found = resolve(snapshot.skills["a"], snapshot, served, settings.least)
     assert found.prompts == ("refunds", "x/same")

@@ -19,6 +19,7 @@ from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
+from mcp_skills_server.telemetry import events
 
 _T = TypeVar("_T")
 
@@ -47,6 +48,7 @@ async def answer(registry: Registry, ask: Callable[[Snapshot, bool], Awaitable[_
         except StaleFileError as stale:
             if last:
                 raise
+            events.begins_again()
             await to_thread.run_sync(registry.rescan, stale)
             if attempt and stale.in_motion:
                 await sleep(_PAUSE_S * 2 ** (attempt - 1))
@@ -113,9 +115,11 @@ async def body(registry: Registry, skill: Skill, *, last: bool = False) -> Body:
     """
     quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or registry.has_body(skill)
     try:
-        return await off_loop(quick, registry.body, skill)
+        found = await off_loop(quick, registry.body, skill)
     except StaleFileError as stale:
         kept = registry.last_body(skill) if last and stale.in_motion else None
         if kept is None:
             raise
-        return kept
+        found = kept
+    events.was_read(skill, SKILL_MD)
+    return found

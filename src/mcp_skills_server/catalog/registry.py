@@ -21,6 +21,7 @@ from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, o
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.validation import rules
 
 _NAMES_LOOKED_AT: Final = 100_000
@@ -68,6 +69,7 @@ class Registry(Reader):
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
         self._listeners = Listeners()
+        self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
         self._rescanning = False
@@ -209,6 +211,10 @@ class Registry(Reader):
         self._remember_proved(changes)
         self._listeners.notify(changes, defer=self._rescanning and self.followed)
         return changes
+
+    def _emit(self, changes: Changes) -> None:
+        if self.loaded.is_set():  # what the first scan finds is no difference
+            events.emit_changes(changes)
 
     def _wins(self, skill: Skill) -> bool:
         shown = self.snapshot.skills.get(skill.path)

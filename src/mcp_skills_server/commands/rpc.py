@@ -38,7 +38,9 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.rpc.methods import Methods
     from mcp_skills_server.rpc.server import Rpc
     from mcp_skills_server.rpc.stdio import serve
+    from mcp_skills_server.telemetry.log import log_requests
 
+    log_requests()
     registry, start = open_followed(roots, options)
     runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0)
     methods = Methods(runtime, execution_settings(options))

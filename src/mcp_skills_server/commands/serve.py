@@ -24,13 +24,14 @@ from mcp_skills_server.commands.running import (
     make_watcher,
     say_that_it_waits,
 )
+from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.server.handlers import Settings
+    from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
 
 
@@ -42,10 +43,10 @@ class ShownOptions(Options):
     """What clients are shown."""
 
     heading: ClassVar[str] = "What clients are shown"
-    dialect: Literal["auto", "sep-2076", "sep-2640"] = option(
-        "auto",
+    dialect: str = option(
+        AUTO,
         "What skills/list and skills/get speak. auto: both, to each client what it can take.",
-        type=click.Choice(["auto", "sep-2076", "sep-2640"]),
+        type=click.Choice(names()),
     )
     tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
     prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
@@ -150,9 +151,11 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     log_to_stderr(options.log_level)
     registry, mirrors = open_roots(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
-    from mcp_skills_server.server.handlers import Settings
+    from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
+    log_requests()
     _settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,

@@ -30,7 +30,7 @@ _ICON_SCHEMES: Final = ("https:", "http:", "data:")
 
 
 def is_offered(skill: Skill, chosen: Sequence[str]) -> bool:
-    """Whether the skill is a prompt (ASG-16, ASG-22).
+    """Whether the skill is a prompt.
 
     Args:
         skill: any skill.
@@ -73,7 +73,7 @@ def descriptor(skill: Skill, entry: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """The answer of `prompts/list` (MCP-12, MCP-23, MCP-24)."""
+    """The answer of `prompts/list`."""
     out: dict[str, Json] = {"resultType": "complete", "prompts": descriptors, "ttlMs": ttl_ms, "cacheScope": "private"}
     if next_cursor is not None:
         out["nextCursor"] = next_cursor
@@ -90,7 +90,7 @@ def put_in(body: str, words: str, name: str) -> str:
 
 
 def instructions(skill: Skill, name: str, body: str, words: str) -> str:
-    """What the user says by starting the prompt (ASG-25...27).
+    """What the user says by starting the prompt.
 
     The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
     tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. The words
@@ -98,10 +98,10 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
     attributes |= {} if skill.origin is None else {"origin": skill.origin}  # S40-48
-    said = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
+    lines = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
     if words.strip():
-        said.append(f"Arguments: {words}")
-    return "\n\n".join(said)
+        lines.append(f"Arguments: {words}")
+    return "\n\n".join(lines)
 
 
 def answer(skill: Skill, text: str, linked: Iterable[Mapping[str, Json]], *, readable: bool) -> dict[str, Json]:
@@ -130,11 +130,13 @@ def values(argument: Mapping[str, Json], begun: str) -> list[str]:
 
     From `enum`, `choices`, `examples` and `default`, whatever of them is text.
     """
-    said: dict[str, None] = {}
+    found: dict[str, None] = {}
     for key in _VALUES:
         value = argument.get(key)
-        said |= dict.fromkeys(each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str))
-    return [each for each in said if each and each.casefold().startswith(begun.casefold())]
+        found |= dict.fromkeys(
+            each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)
+        )
+    return [each for each in found if each and each.casefold().startswith(begun.casefold())]
 
 
 def changed(

@@ -22,11 +22,11 @@ DIRECTORY: Final = "inode/directory"
 MOST_COMPLETIONS: Final = 100
 _META_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 """What MCP lets a `_meta` key be; a field of another name is still in the skill's entry."""
-_TOLD_ELSEWHERE: Final = frozenset(("name", "description"))
+_SHOWN_ELSEWHERE: Final = frozenset(("name", "description"))
 
 
 def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
-    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter (S40-10, S40-11).
+    """A SKILL.md as `resources/list` shows it: metadata and the rest of the frontmatter.
 
     Name and description are without hidden characters; `_meta` is verbatim.
     """
@@ -40,7 +40,7 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
     meta: dict[str, Json] = {
         META_PREFIX + key: value
         for key, value in skill.frontmatter.items()
-        if key not in _TOLD_ELSEWHERE and _META_NAME.fullmatch(key)
+        if key not in _SHOWN_ELSEWHERE and _META_NAME.fullmatch(key)
     }
     if skill.origin is not None:
         meta[ORIGIN] = skill.origin
@@ -50,7 +50,7 @@ def descriptor(skill: Skill, title: str | None) -> dict[str, Json]:
 
 
 def child(name: str, target: str, found: tuple[Skill, str] | None, title: str | None) -> dict[str, Json]:
-    """One child of a directory: a SKILL.md with its metadata, another file, or a directory (S40-27)."""
+    """One child of a directory: a SKILL.md with its metadata, another file, or a directory."""
     if found is None:
         return {"uri": target, "name": name, "mimeType": DIRECTORY}
     skill, path = found
@@ -72,7 +72,7 @@ def completion(values: Iterable[str]) -> dict[str, Json]:
 
 
 def listing(descriptors: list[Json], next_cursor: str | None, ttl_ms: int) -> dict[str, Json]:
-    """The answer of `resources/list` (MCP-23)."""
+    """The answer of `resources/list`."""
     out = _cacheable("resources", descriptors, ttl_ms)
     if next_cursor is not None:
         out["nextCursor"] = next_cursor

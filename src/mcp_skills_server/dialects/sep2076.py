@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mcp_skills_server.dialects.dialect import Dialect, InstructionsResult, Result, Subject
 from mcp_skills_server.format import fields, hidden, icons, identity
 from mcp_skills_server.format.arguments import declared
-from mcp_skills_server.format.dependencies import Dependencies, Served, resolve
+from mcp_skills_server.format.dependencies import FIELD, Dependencies, Served, resolve
 from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.format.media import media_type
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
-CAPABILITY: Final = {"skills": {"listChanged": True}}
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
 def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> dict[str, Json]:
-    """A skill as `skills/list` shows it (S76-4, S76-19). Hidden characters are left out: nobody asked for this text."""
+    """A skill as `skills/list` shows it. Hidden characters are left out: nobody asked for this text."""
     given = skill.frontmatter
     out: dict[str, Json] = {"name": identity.name_of(skill, snapshot, least)}
     _put(out, "title", identity.title(skill))
@@ -46,7 +46,7 @@ def definition(
     instructions: str,
     linked: Mapping[str, str],
 ) -> dict[str, Json]:
-    """A skill as `skills/get` answers it, once its instructions are filled in (S76-6, S76-7)."""
+    """A skill as `skills/get` answers it, once its instructions are filled in."""
     out: dict[str, Json] = {}
     _put(out, "description", skill.description)
     out["instructions"] = instructions
@@ -55,19 +55,12 @@ def definition(
     return out
 
 
-def listing(entries: list[Json], next_cursor: str | None) -> dict[str, Json]:
-    """The answer of `skills/list` (S76-5)."""
-    out: dict[str, Json] = {"skills": entries}
-    _put(out, "nextCursor", next_cursor)
-    return out
-
-
 def files(skill: Skill, linked: Mapping[str, str]) -> list[Json]:
     """The bundle's files without SKILL.md: those that the body links to, in order, then the others by path."""
-    said = {str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")}
+    given = {str(each["path"]): each for each in fields.entries(skill.frontmatter.get("files"), "path")}
     out: list[Json] = []
     for path in (*linked, *(path for path in skill.files if path not in linked and path != SKILL_MD)):
-        own = said.get(path, {})
+        own = given.get(path, {})
         item: dict[str, Json] = {"name": path}
         _put(item, "title", fields.text(own.get("title")) or linked.get(path))
         item["uri"] = uri(skill.path, path)
@@ -113,3 +106,30 @@ def _put(out: dict[str, Json], key: str, value: Json) -> None:
     """Set what is there; an absent value leaves no key behind."""
     if value:
         out[key] = value
+
+
+def _entry_of(subject: Subject) -> dict[str, Json]:
+    return entry(subject.skill, subject.snapshot, subject.served, subject.least)
+
+
+def _varies_with(skill: Skill, snapshot: Snapshot, least: Standing) -> str | None:
+    return None if FIELD in skill.frontmatter else identity.name_of(skill, snapshot, least)
+
+
+def _definition_of(subject: Subject, instructions: str, linked: Mapping[str, str]) -> Result:
+    return definition(
+        subject.skill, subject.snapshot, subject.served, subject.least, instructions=instructions, linked=linked
+    )
+
+
+DIALECT: Final = Dialect(
+    name=NAME,
+    least=Standing.LENIENT,  # X-2
+    capabilities={"skills": {"listChanged": True}},  # S76-1
+    entry=_entry_of,
+    varies_with=_varies_with,
+    parameter="name",
+    find=identity.find,
+    result=InstructionsResult(_definition_of),
+    notifications={"skillsListChanged": LIST_CHANGED},  # X-12; the other protocol has no such notification (S40-33)
+)

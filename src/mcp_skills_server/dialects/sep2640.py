@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from mcp_skills_server.dialects.dialect import Dialect, Entry, EntryResult, Result, Subject
 from mcp_skills_server.errors import RequestError, clipped
 from mcp_skills_server.format import uris
 from mcp_skills_server.format.uris import uri
@@ -18,35 +19,57 @@ EXTENSION: Final = "io.modelcontextprotocol/skills"
 
 
 def settings() -> dict[str, Json]:
-    """What the capability says: an inline object (S40-1, S40C-1)."""
-    return {"directoryRead": True}
+    """What the capability says: an inline object."""
+    return {"directoryRead": True}  # S40-1, S40C-1
 
 
-def find(snapshot: Snapshot, target: str) -> Skill:
-    """The skill whose SKILL.md has this URI (S40-23, S40-25).
+def find(snapshot: Snapshot, target: str, least: Standing = Standing.VALID) -> Skill:
+    """The skill whose SKILL.md has this URI.
 
     Raises:
-        RequestError: it is not the URI of a served SKILL.md, but of nothing, a file or a directory (S40-24).
+        RequestError: it is not the URI of a served SKILL.md, but of nothing, a file or a directory.
     """
-    found = uris.find(snapshot, target, Standing.VALID)
+    found = uris.find(snapshot, target, least)  # S40-23, S40-25
     if found is None or found[1] != SKILL_MD:
-        raise RequestError(f"Unknown skill URI: {clipped(target)}")
+        raise RequestError(f"Unknown skill URI: {clipped(target)}")  # S40-24
     return found[0]
 
 
-def entry(skill: Skill, digests: Mapping[str, str]) -> dict[str, Json]:
-    """A skill as `skills/list` and `skills/get` show it (S40-12...18). `digests` are those of its files, by path."""
+def entry(skill: Skill, digests: Mapping[str, str]) -> Entry:
+    """A skill as `skills/list` and `skills/get` show it. `digests` are those of its files, by path."""
     resources: list[Json] = [
         {"uri": uri(skill.path, path), "digest": digests[path], "size": file.size} for path, file in skill.files.items()
     ]
     return {"uri": uri(skill.path, SKILL_MD), "frontmatter": dict(skill.frontmatter), "resources": resources}
 
 
-def framed(result: Mapping[str, Json], ttl_ms: int) -> dict[str, Json]:
-    """A result of `skills/list` or `skills/get` as this dialect sends it, in both eras (S40-20, S40-23)."""
-    return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}
+def framed(result: Mapping[str, Json], ttl_ms: int) -> Result:
+    """A result of `skills/list` or `skills/get` as this dialect sends it, in both eras."""
+    return {"resultType": "complete", **result, "ttlMs": ttl_ms, "cacheScope": "private"}  # S40-20
 
 
-def one(entry: Json) -> dict[str, Json]:
-    """The answer of `skills/get` before it is framed."""
+def one(entry: Entry) -> Result:
+    """The result of `skills/get` before it is framed."""
     return {"skill": entry}
+
+
+def _entry_of(subject: Subject) -> Entry:
+    return entry(subject.skill, subject.digests)
+
+
+def _varies_with(_skill: Skill, _snapshot: Snapshot, _least: Standing) -> str:
+    return ""
+
+
+DIALECT: Final = Dialect(
+    name=NAME,
+    least=Standing.VALID,  # S40-5
+    extensions={EXTENSION: settings()},
+    entry=_entry_of,
+    wants_digests=True,
+    varies_with=_varies_with,
+    parameter="uri",
+    find=find,
+    result=EntryResult(one),
+    framed=framed,
+)

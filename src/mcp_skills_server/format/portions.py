@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
 
 from mcp_skills_server.model import Skill
 
@@ -16,17 +17,17 @@ MOST_BYTES: Final = 4 << 20
 """About how many bytes of skills one answer holds; what SDKs take in one message."""
 _FILE: Final = 160
 """Bytes of a file in an entry beside its paths: a digest, a size and names of fields."""
-_MEMO: Final = "weight"
+_weights: Final[WeakKeyDictionary[Skill, int]] = WeakKeyDictionary()
 _T = TypeVar("_T")
 
 
 def weight(skill: Skill) -> int:
     """About how many bytes an entry of the skill takes: its frontmatter, and its files by their URIs."""
-    kept: int | None = skill.memo.get(_MEMO)
+    kept = _weights.get(skill)
     if kept is None:
         kept = len(json.dumps(skill.frontmatter if isinstance(skill.frontmatter, dict) else dict(skill.frontmatter)))
         kept += sum(_FILE + 3 * (len(skill.path) + len(path)) for path in skill.files)
-        skill.memo[_MEMO] = kept
+        _weights[skill] = kept
     return kept
 
 

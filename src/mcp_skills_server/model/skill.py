@@ -7,9 +7,9 @@ a file's bytes (digest, wire entry) may be remembered beside it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning"]
@@ -124,7 +124,7 @@ class SkillFile:
     executable: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Skill:
     """A directory with a SKILL.md, as one scan found it. Compared by identity: unchanged means the same object.
 
@@ -137,7 +137,6 @@ class Skill:
         findings: problems of the directory rather than of SKILL.md.
         standing: how far it may be shown.
         empty: directories without a file that is served, by their path in the skill.
-        memo: values derived from this object alone, kept by whoever derived them.
         origin: the site or the archive that it comes from, also when `fetch` put it into a folder; None for a
             skill of the operator's own.
     """
@@ -150,7 +149,6 @@ class Skill:
     findings: tuple[Problem, ...]
     standing: Standing
     empty: tuple[str, ...] = ()
-    memo: dict[str, Any] = field(default_factory=dict[str, Any])
     origin: str | None = None
 
     @property

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
@@ -27,8 +28,9 @@ from mcp_skills_server.rpc import guide
 
 logger = logging.getLogger(__name__)
 
-_MEMO: Final = "skills_protocol"
 _LOGGED_AT_ONCE: Final = 20
+_findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
+"""What was read in the manifest of a skill."""
 
 Key: TypeAlias = tuple[str, versions.Key]
 """What a list is sorted by: the name, then the version, older ones first."""
@@ -153,7 +155,7 @@ class Catalogues:
             return catalogue
 
     def _read(self, skill: Skill, *, last: bool) -> Findings:
-        kept: Findings | None = skill.memo.get(_MEMO)
+        kept = _findings.get(skill)
         if kept is not None:
             return kept
         file = skill.files.get(SKILL_TOML)
@@ -164,7 +166,7 @@ class Catalogues:
                 raise
             message = f"the file cannot be read ({stale.reason or 'it changed'})"
             return Findings(None, (problem("unreadable", message),))
-        found = skill.memo[_MEMO] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
+        found = _findings[skill] = manifests.read(raw, skill.frontmatter, skill.path, skill.files)
         return found
 
     def _hidden(self, skill: Skill, message: str) -> Problem:

@@ -28,6 +28,7 @@ from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor
@@ -177,6 +178,7 @@ class Methods:
                 return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
             if entry.skill is None:
                 return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+            events.concerns([entry.skill])
             return results.run(await self._executor.run(entry.manifest, entry.skill, request, owner))
 
         return await self._answer(ask)
@@ -248,7 +250,11 @@ class Methods:
         if skill is None:
             return guide.files().get(path)
         file = skill.files.get(path)
-        return None if file is None else await read(self._registry, file)
+        if file is None:
+            return None
+        raw = await read(self._registry, file)
+        events.was_read(skill, path)
+        return raw
 
 
 _Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Owner], Awaitable[Result]]

@@ -18,6 +18,7 @@ from mcp_skills_server.rpc import messages
 from mcp_skills_server.rpc.messages import MAX_BATCH, CallError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +40,13 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(self, raw: bytes, owner: Owner = None) -> bytes | None:
+    async def answer(self, raw: bytes, owner: Owner = None, principal: str | None = None) -> bytes | None:
         """The answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
             owner: among whose things counts what it leaves here.
+            principal: the name that the client proved, None where nobody has to.
         """
         if len(raw) > self.max_message:
             return self.too_long()
@@ -53,7 +55,7 @@ class Rpc:
         except CallError as error:
             return _error(None, error)
         if not isinstance(message, list):
-            return await self._one(message, owner)
+            return await self._one(message, owner, principal)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
             reason = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
@@ -62,7 +64,7 @@ class Rpc:
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
-            answer = await self._one(each, owner) if size <= MAX_ANSWERS else _over(each)
+            answer = await self._one(each, owner, principal) if size <= MAX_ANSWERS else _over(each)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -73,13 +75,15 @@ class Rpc:
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
-    async def _one(self, message: object, owner: Owner) -> bytes | None:
+    async def _one(self, message: object, owner: Owner, principal: str | None) -> bytes | None:
         try:
             call = messages.call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            answer = jsonrpc.dump(messages.result(call.id, await self.methods.call(call.method, call.params, owner)))
+            with events.observe("skills-protocol", call.method, principal=principal):
+                result = await self.methods.call(call.method, call.params, owner)
+            answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:
             answer = _error(call.id, error)
         except Exception:

@@ -26,6 +26,7 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import ActiveSkills
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
+from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
@@ -198,6 +199,7 @@ class Session:
             path = path_in(skill, given["path"], tuple(skill.files))
             async with in_turn(skill.files[path].size, self.session_id):
                 raw = await read(self._registry, skill.files[path])
+                events.was_read(skill, path)
                 text = media.as_text(raw, media.media_type(path))
                 if text is None:
                     target = uri(skill.path, path) if skill.standing is Standing.VALID else None
@@ -238,6 +240,7 @@ class Session:
             path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
             if self._workspace is None:
                 self._workspace = scripts.workspace()
+            events.concerns([skill])
             outcome = await scripts.run(
                 skill,
                 path,

@@ -15,7 +15,7 @@ import mcp_skills_server
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach
-from mcp_skills_server.server.handlers import Settings
+from mcp_skills_server.server.requests import Settings
 
 _NAME: Final = "mcp-skills-server"
 _ENDING_S: Final = 0.5

@@ -22,6 +22,12 @@ def bearer(scope: Mapping[str, Any]) -> str | None:
     return json.dumps(principal_components(user.access_token)) if isinstance(user, AuthenticatedUser) else None
 
 
+def principal(scope: Mapping[str, Any]) -> str | None:
+    """The name of whom the caller proved to be, None where nobody has to; takes the ASGI scope, empty for a pipe."""
+    user = scope.get("user")
+    return user.access_token.client_id if isinstance(user, AuthenticatedUser) else None
+
+
 def counted(scope: Mapping[str, Any]) -> Owner:
     """Among whose things counts what a request opens; takes the ASGI scope, empty for a pipe."""
     client: tuple[str, int] | None = scope.get("client")

@@ -69,24 +69,26 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
     except jsonrpc.JsonError as error:
         return Refusal(PARSE_ERROR, f"Parse error: {error}")
     if not isinstance(value, dict):
-        said = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {said}")
+        reason = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
+        return Refusal(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
     id_ = fields.get("id")
-    told = id_ if _is_id(id_) else None
+    known_id = id_ if _is_id(id_) else None
     if "method" not in fields and ("result" in fields or "error" in fields):
-        kind, wrong, told = "answer", _wrong_with_answer(fields), None  # its id is one of ours, not one of the client's
+        kind, wrong = "answer", _wrong_with_answer(fields)
+        known_id = None  # it is one of ours, not one of the client's
     else:
         kind = "request" if "id" in fields else "notification"
         wrong = _wrong_with_call(fields)
     if wrong is None and raw.count(b"[") + raw.count(b"{") > MOST_LEVELS and _is_deep(fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", told)
+        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", known_id)
     longest = LONGEST.get(fields["method"]) if kind == "request" else None
     if longest is not None and len(raw) > longest:
-        said = f"{fields['method']} takes at most {longest:,} bytes, and this has {len(raw):,}; ask for fewer resources"
-        return Refusal(INVALID_PARAMS, said, told)
+        sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
+        reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
+        return Refusal(INVALID_PARAMS, reason, known_id)
     return Message(fields, kind)
 
 
@@ -113,8 +115,8 @@ def _wrong_with_answer(fields: Mapping[str, Any]) -> str | None:
         if "error" not in fields and isinstance(result, dict) and _is_id(fields.get("id")):
             return None
         if "result" not in fields and isinstance(error, dict) and (fields.get("id") is None or _is_id(fields["id"])):
-            told = cast(dict[str, Any], error)
-            if type(told.get("code")) is int and isinstance(told.get("message"), str):
+            given = cast(dict[str, Any], error)
+            if type(given.get("code")) is int and isinstance(given.get("message"), str):
                 return None
     return "it is neither a request nor a response"
 
@@ -161,5 +163,5 @@ class UnderWay:
 def duplicate(id_: Id) -> Refusal:
     """How a request is refused while another one of the same id is under way."""
     shown = jsonrpc.dump(id_[:100] if isinstance(id_, str) else id_).decode()
-    said = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
-    return Refusal(INVALID_REQUEST, said, id_)
+    reason = f"Invalid Request: a request with the id {shown} is under way already; give each request an id of its own"
+    return Refusal(INVALID_REQUEST, reason, id_)

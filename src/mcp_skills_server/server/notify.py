@@ -1,6 +1,6 @@
 """Changes -> the notifications that each connected client may receive.
 
-A legacy client hears of everything over its connection, once it said that it is initialized. A modern client hears
+A legacy client hears of everything over its connection, once it is initialized. A modern client hears
 what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
 notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
 bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
@@ -10,9 +10,9 @@ nobody's streams or subscriptions are at another's cost.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -23,15 +23,14 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.session import ServerSession
 from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
-from mcp_skills_server.dialects import prompts, resources, runtime, sep2076
+from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.uris import segments
 from mcp_skills_server.runtime.quota import Owner, Quota
+from mcp_skills_server.server.mailbox import Mailbox
+from mcp_skills_server.server.notices import Notice
 
 logger = logging.getLogger(__name__)
-
-Notice: TypeAlias = "tuple[str, str | None]"
-"""A notification method, and the URI that it is about, if it is about one."""
 
 MOST_SUBSCRIPTIONS: Final = 1024
 """URIs that one client may watch."""
@@ -45,39 +44,6 @@ MOST_TEXT: Final = 32 << 10
 """Characters of all URIs that one stream may name."""
 
 
-class Mailbox:
-    """What one client has yet to be told, each thing once, in order."""
-
-    def __init__(self, wants: Callable[[Notice], bool]) -> None:
-        self._wants = wants
-        self._pending: dict[Notice, None] = {}
-        self._changed = anyio.Event()
-        self._closed = False
-
-    def put(self, notices: Iterable[Notice]) -> None:
-        """Owe the client those of the notices that it wants."""
-        if not self._closed:
-            self._pending |= dict.fromkeys(notice for notice in notices if self._wants(notice))
-            self._changed.set()
-
-    def close(self) -> None:
-        """Take no more. What is owed can still be taken."""
-        self._closed = True
-        self._changed.set()
-
-    async def take(self) -> Notice | None:
-        """The next notice, or None when there will be no more."""
-        while not self._pending:
-            if self._closed:
-                return None
-            self._changed = anyio.Event()
-            await self._changed.wait()
-        # Out of the box before it is sent: what changes during a slow send is news again.
-        notice = next(iter(self._pending))
-        del self._pending[notice]
-        return notice
-
-
 class _Legacy:
     """A client that shook hands: its mailbox and the URIs that it watches."""
 
@@ -87,16 +53,24 @@ class _Legacy:
 
 
 class Notifier:
-    """Tells every connected client what it may be told."""
+    """Sends every connected client the notifications that it may have.
 
-    def __init__(self, *, skills: bool, tools: bool = False, prompts: bool = False) -> None:
-        self._skills = skills
-        """Whether clients are told of skills by SEP-2076's notification, which SEP-2640 does not have (S40-33)."""
+    Args:
+        extensions: notifications that the SDK does not know, by the key of the filter that asks for them.
+        tools: whether there are tools.
+        prompts: whether there are prompts.
+
+    Attributes:
+        extensions: as given.
+        relays: whether events of the server that we are attached to reach listen streams too, through `relay`.
+    """
+
+    def __init__(self, extensions: Mapping[str, str], *, tools: bool = False, prompts: bool = False) -> None:
+        self.extensions = extensions
         self._tools = tools
         self._prompts = prompts
         self.relays = False
-        """Whether events of the server that we are attached to reach listen streams too, through `relay`."""
-        self._told: set[Mailbox] = set()
+        self._sent_to: set[Mailbox] = set()
         self._streams: set[Mailbox] = set()
         self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
@@ -105,7 +79,7 @@ class Notifier:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """While this is entered, legacy clients are told."""
+        """While this is entered, legacy clients are notified."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
             try:
@@ -115,9 +89,9 @@ class Notifier:
                 tasks.cancel_scope.cancel()
 
     def publish(self, notices: Iterable[Notice]) -> None:
-        """Tell everyone. Returns at once."""
+        """Notify everyone. Returns at once."""
         notices = list(notices)
-        for mailbox in (*self._told, *self._streams):
+        for mailbox in (*self._sent_to, *self._streams):
             mailbox.put(notices)
 
     def relay(self, notice: Notice) -> None:
@@ -126,16 +100,16 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request (MCP-37)."""
+        """End every listen stream as the protocol says: what is owed, then the result of the request."""
         for mailbox in list(self._streams):
             mailbox.close()
 
     def add_legacy_client(self, session: ServerSession) -> None:
-        """A legacy client is ready to be told (S76-13)."""
+        """A legacy client is ready for notifications."""
         if self._tasks is not None:
             client = self._client(session)
-            if client.mailbox not in self._told:
-                self._told.add(client.mailbox)
+            if client.mailbox not in self._sent_to:
+                self._sent_to.add(client.mailbox)
                 self._tasks.start_soon(self._tell, session, client.mailbox)
 
     def watch(self, session: ServerSession, uri: str, owner: Owner = None) -> None:
@@ -169,7 +143,7 @@ class Notifier:
         params: types.SubscriptionsListenRequestParams,
         owner: Owner = None,
     ) -> types.SubscriptionsListenResult:
-        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it (MCP-35...38).
+        """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it.
 
         An owner who opens too many streams has its oldest one ended, with its result.
 
@@ -180,12 +154,12 @@ class Notifier:
             raise RequestError("subscriptions/listen must be a request")
         honoured = _honoured(
             params.notifications,
-            skills=self._skills,
+            extensions=self.extensions,
             tools=self._tools or self.relays,
             prompts=self._prompts or self.relays,
             foreign=self.relays,
         )
-        methods, uris = _wanted(honoured)
+        methods, uris = _wanted(honoured, self.extensions)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
         meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
         for oldest in self._places.claim(mailbox, owner):
@@ -200,7 +174,7 @@ class Notifier:
             while (notice := await mailbox.take()) is not None:
                 await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
             if ctx.request is None:
-                # On stdio no stream closes with the request, so its end is said in words too (MCP-38).
+                # On stdio no stream closes with the request, so its end is a message of its own (MCP-38).
                 cancelled = types.CancelledNotification(
                     params=types.CancelledNotificationParams(
                         request_id=ctx.request_id, reason="the server ends the stream"
@@ -233,24 +207,20 @@ class Notifier:
             while (notice := await mailbox.take()) is not None:
                 await session.send_notification(_notification(notice, None))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            logger.debug("a client left while it was being told")
+            logger.debug("a client left while it was being notified")
         finally:
-            self._told.discard(mailbox)
-
-
-class _SkillListChanged(
-    types.Notification[types.NotificationParams | None, Literal["notifications/skills/list_changed"]]
-):
-    """The notification of SEP-2076, which the SDK does not know."""
-
-    method: Literal["notifications/skills/list_changed"] = "notifications/skills/list_changed"
-    params: types.NotificationParams | None = None
+            self._sent_to.discard(mailbox)
 
 
 def _honoured(
-    requested: types.SubscriptionFilter, *, skills: bool, tools: bool, prompts: bool, foreign: bool
+    requested: types.SubscriptionFilter,
+    *,
+    extensions: Mapping[str, str],
+    tools: bool,
+    prompts: bool,
+    foreign: bool,
 ) -> types.SubscriptionFilter:
-    """The part of a filter that this server can keep; `skillsListChanged` is an extension key (X-12).
+    """The part of a filter that this server can keep.
 
     A URI that can never name anything here is left out, as the acknowledgement shows.
     """
@@ -260,9 +230,8 @@ def _honoured(
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
     if sum(map(len, uris)) > MOST_TEXT:
         raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
-    extra: dict[str, Any] = {}
-    if skills and (requested.model_extra or {}).get("skillsListChanged") is True:
-        extra["skillsListChanged"] = True
+    given = requested.model_extra or {}
+    extra: dict[str, Any] = {key: True for key in extensions if given.get(key) is True}  # X-12
     return types.SubscriptionFilter(
         tools_list_changed=True if tools and requested.tools_list_changed else None,
         prompts_list_changed=True if prompts and requested.prompts_list_changed else None,
@@ -272,15 +241,16 @@ def _honoured(
     )
 
 
-def _wanted(honoured: types.SubscriptionFilter) -> tuple[frozenset[str], frozenset[str]]:
+def _wanted(honoured: types.SubscriptionFilter, extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
+    """The notifications without a URI that a client asked for, and the URIs that it watches."""
     asked = (
         (honoured.tools_list_changed, runtime.LIST_CHANGED),
         (honoured.prompts_list_changed, prompts.LIST_CHANGED),
         (honoured.resources_list_changed, resources.LIST_CHANGED),
-        ((honoured.model_extra or {}).get("skillsListChanged"), sep2076.LIST_CHANGED),
     )
-    methods = (method for wanted, method in asked if wanted)
-    return frozenset(methods), frozenset(honoured.resource_subscriptions or ())
+    methods = {method for wanted, method in asked if wanted}
+    methods |= {extensions[key] for key in honoured.model_extra or {}}
+    return methods, frozenset(honoured.resource_subscriptions or ())
 
 
 def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNotification:
@@ -288,11 +258,16 @@ def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNo
     if uri is not None:
         return types.ResourceUpdatedNotification(params=types.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
     params = None if meta is None else types.NotificationParams(_meta=meta)
-    return cast("types.ServerNotification", _KINDS[method](params=params))
+    kind = _KINDS.get(method)
+    made = _ListChanged(method=method, params=params) if kind is None else kind(params=params)
+    return cast("types.ServerNotification", made)
+
+
+class _ListChanged(types.Notification[types.NotificationParams | None, str]):
+    """A notification that the SDK does not know."""
 
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
-    sep2076.LIST_CHANGED: _SkillListChanged,
     resources.LIST_CHANGED: types.ResourceListChangedNotification,
     runtime.LIST_CHANGED: types.ToolListChangedNotification,
     prompts.LIST_CHANGED: types.PromptListChangedNotification,

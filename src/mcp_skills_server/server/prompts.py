@@ -1,48 +1,42 @@
-"""`prompts/*` and the completion of their arguments: (registry, settings, caller, params) -> dict.
+"""`prompts/*` and the completion of their arguments. No SDK here.
 
-Each binds the snapshot once, looks things up in it and has a dialect write the answer. No SDK here. Nothing depends
-on who asks or on what was asked before (MCP-26).
+Nothing depends on who asks or on what was asked before.
 """
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from mcp_skills_server.catalog.answer import answer, body
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
-from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped, listed
+from mcp_skills_server.errors import RequestError, StaleFileError, clipped, listed
 from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
-from mcp_skills_server.server.handlers import Caller, Params, Result, Settings, given_arguments
-
-logger = logging.getLogger(__name__)
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
-_MOST_TOLD: Final = 10
+_MOST_NAMED: Final = 10
 _ALONE: Final = Snapshot({})
 
 
-async def list_prompts(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
-    """`prompts/list`: the skills that a user may start, by skill path, in full pages (MCP-21...24, MCP-26)."""
-    snapshot = registry.snapshot
-    offered = _offered(snapshot, settings, cursors.key_of(params, _CURSOR))
+async def list_prompts(view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`prompts/list`: the skills that a user may start, by skill path, in full pages."""
+    offered = _offered(view.snapshot, settings, cursors.key_of(params, _CURSOR))
     page = list(islice(offered, settings.prompt_page_size))
     kept = portion(page, weight)
     more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    entries: list[Json] = [_descriptor(skill, snapshot) for skill in kept]
+    entries: list[Json] = [_descriptor(skill, view.snapshot) for skill in kept]
     return prompts.listing(entries, cursors.encode(_CURSOR, more), settings.ttl_ms)
 
 
-async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
-    """`prompts/get`: the skill's instructions, filled in, and links to the files they refer to (ASG-25...27, S76-8).
+async def get_prompt(view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`prompts/get`: the skill's instructions, filled in, and links to the files they refer to.
 
     Raises:
         RequestError: there is no such prompt, or its arguments are not as they were declared.
@@ -51,39 +45,35 @@ async def get_prompt(registry: Registry, settings: Settings, _: Caller, params: 
     if not isinstance(target, str):
         raise RequestError(f"Parameter 'name' {'must be a string' if 'name' in params else 'is missing'}")
     given = given_arguments(params)
-
-    async def ask(snapshot: Snapshot, last: bool) -> Result:
-        skill = _find(snapshot, settings, target)
-        name = identity.name_of(skill, snapshot, prompts.LEAST)
-        declared = _declared(skill)
-        read = await body(registry, skill, last=last)
-        words = ""
-        if _is_free(skill):
-            words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
-            text = prompts.put_in(read.text, words, name)
-            words = "" if text != read.text else words  # said where the author wants it said
-        else:
-            text = arguments.fill_in(read.text, declared, given, name)
-        said = prompts.instructions(skill, name, text, words)
-        files = sep2076.files(skill, read.linked)[: len(read.linked)]
-        linked = [each for each in files if isinstance(each, dict)]
-        return prompts.answer(skill, said, linked, readable=skill.standing >= settings.least)
-
+    skill = _find(view.snapshot, settings, target)
     try:
-        return await answer(registry, ask)
+        body = await view.body(skill)
     except StaleFileError as stale:
-        logger.warning("cannot be read: %s", stale, extra=REPEATS)
-        raise RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read") from None
+        unreadable = RequestError(f"Unknown prompt: {target[:200]!r}; a file of its skill cannot be read")
+        raise view.refusal(stale, unreadable) from None
+    name = identity.name_of(skill, view.snapshot, prompts.LEAST)
+    declared = _declared(skill)
+    words = ""
+    if _is_free(skill):
+        words = arguments.fill_in("{{" + prompts.ARGUMENTS + "}}", declared, given, name)
+        text = prompts.put_in(body.text, words, name)
+        words = "" if text != body.text else words  # they stand where the author wants them
+    else:
+        text = arguments.fill_in(body.text, declared, given, name)
+    files = sep2076.files(skill, body.linked)[: len(body.linked)]
+    linked = [each for each in files if isinstance(each, dict)]
+    message = prompts.instructions(skill, name, text, words)
+    return prompts.answer(skill, message, linked, readable=skill.standing >= settings.least)
 
 
-async def complete_argument(registry: Registry, settings: Settings, _: Caller, params: Params) -> Result:
+async def complete_argument(view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """`completion/complete` for an argument of a prompt: the values that its author suggests.
 
     Raises:
         RequestError: there is no such prompt, or it has no such argument.
     """
     name, wanted = str(params["ref"]["name"]), params["argument"]
-    declared = {str(each["name"]): each for each in _declared(_find(registry.snapshot, settings, name))}
+    declared = {str(each["name"]): each for each in _declared(_find(view.snapshot, settings, name))}
     argument = declared.get(wanted["name"])
     if argument is None:
         asked = clipped(wanted["name"])
@@ -91,31 +81,30 @@ async def complete_argument(registry: Registry, settings: Settings, _: Caller, p
     return resources.completion(prompts.values(argument, str(wanted["value"])))
 
 
-def is_our_prompt(registry: Registry, settings: Settings, name: str) -> bool:
+def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
     """Whether `prompts/get` would know this name."""
-    return _known(registry.snapshot, settings, name) is not None
+    return _known(view.snapshot, settings, name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names that `prompts/list` has, without going through it (S76-10).
+    """The names that `prompts/list` has, without going through it.
 
     Attributes:
-        registry: the skills.
+        view: the skills.
         settings: which of them are prompts.
         others: names of prompts that the server has beside them.
     """
 
-    registry: Registry
+    view: View
     settings: Settings
     others: Container[str] = ()
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or name in self.others:
             return isinstance(name, str)
-        snapshot = self.registry.snapshot
-        skill = _known(snapshot, self.settings, name)
-        return skill is not None and identity.name_of(skill, snapshot, prompts.LEAST) == name
+        skill = _known(self.view.snapshot, self.settings, name)
+        return skill is not None and identity.name_of(skill, self.view.snapshot, prompts.LEAST) == name
 
 
 def is_prompt(reference: Any) -> bool:
@@ -124,7 +113,7 @@ def is_prompt(reference: Any) -> bool:
 
 
 def changed(changes: Changes, settings: Settings) -> bool:
-    """Whether clients should be told to fetch `prompts/list` again."""
+    """Whether clients should fetch `prompts/list` again."""
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )
@@ -160,7 +149,7 @@ def _known(snapshot: Snapshot, settings: Settings, name: str) -> Skill | None:
 
 
 def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
-    """The skill of this name or skill path, if it is a prompt. One that is withheld is told like one that is absent.
+    """The skill of this name or skill path, if it is a prompt. One that is withheld is refused like one that is absent.
 
     Raises:
         RequestError: there is none, or several share the name; it names what could be asked for instead.
@@ -170,7 +159,7 @@ def _find(snapshot: Snapshot, settings: Settings, name: str) -> Skill:
         return skill
     alike = [snapshot.skills[path] for path in snapshot.named(name[:LONGEST_PATH], prompts.LEAST)]
     offered = [each for each in alike if prompts.is_offered(each, settings.prompt_choice)]
-    told = list(islice(offered or _offered(snapshot, settings, None), _MOST_TOLD + 1))
-    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in told[:_MOST_TOLD]]
-    more = " and more" if len(told) > _MOST_TOLD else ""
+    shown = list(islice(offered or _offered(snapshot, settings, None), _MOST_NAMED + 1))
+    known = [identity.name_of(each, snapshot, prompts.LEAST) for each in shown[:_MOST_NAMED]]
+    more = " and more" if len(shown) > _MOST_NAMED else ""
     raise RequestError(f"Unknown prompt: {name[:200]!r}; known: {', '.join(known) or 'none'}{more}")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
@@ -19,7 +19,7 @@ from mcp_skills_server.model import Json
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.handlers import Caller, Params, Result, Settings
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
@@ -32,27 +32,27 @@ class Tools:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._told: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """The moment of the catalogue that an audience was told of first: most hosts show their model nothing newer."""
+        self._first_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        """The moment of the catalogue that an audience saw first: most hosts show their model nothing newer."""
 
     def definitions(self) -> list[dict[str, Json]]:
-        """The tools as every caller sees them (MCP-26)."""
+        """The tools as every caller sees them."""
         return self._sessions.runtime.briefing.tools(handles=True)
 
     def instructions(self) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""
         return self._sessions.runtime.briefing.instructions() or None
 
-    async def list_tools(self, _registry: Registry, settings: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/list`: one page, in the same order always (MCP-23, MCP-27)."""
+    async def list_tools(self, _view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+        """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
         self._since(caller)
         page: Result = {"tools": self.definitions(), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return {"resultType": "complete", **page}
 
-    async def call_tool(self, _registry: Registry, _: Settings, caller: Caller, params: Params) -> Result:
-        """`tools/call`: whatever the model can mend is a result with `isError`.
+    async def call_tool(self, _view: View, _: Settings, caller: Caller, params: Params) -> Result:
+        """`tools/call`: whatever the model can correct is a result with `isError`.
 
         Raises:
             RequestError: the tool is unknown, and not for a slip in the name of one of ours.
@@ -82,7 +82,7 @@ class Tools:
         """The moment of the catalogue that this caller knows of, None where callers cannot be told apart."""
         if caller.audience is None:
             return None
-        return self._told.setdefault(caller.audience, self._sessions.runtime.briefing.moment)
+        return self._first_seen.setdefault(caller.audience, self._sessions.runtime.briefing.moment)
 
     def _session(self, handle: object, caller: Caller) -> Session:
         if handle is None:

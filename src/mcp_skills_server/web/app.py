@@ -38,7 +38,7 @@ from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
-from mcp_skills_server.server.handlers import Settings
+from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
@@ -95,7 +95,7 @@ class HttpSettings:
 
     @property
     def entrance(self) -> str:
-        """The path that is told to the operator."""
+        """The path that the operator sees in the log."""
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
 
 
@@ -207,8 +207,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     allowed = allowance(http.max_connections)
-    told = Counted(logger.warning)
-    places = Places(allowed.places, allowed.spare, told)
+    lines = Counted(logger.warning)
+    places = Places(allowed.places, allowed.spare, lines)
 
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
@@ -229,7 +229,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         server_header=False,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, told)
+    server = _Server(config, allowed, lines)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -260,10 +260,10 @@ def _closing(place: Place, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, told: Counted) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted) -> None:
         super().__init__(config)
         self._allowed = allowed
-        self._told = told
+        self._lines = lines
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -278,6 +278,6 @@ class _Server(uvicorn.Server):
             make: Any = self.config.http_protocol_class
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
-        accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._told) for each in sockets or []]
+        accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
         self.servers = accepting
         self.started = True

@@ -37,8 +37,8 @@ class Counted:
             self._flush()
 
     def _flush(self) -> None:
-        told = (words if times == 1 else f"{words} ({times:,} times)" for words, times in self._counts.items())
-        self._log("%s", "; ".join(told))
+        lines = (words if times == 1 else f"{words} ({times:,} times)" for words, times in self._counts.items())
+        self._log("%s", "; ".join(lines))
         self._counts.clear()
         self._waits = True
         self._later(_EVERY_S, self._again)

@@ -91,7 +91,7 @@ class Discovery:
     ) -> None:
         self.publication = publication
         self._turn = anyio.Lock()
-        self._told: frozenset[str] = frozenset()
+        self._logged: frozenset[str] = frozenset()
         self._max_age = max_age
         self._scope = "public" if shared else "private"
         self._common: _Headers = [*_SAFE, (b"access-control-allow-origin", b"*")] if "*" in origins else [*_SAFE]
@@ -184,10 +184,10 @@ class Discovery:
 
     def _tell(self, edition: Edition) -> None:
         """Say once which skills are not published, and why."""
-        said = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
-        said += [f"{path}: published by discovery 0.2.0 alone: {reason}" for path, reason in edition.left_out_0_1]
-        new = [each for each in said if each not in self._told]
-        self._told = frozenset(said)
+        lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
+        lines += [f"{path}: published by discovery 0.2.0 alone: {reason}" for path, reason in edition.left_out_0_1]
+        new = [each for each in lines if each not in self._logged]
+        self._logged = frozenset(lines)
         for each in new[:_TOLD_AT_ONCE]:
             logger.warning("%s", printable(each))
         if len(new) > _TOLD_AT_ONCE:
@@ -234,8 +234,8 @@ class Discovery:
                 return
             piece = await found.read(start, min(length, _PIECE))
 
-    async def _refuse(self, send: Send, scope: Scope, status: int, said: str, more: _Headers | None = None) -> None:
-        body = said.encode() + b"\n"
+    async def _refuse(self, send: Send, scope: Scope, status: int, reason: str, more: _Headers | None = None) -> None:
+        body = reason.encode() + b"\n"
         headers = [
             (b"content-type", b"text/plain; charset=utf-8"),
             (b"content-length", str(len(body)).encode()),

@@ -24,6 +24,6 @@ class OneEnd(h11.Connection):
         if isinstance(event, h11.Request):
             names = {name for name, _ in event.headers}
             if b"transfer-encoding" in names and (b"content-length" in names or event.http_version < b"1.1"):
-                said = "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
-                raise h11.RemoteProtocolError(said, error_status_hint=400)
+                reason = "Transfer-Encoding stands beside Content-Length, or in HTTP/1.0"
+                raise h11.RemoteProtocolError(reason, error_status_hint=400)
         return event

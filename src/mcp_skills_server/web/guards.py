@@ -88,7 +88,7 @@ def read_tokens(text: str, source: str) -> list[Token]:
 
 
 def read_token_file(path: str) -> list[Token]:
-    """The tokens of a file. That others may read it is told in the log.
+    """The tokens of a file. That others may read it is a line in the log.
 
     Raises:
         UsageError: it cannot be read, or what it says is no tokens.

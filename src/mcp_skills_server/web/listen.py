@@ -134,16 +134,16 @@ class Accepting:
         listener: listens, and does not block.
         protocol: makes the protocol of a connection.
         at_once: connections accepted before the first of them has its protocol.
-        told: says that there was no descriptor for a connection.
+        lines: says that there was no descriptor for a connection.
     """
 
     def __init__(
-        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], at_once: int, told: Counted
+        self, listener: socket.socket, protocol: Callable[[], asyncio.Protocol], at_once: int, lines: Counted
     ) -> None:
         self._listener = listener
         self._protocol = protocol
         self._at_once = at_once
-        self._told = told
+        self._lines = lines
         self._loop = asyncio.get_running_loop()
         self._arriving: set[asyncio.Task[object]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -178,7 +178,7 @@ class Accepting:
                 if error.errno not in _EXHAUSTED:
                     logger.debug("a connection was not accepted (%s)", error)
                     break
-                self._told.tell(f"a connection waits to be accepted ({error.strerror})")
+                self._lines.tell(f"a connection waits to be accepted ({error.strerror})")
                 self._pause()
                 if self._retry is None:
                     self._retry = self._loop.call_later(_RETRY_S, self._resume)

@@ -52,7 +52,7 @@ def _unread(transport: asyncio.Transport) -> int:
 
 def protocol_with_timeouts(seconds: float, places: Places) -> type[asyncio.Protocol]:
     """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long."""
-    told = Counted(logger.info)
+    lines = Counted(logger.info)
     unread = Unread(Counted(logger.warning))
 
     class Patient(H11Protocol):
@@ -120,7 +120,7 @@ def protocol_with_timeouts(seconds: float, places: Places) -> type[asyncio.Proto
             hardly = waiting and self._waiting and self._waiting - waiting < _LEAST_RATE * seconds
             self._idle = self._idle + 1 if hardly else 0
             if self._idle == _LOOKS:
-                told.tell(f"cut off a client that did not read its answer for {_LOOKS * seconds:g} s")
+                lines.tell(f"cut off a client that did not read its answer for {_LOOKS * seconds:g} s")
                 self.transport.abort()
                 return
             self._waiting = waiting
@@ -133,7 +133,7 @@ def protocol_with_timeouts(seconds: float, places: Places) -> type[asyncio.Proto
                 self._timer = None
 
         def _give_up(self) -> None:
-            told.tell(f"closed a connection that sent no whole request in {seconds:g} s")
+            lines.tell(f"closed a connection that sent no whole request in {seconds:g} s")
             self.transport.close()
 
     return Patient

@@ -138,13 +138,13 @@ class Places:
     Args:
         limit: connections at once.
         spare: places beyond the limit, at least one.
-        told: says that the limit was reached.
+        lines: says that the limit was reached.
     """
 
-    def __init__(self, limit: int, spare: int, told: Counted) -> None:
+    def __init__(self, limit: int, spare: int, lines: Counted) -> None:
         self._all: Final = _Table(limit)
         self._spare: Final = _Table(spare)
-        self._told = told
+        self._lines = lines
         self._full = f"all {limit:,} places for connections are taken (--max-connections)"
 
     def enter(self, place: Place, owner: str, close: Callable[[], None]) -> None:
@@ -166,7 +166,7 @@ class Places:
             place.enter(self._all)
             place.spare = False
             return True
-        self._told.tell(f"{self._full} and busy; answered a request with 503")
+        self._lines.tell(f"{self._full} and busy; answered a request with 503")
         return False
 
     def _free(self, owner: str) -> bool:
@@ -176,7 +176,7 @@ class Places:
         for state in (State.SILENT, State.RESTING):
             gives = giver(self._all.counts, owner, lambda each, state=state: self._all.has(each, state))
             if gives is not None:
-                self._told.tell(f"{self._full}; closed a connection that waited")
+                self._lines.tell(f"{self._full}; closed a connection that waited")
                 self._all.end(gives, state)
                 return True
         return False
@@ -187,6 +187,6 @@ class Places:
         gives = giver(counts, owner, lambda each: each != owner and counts[each] > least)
         if gives is None:
             return False
-        self._told.tell(f"{self._full} and busy; closed one of an owner who had more than half")
+        self._lines.tell(f"{self._full} and busy; closed one of an owner who had more than half")
         self._all.end(gives, State.BUSY)
         return True

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.callers import counted, principal
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
@@ -42,9 +42,9 @@ def route(rpc: Rpc) -> Route:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_with_client)
-            told = await rpc.answer(bytes(body), counted(request.scope))
-            if told is not None:
-                answer = Response(told, media_type=_JSON)
+            reply = await rpc.answer(bytes(body), counted(request.scope), principal(request.scope))
+            if reply is not None:
+                answer = Response(reply, media_type=_JSON)
             tasks.cancel_scope.cancel()
         return answer
 

@@ -37,12 +37,12 @@ class Unread:
     """The answers that wait to be read, by connection.
 
     Args:
-        told: says that a connection was cut off.
+        lines: says that a connection was cut off.
         most: bytes of all together.
     """
 
-    def __init__(self, told: Counted, most: int = MOST_BYTES) -> None:
-        self._told = told
+    def __init__(self, lines: Counted, most: int = MOST_BYTES) -> None:
+        self._lines = lines
         self._most = most
         self._waiting: dict[Place, int] = {}
         self._total = 0
@@ -66,5 +66,7 @@ class Unread:
         owner = max(by_owner, key=by_owner.__getitem__)
         oldest = next(place for place in self._waiting if place.owner == owner)
         self.drop(oldest)
-        self._told.tell(f"cut off a client that left its answer unread: more than {self._most >> 20} MiB waited in all")
+        self._lines.tell(
+            f"cut off a client that left its answer unread: more than {self._most >> 20} MiB waited in all"
+        )
         oldest.close()

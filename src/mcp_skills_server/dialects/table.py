@@ -1,0 +1,113 @@
+"""The protocols for skills over MCP that a server can speak, and how it speaks several at once.
+
+A new one is its own module, a row here and a test of the module. Nothing else names one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mcp_skills_server.dialects import sep2076, sep2640
+from mcp_skills_server.dialects.dialect import Dialect, Entry, Result
+from mcp_skills_server.errors import RequestError, UsageError, quoted
+from mcp_skills_server.model import Json, Standing
+
+AUTO: Final = "auto"
+"""Every row at once, to each client what it can take."""
+
+TABLE: Final[dict[str, Dialect]] = {row.name: row for row in (sep2640.DIALECT, sep2076.DIALECT)}
+"""By name. The order counts: where a `skills/get` could be meant for several, it is for the first; where an entry is
+that of several, a key has the value of the last."""
+
+
+def names() -> list[str]:
+    """What an operator may choose."""
+    return [AUTO, *sorted(TABLE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """The dialects that one server speaks.
+
+    Args:
+        dialects: one at least, in the order of the table.
+
+    Attributes:
+        least: the standing that a skill needs to be served: that of the strictest.
+        notifications: their notifications by the key of the filter that asks for them.
+    """
+
+    dialects: tuple[Dialect, ...]
+    least: Standing = field(init=False)
+    notifications: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "least", max(each.least for each in self.dialects))
+        found = {key: method for each in self.dialects for key, method in each.notifications.items()}
+        object.__setattr__(self, "notifications", found)
+
+    def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
+        """Those that a client with these extensions is answered in: the one whose extension it declares, else all."""
+        if extensions:
+            for each in self.dialects:
+                if not each.extensions.keys().isdisjoint(extensions):
+                    return (each,)
+        return self.dialects
+
+    def asked(self, params: Mapping[str, Any]) -> tuple[Dialect, str]:
+        """The dialect that a `skills/get` is meant for, and what it asks for.
+
+        Raises:
+            RequestError: its parameter is missing or no string.
+        """
+        for each in self.dialects:
+            if each.parameter in params:
+                target = params[each.parameter]
+                if not isinstance(target, str):
+                    raise RequestError(f"Parameter {each.parameter!r} must be a string")
+                return each, target
+        parameters = " or ".join(repr(each.parameter) for each in reversed(self.dialects))
+        raise RequestError(f"Parameter {parameters} is missing")
+
+    def declared(self, capabilities: Mapping[str, Json]) -> dict[str, Json]:
+        """The capabilities of a server with those of these dialects."""
+        out = dict(capabilities)
+        for each in self.dialects:
+            out |= each.capabilities
+        extensions = {key: value for each in self.dialects for key, value in each.extensions.items()}
+        if extensions:
+            there = out.get("extensions")
+            out["extensions"] = {**(there if isinstance(there, dict) else {}), **extensions}
+        return out
+
+    def framed(self, result: Result, ttl_ms: int) -> Result:
+        """A result of `skills/list` as it is sent."""
+        for each in self.dialects:
+            result = result if each.framed is None else each.framed(result, ttl_ms)
+        return result
+
+
+def spoken(name: str) -> Spoken:
+    """The dialects that a choice of the operator stands for.
+
+    Raises:
+        UsageError: it is none of `names()`.
+    """
+    if name != AUTO and name not in TABLE:
+        raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
+    return Spoken(tuple(TABLE.values()) if name == AUTO else (TABLE[name],))
+
+
+def union(entries: Iterable[Entry]) -> Entry:
+    """One entry that has what each of several dialects says of the same skill."""
+    out: Entry = {}
+    for each in entries:
+        out |= each
+    return out
+
+
+def listing(entries: list[Json], next_cursor: str | None) -> Result:
+    """The result of `skills/list` before it is framed, the same in every dialect."""
+    return {"skills": entries} if next_cursor is None else {"skills": entries, "nextCursor": next_cursor}

@@ -1,0 +1,159 @@
+"""The life of a registry at a server: its first scan, its watch, and what clients hear of its changes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import anyio
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.model import Changes, Json
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.server.notices import notices
+from mcp_skills_server.server.notify import Notifier
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.server.tools import Tools
+
+_SCAN_AWAITED_S: Final = 0.25
+"""How long a handshake and a list of tools wait for the first scan."""
+_SCAN_AWAITED: Final = 300
+"""With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
+
+
+class Attachment:
+    """A registry attached to a server: what `attach` returns.
+
+    Entered with the server's own lifespan. The first scan of a large folder begins when a client has its answer to the
+    handshake, so that it does not delay it. The handshake and the list of tools say what a first look found until the
+    scan is done; every other question about skills waits for it.
+    """
+
+    def __init__(
+        self, registry: Registry, settings: Settings, watcher: Watcher | None, runtime: Runtime | None
+    ) -> None:
+        self.registry = registry
+        self.settings = settings
+        self.sessions = Sessions(runtime or Runtime(registry))
+        self.tools = Tools(self.sessions)
+        self.notifier = Notifier(settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts)
+        self._tools_shown: list[dict[str, Json]] | None = None
+        self._watcher = watcher
+        self._ready = anyio.Event()
+        self._begun = False
+
+    def view(self) -> View:
+        """The skills as they are now."""
+        return View(self.registry)
+
+    def begin(self) -> None:
+        """Start the first scan, and the watch. Later calls do nothing."""
+        if self._begun:
+            return
+        self._begun = True
+        loop = asyncio.get_running_loop()
+
+        def soon(work: Callable[..., None], *arguments: object) -> None:
+            with suppress(RuntimeError):  # the loop is closed: no client is left
+                loop.call_soon_threadsafe(work, *arguments)
+
+        def loaded() -> None:
+            self.registry.loaded.wait()
+            soon(self._open)
+
+        self.registry.subscribe(lambda changes: soon(self._publish, changes))
+
+        def scan() -> None:
+            if self.settings.tools:
+                self.sessions.runtime.briefing.look()  # while the scan works, there is nothing else to show
+            if self._watcher is not None:
+                self._watcher.start()
+            else:
+                self.registry.load()
+            if self.settings.tools:
+                self.sessions.runtime.warn_if_unsearchable()
+
+        threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
+        threading.Thread(target=scan, name="skills-load", daemon=True).start()
+
+    async def ready(self) -> None:
+        """Wait for the first scan."""
+        self.begin()
+        await self._ready.wait()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Notify clients of changes while this is entered; stop the watch afterwards."""
+        async with self.notifier.running():
+            try:
+                yield
+            finally:
+                if self._watcher is not None:
+                    self._watcher.stop(timeout=0.2)
+                self.sessions.close()
+
+    async def glimpse(self) -> None:
+        """Wait until there is something to show of the skills: the scan where that is quick, else the first look."""
+        if self._ready.is_set():
+            return
+        briefing = self.sessions.runtime.briefing
+        await anyio.to_thread.run_sync(briefing.look)
+        if briefing.is_small(_SCAN_AWAITED):
+            self.begin()
+            with anyio.move_on_after(_SCAN_AWAITED_S):
+                await self._ready.wait()
+        if not self._ready.is_set():
+            self._tools_shown = self.tools.definitions()
+
+    async def glimpse_and_begin(self) -> None:
+        """The same, and have the scan begin: the handshake is over."""
+        await self.glimpse()
+        self.begin()
+
+    async def declared(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The result of a handshake, with the capabilities that the SDK's types leave out and with our instructions.
+
+        It does not wait long. The instructions of the server that we are attached to come first.
+        """
+        settings = self.settings
+        capabilities = settings.spoken.declared(result.get("capabilities") or {})
+        _merge(capabilities, "resources", {"subscribe": True, "listChanged": True})
+        for key, offered in (("tools", settings.tools), ("prompts", settings.prompts)):
+            if offered:
+                _merge(capabilities, key, {"listChanged": True})
+        instructions = None
+        if settings.tools:
+            await self.glimpse()
+            instructions = self.tools.instructions()
+        text = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
+        return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
+
+    def _open(self) -> None:
+        shown = self._tools_shown
+        if self.settings.tools:
+            self._tools_shown = self.tools.definitions()
+        self._ready.set()
+        if shown is not None and shown != self._tools_shown:
+            # After those who waited for the scan to listen, so that they hear of it.
+            asyncio.get_running_loop().call_soon(self.notifier.publish, [(runtime.LIST_CHANGED, None)])
+
+    def _publish(self, changes: Changes) -> None:
+        # Nobody has seen anything before the first scan, so there is nothing to notify of.
+        if self._ready.is_set():
+            tools = False
+            if self.settings.tools and runtime.changed(changes.before, changes.after):
+                now = self.tools.definitions()
+                tools, self._tools_shown = now != self._tools_shown, now
+            self.notifier.publish(notices(changes, self.settings, tools=tools))
+
+
+def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:
+    there = capabilities.get(key)
+    capabilities[key] = {**(there if isinstance(there, dict) else {}), **ours}

@@ -1,0 +1,119 @@
+"""Where a request of the SDK becomes a call of a handler: who asks, what it sees, and what becomes of an error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.requests import Caller, Handler
+from mcp_skills_server.telemetry import events
+
+logger = logging.getLogger(__name__)
+
+_LEGACY_NOT_FOUND: Final = -32002
+
+Context: TypeAlias = ServerRequestContext[Any, Any]
+Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
+Others: TypeAlias = Callable[[Context, View], Awaitable[Served]]
+"""What a server has beside skills, for one of its callers."""
+
+
+def call_of(
+    handler: Handler, attachment: Attachment, others: Others, ready: Callable[[], Awaitable[None]] | None = None
+) -> Call:
+    """A handler as the SDK calls it, once the first scan is done, or once `ready` returns."""
+    wait = ready or attachment.ready
+
+    async def call(ctx: Context, _: Any) -> dict[str, Any]:
+        await wait()
+        caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
+        return await retry_when_stale(
+            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+        )
+
+    return call
+
+
+def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
+    session, scope = ctx.session, scope_of(ctx)
+    capabilities, client = session.client_capabilities, session.client_params
+    modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+    connection = None if modern else session._connection  # pyright: ignore[reportPrivateUsage]
+    return Caller(
+        (capabilities.extensions if capabilities is not None else None) or (),
+        served=partial(others, ctx),
+        owner=bearer(scope),
+        counted=counted(scope),
+        connection=connection,
+        progress=partial(_report, ctx),
+        audience=attachment if modern and ctx.request is None else connection,
+        client=None if client is None else client.client_info.name,
+    )
+
+
+def guarded(call: Call) -> Call:
+    """Errors become the protocol's: the client's fault by its code, a bug as -32603 without internals."""
+
+    async def guarded(ctx: Context, params: Any) -> Any:
+        try:
+            return await call(ctx, params)
+        except NotServedError as error:
+            modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+            code = types.INVALID_PARAMS if modern else _LEGACY_NOT_FOUND
+            raise MCPError(code=code, message=str(error), data={"uri": error.uri}) from None
+        except RequestError as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
+        except MCPError:
+            raise
+        except Exception:
+            logger.exception("%s failed", ctx.method, extra=REPEATS)
+            raise MCPError(code=types.INTERNAL_ERROR, message="Internal error") from None
+
+    return guarded
+
+
+async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Middleware: have every request become an event, while anybody reads events."""
+    if ctx.request_id is None or not events.has_readers():
+        return await call_next(ctx)
+    client = ctx.session.client_params
+    with events.Request(
+        "mcp",
+        ctx.method,
+        principal=principal(scope_of(ctx)),
+        era="modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy",
+        host=None if client is None else client.client_info.name,
+    ) as request:
+        try:
+            result = await call_next(ctx)
+        except MCPError as error:
+            request.outcome = "failed" if error.error.code == types.INTERNAL_ERROR else "refused"
+            raise
+        except ValidationError:
+            request.outcome = "refused"
+            raise
+        if isinstance(result, dict) and result.get("isError"):
+            request.outcome = "refused"
+        return result
+
+
+def scope_of(ctx: Context) -> Mapping[str, Any]:
+    """The ASGI scope of a request, empty where it came over a pipe."""
+    return getattr(ctx.request, "scope", {})
+
+
+async def _report(ctx: Context, seconds: float) -> None:
+    await ctx.session.report_progress(seconds, None, f"running for {seconds:.0f} s")

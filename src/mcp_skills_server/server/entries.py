@@ -1,0 +1,96 @@
+"""How skills look to one caller: entries of one dialect, or of several as one, each written once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cache
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.catalog.view import View, is_hashed
+from mcp_skills_server.dialects.dialect import Dialect, Entry, Subject
+from mcp_skills_server.dialects.table import union
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.server.requests import Caller, Settings
+
+
+class _Cache:
+    """The entries that were written in some dialects.
+
+    Attributes:
+        by_skill: the last one of a skill, with what it varies with beside the skill.
+        by_snapshot: those that hold in one snapshot, so that nothing need be compared while it is the current one.
+    """
+
+    def __init__(self) -> None:
+        self.by_skill: WeakKeyDictionary[Skill, tuple[tuple[Hashable, ...], Entry]] = WeakKeyDictionary()
+        self.by_snapshot: WeakKeyDictionary[Snapshot, dict[Skill, Entry]] = WeakKeyDictionary()
+
+    def of(self, snapshot: Snapshot) -> dict[Skill, Entry]:
+        """Those that hold in this snapshot."""
+        found = self.by_snapshot.get(snapshot)
+        if found is None:
+            found = self.by_snapshot[snapshot] = {}
+        return found
+
+
+@cache
+def _cache_of(_dialects: tuple[Dialect, ...], _least: Standing) -> _Cache:
+    return _Cache()
+
+
+class Entries:
+    """The entries of one request.
+
+    Args:
+        view: what the request sees.
+        settings: what the operator chose.
+        caller: who asks; its extensions choose the dialects.
+    """
+
+    def __init__(self, view: View, settings: Settings, caller: Caller) -> None:
+        self._view = view
+        self._caller = caller
+        self._least = settings.least
+        self._dialects = settings.spoken.for_client(caller.extensions)
+        self._cache = _cache_of(self._dialects, settings.least)
+        self._holding = self._cache.of(view.snapshot)
+
+    def kept(self, skill: Skill) -> Entry | None:
+        """The entry of a skill if it was written before and still holds."""
+        return self._holding.get(skill)
+
+    async def prepare(self, skills: Sequence[Skill]) -> None:
+        """Have ready in one go what the entries of several skills need of the disk."""
+        if any(dialect.wants_digests for dialect in self._dialects):
+            await self._view.hash_files([each for each in skills if each not in self._holding and not is_hashed(each)])
+
+    async def entry(self, skill: Skill) -> Entry:
+        """The entry of a skill; on the last try that of its last whole state, where a file of it is being rewritten.
+
+        Raises:
+            StaleFileError: a file changed since its scan, or cannot be read.
+        """
+        try:
+            return self._holding.get(skill) or await self._entry(skill)
+        except StaleFileError as stale:
+            return await self._entry(self._view.last_whole(skill, stale))
+
+    async def _entry(self, skill: Skill) -> Entry:
+        varies = tuple([each.varies_with(skill, self._view.snapshot, self._least) for each in self._dialects])
+        kept = self._cache.by_skill.get(skill)
+        if None in varies:
+            return await self._written(skill, varies)
+        if kept is None or kept[0] != varies:
+            kept = self._cache.by_skill[skill] = varies, await self._written(skill, varies)
+        self._holding[skill] = kept[1]
+        return kept[1]
+
+    async def _written(self, skill: Skill, varies: tuple[Hashable | None, ...]) -> Entry:
+        served = await self._caller.served(self._view) if None in varies else Served()
+        parts: list[Entry] = []
+        for dialect in self._dialects:
+            digests = await self._view.digests(skill) if dialect.wants_digests else {}
+            parts.append(dialect.entry(Subject(skill, self._view.snapshot, self._least, served, digests)))
+        return parts[0] if len(parts) == 1 else union(parts)

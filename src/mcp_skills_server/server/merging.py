@@ -1,0 +1,230 @@
+"""Where our handlers meet those that a server has already.
+
+Theirs are asked for what is not a skill, their lists are joined with ours, and a tool or a prompt of theirs goes before
+one of ours with the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import mcp_types as types
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel.server import HandlerEntry, Server
+from mcp.server.subscriptions import ListenHandler
+from mcp.shared.subscriptions import ResourceUpdated, ServerEvent, event_to_notification
+from pydantic import BaseModel
+
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.dialects import runtime
+from mcp_skills_server.errors import NotServedError
+from mcp_skills_server.format import cursors
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.format.uris import SCHEME
+from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import Call, Context, call_of, guarded, scope_of
+from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
+
+_MOST_PAGES: Final = 100
+"""Pages of another handler's list that are read for its names."""
+_THEIRS: Final = "theirs"
+
+_OURS: Final[tuple[tuple[str, type[BaseModel], Handler], ...]] = (
+    ("skills/list", types.RequestParams, skills.list_skills),
+    ("skills/get", types.RequestParams, skills.get_skill),
+    ("resources/directory/read", types.RequestParams, resources.read_directory),
+)
+_LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
+    ("resources/list", "resources", resources.list_resources),
+    ("resources/templates/list", "resourceTemplates", resources.list_templates),
+)
+_TOOLS: Final = ("tools/list", "tools", "name")
+_PROMPTS: Final = ("prompts/list", "prompts", "name")
+_LISTEN: Final = "subscriptions/listen"
+
+
+class MergedHandlers:
+    """Puts our handlers into a server, with its own behind them.
+
+    Args:
+        server: the server.
+        attachment: what is attached to it.
+    """
+
+    def __init__(self, server: Server[Any], attachment: Attachment) -> None:
+        self._server = server
+        self._attachment = attachment
+        self._theirs: dict[str, HandlerEntry[Any] | None] = {}
+
+    def add_handlers(self) -> None:
+        """Put ours in place of theirs."""
+        attachment = self._attachment
+        for method, params_type, handler in _OURS:
+            self._add(method, params_type, self._ours(handler))
+        for method, key, handler in _LISTS:
+            self._add_list(method, key, self._ours(handler))
+        if attachment.settings.tools:
+            self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse_and_begin))
+            call_tool = self._ours(attachment.tools.call_tool)
+            self._add_routed("tools/call", types.CallToolRequestParams, call_tool, self._is_our_tool)
+        if attachment.settings.prompts:
+            self._add_list(*_PROMPTS[:2], self._ours(prompts.list_prompts))
+            get = self._ours(prompts.get_prompt)
+            self._add_routed("prompts/get", types.GetPromptRequestParams, get, self._is_our_prompt)
+        read, complete = self._ours(resources.read_resource), self._ours(_complete)
+        self._add_routed("resources/read", types.ReadResourceRequestParams, read, self._is_served)
+        self._add_routed("completion/complete", types.CompleteRequestParams, complete, self._is_our_reference)
+        self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
+        self._add_routed("resources/unsubscribe", types.UnsubscribeRequestParams, self._unsubscribe, self._is_served)
+        self._add(_LISTEN, types.SubscriptionsListenRequestParams, self._listen)
+        listening = self._theirs[_LISTEN]
+        if listening is not None and isinstance(listening.handler, ListenHandler):
+            bus = listening.handler._bus  # pyright: ignore[reportPrivateUsage]
+            bus.subscribe(self._relay)
+            attachment.notifier.relays = True
+
+    async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
+        result = await call_next(ctx)
+        if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
+            return await self._attachment.declared(result)
+        if ctx.method == "notifications/initialized":
+            self._attachment.begin()
+            self._attachment.notifier.add_legacy_client(ctx.session)
+        return result
+
+    def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
+        return call_of(handler, self._attachment, self._served, ready)
+
+    def _add(self, method: str, params_type: type[BaseModel], call: Call) -> None:
+        self._theirs[method] = self._server.get_request_handler(method)
+        self._server.add_request_handler(method, params_type, guarded(call))
+
+    def _add_routed(
+        self, method: str, params_type: type[BaseModel], ours: Call, is_ours: Callable[[Context, Any], Awaitable[bool]]
+    ) -> None:
+        """Ours where it is about a skill, or where the server has nothing of its own."""
+
+        async def call(ctx: Context, params: Any) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None:
+                return await ours(ctx, params)
+            await self._attachment.ready()
+            return await (ours if await is_ours(ctx, params) else theirs.handler)(ctx, params)
+
+        self._add(method, params_type, call)
+
+    def _add_list(self, method: str, key: str, ours: Call) -> None:
+        """Their pages first, then ours; a cursor of theirs travels inside one of ours."""
+
+        async def call(ctx: Context, params: types.PaginatedRequestParams) -> Any:
+            theirs = self._theirs[method]
+            if theirs is None or (params.cursor is not None and cursors.decode(params.cursor)[0] != _THEIRS):
+                return await ours(ctx, params)
+            inner = None if params.cursor is None else cursors.decode(params.cursor)[1]
+            page = _as_dict(await theirs.handler(ctx, params.model_copy(update={"cursor": inner})))
+            more = page.pop("nextCursor", None)
+            if more is not None:
+                return page | {"nextCursor": cursors.encode(_THEIRS, str(more)), "cacheScope": "private"}
+            mine = await ours(replace(ctx, params={}), params)
+            taken = await self._names(ctx, method, key, "name") if key in {"tools", "prompts"} else frozenset[str]()
+            both = [*page[key], *(each for each in mine[key] if each["name"] not in taken)]
+            return page | mine | {key: both, "ttlMs": min(page.get("ttlMs", 0), mine["ttlMs"])}
+
+        self._add(method, types.PaginatedRequestParams, call)
+
+    # What is about a skill, and what is the server's own
+
+    async def _is_served(self, _: Context, params: Any) -> bool:
+        return resources.canonical(self._attachment.view(), self._attachment.settings, params.uri) is not None
+
+    async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
+        return runtime.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)
+
+    async def _is_our_prompt(self, ctx: Context, params: Any) -> bool:
+        attachment = self._attachment
+        if not attachment.settings.prompts:
+            return False
+        ours = prompts.is_our_prompt(attachment.view(), attachment.settings, params.name)
+        return ours and params.name not in await self._names(ctx, *_PROMPTS)
+
+    async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
+        if prompts.is_prompt(params.ref):
+            return await self._is_our_prompt(ctx, params.ref)
+        return resources.is_our_template(params.ref)
+
+    async def _served(self, ctx: Context, view: View) -> Served:
+        """What the server has beside skills, by name."""
+        attachment = self._attachment
+        tools, names = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
+        if attachment.settings.tools:
+            tools |= {str(each["name"]) for each in attachment.tools.definitions()}
+        return Served(
+            tools=tools,
+            prompts=prompts.Names(view, attachment.settings, names) if attachment.settings.prompts else names,
+            resources=await self._names(ctx, "resources/list", "resources", "uri")
+            | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
+        )
+
+    async def _names(self, ctx: Context, method: str, key: str, field: str) -> frozenset[str]:
+        """What a list of theirs has in this field."""
+        entry = self._theirs[method] if method in self._theirs else self._server.get_request_handler(method)
+        names: set[str] = set()
+        if entry is None:
+            return frozenset()
+        cursor: str | None = None
+        for _ in range(_MOST_PAGES):
+            page = _as_dict(await entry.handler(ctx, types.PaginatedRequestParams(cursor=cursor)))
+            names |= {str(each[field]) for each in page.get(key, [])}
+            cursor = page.get("nextCursor")
+            if cursor is None:
+                break
+        return frozenset(names)
+
+    # Subscriptions
+
+    async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+        await self._attachment.ready()
+        canonical = resources.canonical(self._attachment.view(), self._attachment.settings, params.uri)
+        if canonical is None:
+            raise NotServedError(params.uri)
+        self._attachment.notifier.watch(ctx.session, canonical, counted(scope_of(ctx)))
+        return types.EmptyResult()
+
+    async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+        canonical = resources.canonical(self._attachment.view(), self._attachment.settings, params.uri)
+        self._attachment.notifier.unwatch(ctx.session, params.uri if canonical is None else canonical)
+        return types.EmptyResult()
+
+    async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
+        theirs, notifier = self._theirs[_LISTEN], self._attachment.notifier
+        if theirs is not None and not notifier.relays and not self._is_about_skills(params.notifications):
+            return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
+        # Acknowledged after the first scan, so that a notification follows whatever changes after it.
+        await self._attachment.ready()
+        return await notifier.listen(ctx, params, counted(scope_of(ctx)))
+
+    def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
+        extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
+        asked = wanted.resources_list_changed or any(map(extra.get, self._attachment.notifier.extensions))
+        return bool(asked) or any(uri.startswith(SCHEME) for uri in uris)
+
+    def _relay(self, event: ServerEvent) -> None:
+        notification = event_to_notification(event, {})
+        uri = event.uri if isinstance(event, ResourceUpdated) else None
+        self._attachment.notifier.relay((notification.method, uri))
+
+
+async def _complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    of_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
+    return await (prompts.complete_argument if of_prompt else resources.complete)(view, settings, caller, params)
+
+
+def _as_dict(result: Any) -> dict[str, Any]:
+    if isinstance(result, BaseModel):
+        return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    return dict(cast("Mapping[str, Any]", result))

@@ -1,0 +1,108 @@
+"""What a handler is given: a view of the skills, the operator's settings, who asks, and the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.dialects import table
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.format.portions import portion, weight
+from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.runtime.quota import Owner
+
+Params: TypeAlias = Mapping[str, Any]
+Result: TypeAlias = dict[str, Any]
+
+
+async def _nothing_else(_: View) -> Served:
+    return Served()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the operator chose.
+
+    Attributes:
+        dialect: the dialect that is spoken; "auto" for all of them, to each client what it can take.
+        page_size: entries of one page.
+        prompt_page_size: prompts of one page; some hosts show their user the first page alone.
+        ttl_ms: how long a client may keep an answer; 0 because an edit shows at once.
+        tools: offer the runtime tools, for hosts that show their model tools only.
+        prompts: offer a prompt for each skill.
+        prompt_choice: patterns of the names or paths of skills that appear as prompts; none for all.
+        spoken: the dialects that `dialect` stands for.
+
+    Raises:
+        UsageError: there is no such dialect.
+    """
+
+    dialect: str = table.AUTO
+    page_size: int = 50
+    prompt_page_size: int = 1000
+    ttl_ms: int = 0
+    tools: bool = True
+    prompts: bool = True
+    prompt_choice: tuple[str, ...] = ()
+    spoken: table.Spoken = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spoken", table.spoken(self.dialect))
+
+    @property
+    def least(self) -> Standing:
+        """The standing that a skill needs to be shown."""
+        return self.spoken.least
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        extensions: the extensions of MCP that the client declared.
+        served: what else the server serves to this caller.
+        owner: whom the caller proved to be, None where nobody has to.
+        counted: among whose things counts what the caller opens, None where callers are not told apart.
+        connection: what its requests have in common, None where a request stands alone.
+        progress: tells the caller for how many seconds its request has been at work.
+        audience: who saw the skills in one place: the connection, or the one client of a pipe. None where requests
+            stand alone.
+        client: what the host calls itself.
+    """
+
+    extensions: Collection[str] = ()
+    served: Callable[[View], Awaitable[Served]] = _nothing_else
+    owner: str | None = None
+    counted: Owner = None
+    connection: object | None = None
+    progress: Callable[[float], Awaitable[None]] | None = None
+    audience: object | None = None
+    client: str | None = None
+
+
+Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Awaitable[Result]]
+
+
+def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:
+    """The skills of a page, and the path to go on from: fewer than `page_size` where they are large."""
+    page, more = snapshot.page(after, settings.page_size, settings.least)
+    kept = portion(page, weight)
+    return (page, more) if len(kept) == len(page) else (kept, kept[-1].path)
+
+
+def given_arguments(params: Params) -> Mapping[str, Any]:
+    """What a request gives for the arguments of a skill.
+
+    Raises:
+        RequestError: it is no object.
+    """
+    given = params.get("arguments")
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RequestError("Parameter 'arguments' must be an object")
+    return cast("Mapping[str, Any]", given)

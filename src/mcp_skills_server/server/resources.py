@@ -1,0 +1,117 @@
+"""`resources/*`, and the completion of the template of skill files. No SDK here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.catalog.answer import in_turn
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.dialects import resources as dialect
+from mcp_skills_server.errors import NotServedError, RequestError, StaleFileError, clipped
+from mcp_skills_server.format import cursors, identity, uris
+from mcp_skills_server.format.uris import LONGEST, SCHEME, TEMPLATE, segments, uri
+from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+from mcp_skills_server.server.requests import Caller, Params, Result, Settings, page_of
+
+_directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictionary()
+"""By skill path what the URIs of the skill's files begin with, after the scheme."""
+
+
+async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/list`: every SKILL.md."""
+    page, more = page_of(view.snapshot, settings, cursors.key_of(params, "resources"))
+    return dialect.listing([descriptor(skill) for skill in page], cursors.encode("resources", more), settings.ttl_ms)
+
+
+async def list_templates(_view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/templates/list`."""
+    if cursors.key_of(params, "templates") is not None:
+        raise RequestError("Invalid cursor: the list of templates has one page")
+    return dialect.template_listing(settings.ttl_ms)
+
+
+async def read_resource(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`resources/read`: the exact bytes of a file of a served skill.
+
+    Raises:
+        NotServedError: there is no such file, or it is not for everybody.
+    """
+    target = str(params["uri"])
+    found = uris.find(view.snapshot, target, settings.least)
+    if found is None:
+        raise NotServedError(target)
+    skill, path = found
+    async with in_turn(skill.files[path].size, caller.counted):
+        try:
+            raw = await view.read(skill, path)
+        except StaleFileError as stale:
+            raise view.refusal(stale, NotServedError(target)) from None
+        return dialect.contents(target, path, raw, settings.ttl_ms)
+
+
+async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`resources/directory/read`: the direct children of a directory of a skill, or of a prefix."""
+    target = params.get("uri")
+    if not isinstance(target, str):
+        raise RequestError("Parameter 'uri' must be a string")
+    parts = segments(target)
+    children = view.snapshot.children(parts, settings.least) if parts else None
+    if parts is None or children is None:
+        raise RequestError(f"Not a directory: {clipped(target)}")
+    kind = f"directory {'/'.join(parts)}"
+    after = cursors.key_of(params, kind)
+    names = [name for name in sorted(children) if after is None or name > after]
+    page = names[: settings.page_size]
+    more = page[-1] if len(names) > len(page) else None
+    out: list[Json] = []
+    for name in page:
+        found = children[name]
+        title = identity.title(found[0]) if found else None
+        out.append(dialect.child(name, uri(parts[0], "/".join((*parts[1:], name))), found, title))
+    return dialect.listing(out, cursors.encode(kind, more), settings.ttl_ms)
+
+
+async def complete(view: View, settings: Settings, _: Caller, params: Params) -> Result:
+    """`completion/complete` for the path of the resource template: paths of files, as the template takes them."""
+    reference, argument = params["ref"], params["argument"]
+    if (reference.get("type"), reference.get("uri")) != ("ref/resource", TEMPLATE):
+        raise RequestError(f"Nothing to complete for {json.dumps(reference)[:200]}; known: the template {TEMPLATE}")
+    if argument["name"] != "path":
+        raise RequestError(f"The template has no variable {argument['name'][:100]!r}; it has 'path'")
+    return dialect.completion(_completions(view.snapshot, str(argument["value"]), settings.least))
+
+
+def _completions(snapshot: Snapshot, begun: str, least: Standing) -> Iterator[str]:
+    """Paths that begin so, and those of skills whose name does."""
+    if len(begun) > LONGEST:
+        return
+    directories = _directories.get(snapshot)
+    if directories is None:
+        directories = _directories[snapshot] = {path: uri(path).removeprefix(SCHEME) for path in snapshot.skills}
+    for path in snapshot.paths(least):
+        skill, directory = snapshot.skills[path], directories[path]
+        named = skill.name.startswith(begun)
+        if named or directory.startswith(begun[: len(directory)]):
+            for file_path in skill.files:
+                each = uri(path, file_path).removeprefix(SCHEME)
+                if named or each.startswith(begun):
+                    yield each
+
+
+def canonical(view: View, settings: Settings, target: str) -> str | None:
+    """This URI as notifications have it, or None if `resources/read` would not know it."""
+    found = uris.find(view.snapshot, target, settings.least)
+    return None if found is None else uri(found[0].path, found[1])
+
+
+def is_our_template(reference: Any) -> bool:
+    """Whether `completion/complete` is about the template of skill files; takes the SDK's reference object."""
+    return getattr(reference, "uri", None) == TEMPLATE
+
+
+def descriptor(skill: Skill) -> dict[str, Json]:
+    """A SKILL.md as `resources/list` shows it."""
+    return dialect.descriptor(skill, identity.title(skill))

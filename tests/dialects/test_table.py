@@ -1,0 +1,100 @@
+"""The table of dialects: what a choice stands for, and how several are spoken at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.dialects import table
+from mcp_skills_server.dialects.dialect import Dialect
+from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.model import Standing
+
+SKILLS = {"skills": {"listChanged": True}}
+EXTENSION = "io.modelcontextprotocol/skills"
+NAMES = [["sep-2640", "sep-2076"], ["sep-2076"], ["sep-2640"]]
+
+
+def names(dialects: tuple[Dialect, ...]) -> list[str]:
+    return [each.name for each in dialects]
+
+
+def test_a_choice_is_a_row_or_all_of_them() -> None:
+    assert table.names() == ["auto", "sep-2076", "sep-2640"]
+    assert [names(table.spoken(name).dialects) for name in table.names()] == NAMES
+    with pytest.raises(UsageError, match=r"'sep-1'.*auto, sep-2076, sep-2640"):
+        table.spoken("sep-1")
+
+
+@pytest.mark.requirement("S40-5", "X-2")
+def test_what_is_spoken_together_wants_the_strictest_standing() -> None:
+    assert table.spoken("auto").least is table.spoken("sep-2640").least is Standing.VALID
+    assert table.spoken("sep-2076").least is Standing.LENIENT
+
+
+@pytest.mark.requirement("X-9")
+def test_a_client_that_declares_an_extension_gets_its_dialect_alone() -> None:
+    auto = table.spoken("auto")
+    assert names(auto.for_client([EXTENSION, "other"])) == ["sep-2640"]
+    assert names(auto.for_client(["other"])) == names(auto.for_client([])) == NAMES[0]
+    assert names(table.spoken("sep-2076").for_client([EXTENSION])) == ["sep-2076"]
+
+
+@pytest.mark.requirement("S76-1", "S40-1", "S40-4")
+def test_capabilities_are_added_to_what_is_there() -> None:
+    there: dict[str, Any] = {"tools": {}, "extensions": {"x": {}}}
+    mine = {EXTENSION: {"directoryRead": True}}
+    assert table.spoken("auto").declared(there) == {"tools": {}, **SKILLS, "extensions": {"x": {}, **mine}}
+    assert table.spoken("sep-2076").declared(there) == there | SKILLS
+    assert table.spoken("sep-2640").declared({}) == {"extensions": mine}
+
+
+@pytest.mark.requirement("X-8", "S76-8")
+@pytest.mark.parametrize(
+    ("choice", "params", "answer"),
+    [
+        ("auto", {"uri": "u", "name": "n"}, ("sep-2640", "u")),
+        ("auto", {"name": "n"}, ("sep-2076", "n")),
+        ("sep-2076", {"uri": "u", "name": "n"}, ("sep-2076", "n")),
+        ("auto", {}, "Parameter 'name' or 'uri' is missing"),
+        ("sep-2640", {"name": "n"}, "Parameter 'uri' is missing"),
+        ("auto", {"uri": 5}, "Parameter 'uri' must be a string"),
+        ("auto", {"name": None}, "Parameter 'name' must be a string"),
+    ],
+)
+def test_a_parameter_says_for_which_dialect_a_request_is(choice: str, params: dict[str, Any], answer: object) -> None:
+    spoken = table.spoken(choice)
+    if isinstance(answer, str):
+        with pytest.raises(RequestError) as caught:
+            spoken.asked(params)
+        assert str(caught.value) == answer
+    else:
+        dialect, target = spoken.asked(params)
+        assert (dialect.name, target) == answer
+
+
+@pytest.mark.requirement("S40-20")
+def test_a_result_has_the_frame_of_every_dialect() -> None:
+    framed = {"resultType": "complete", "skills": [], "ttlMs": 7, "cacheScope": "private"}
+    assert (
+        table.spoken("auto").framed({"skills": []}, 7) == table.spoken("sep-2640").framed({"skills": []}, 7) == framed
+    )
+    assert table.spoken("sep-2076").framed({"skills": []}, 7) == {"skills": []}
+
+
+@pytest.mark.requirement("S40-33", "X-12")
+def test_a_dialect_has_its_own_notifications() -> None:
+    method = {"skillsListChanged": "notifications/skills/list_changed"}
+    assert table.spoken("auto").notifications == table.spoken("sep-2076").notifications == method
+    assert table.spoken("sep-2640").notifications == {}
+
+
+@pytest.mark.requirement("S76-5")
+def test_a_listing_has_a_cursor_only_where_it_goes_on() -> None:
+    assert table.listing([{"name": "a"}], "next") == {"skills": [{"name": "a"}], "nextCursor": "next"}
+    assert table.listing([], None) == {"skills": []}
+
+
+def test_an_entry_of_several_has_the_keys_of_all_and_the_values_of_the_last() -> None:
+    assert table.union([{"a": 1, "b": 1}, {"b": 2, "c": 2}]) == {"a": 1, "b": 2, "c": 2}

@@ -1,0 +1,148 @@
+"""A new dialect is its module and a row: nothing in the server names one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import mcp_types as types
+import pytest
+from mcp.client import Client
+from mcp.server.lowlevel import Server
+from pydantic import ConfigDict
+
+from catalog.forest import loaded
+from mcp_skills_server import Registry, RequestError, Settings, Skill, Snapshot, UsageError, attach
+from mcp_skills_server.dialects import table
+from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
+from mcp_skills_server.model import Json, Standing
+from mcp_skills_server.server.notices import notices
+from mcp_skills_server.server.notify import Notifier
+from wire import DEADLINE, write_skill
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Ask(types.Request[dict[str, Any], str]):
+    """A request for a method that the SDK does not know."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class Answer(types.Result):
+    """Its result, as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def number_of(skill: Skill, snapshot: Snapshot, least: Standing) -> int:
+    return snapshot.paths(least).index(skill.path)
+
+
+def by_number(snapshot: Snapshot, target: str, least: Standing) -> Skill:
+    paths = snapshot.paths(least)
+    if not target.isdecimal() or int(target) >= len(paths):
+        raise RequestError(f"No skill has the number {target[:20]}")
+    return snapshot.skills[paths[int(target)]]
+
+
+def numbered(subject: Subject) -> dict[str, Json]:
+    return {"number": number_of(subject.skill, subject.snapshot, subject.least), "called": subject.skill.name}
+
+
+TINY = Dialect(
+    name="tiny",
+    least=Standing.VALID,
+    capabilities={"tiny": {}},
+    extensions={"com.example/tiny": {"numbers": True}},
+    entry=numbered,
+    varies_with=number_of,
+    parameter="number",
+    find=by_number,
+    result=EntryResult(lambda entry: {"found": entry}),
+    notifications={"tinyListChanged": "notifications/tiny/list_changed"},
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table.TABLE, TINY.name, TINY)
+
+
+async def asked(client: Client, method: str, **params: Any) -> dict[str, Any]:
+    result = await client.session.send_request(Ask(method=method, params=params), Answer)
+    return {key: value for key, value in result.model_dump().items() if not key.startswith("_") and value is not None}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_row_is_announced_listed_and_found(tmp_path: Path, mode: Any) -> None:
+    assert "tiny" in table.names()
+    for name in ("b", "d"):
+        write_skill(tmp_path / name)
+    server = Server[Any]("mine")
+    attach(server, Registry([tmp_path]), Settings(dialect="tiny"))
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode=mode) as client:
+            extensions = client.server_capabilities.extensions or {}
+            assert extensions == {"com.example/tiny": {"numbers": True}}
+            assert (await asked(client, "skills/list"))["skills"] == [
+                {"number": 0, "called": "b"},
+                {"number": 1, "called": "d"},
+            ]
+            assert (await asked(client, "skills/get", number="1"))["found"] == {"number": 1, "called": "d"}
+            write_skill(tmp_path / "a")
+            while len((await asked(client, "skills/list"))["skills"]) < 3:
+                await anyio.lowlevel.checkpoint()
+            # What an entry varies with is looked at again: d was the second, and is the third now.
+            assert (await asked(client, "skills/get", number="2"))["found"] == {"number": 2, "called": "d"}
+
+
+async def test_a_name_that_no_row_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="there is no dialect 'tiny'"):
+        Settings(dialect="tiny")
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_row_is_notified(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    registry, settings = loaded(tmp_path), Settings(dialect="tiny")
+    write_skill(tmp_path / "b")
+    method = "notifications/tiny/list_changed"
+    assert (method, None) in notices(registry.refresh(), settings, tools=False)
+    sent: list[dict[str, Any]] = []
+    notifier = Notifier(settings.spoken.notifications)
+
+    async def send(notification: Any, related_request_id: object = None) -> None:
+        sent.append(notification.model_dump(by_alias=True, exclude_none=True))
+        if len(sent) == 1:
+            notifier.publish([("notifications/other", None), (method, None)])
+            notifier.close()
+
+    ctx: Any = SimpleNamespace(request_id=1, request=object(), session=SimpleNamespace(send_notification=send))
+    wanted = types.SubscriptionFilter(tinyListChanged=True, skillsListChanged=True)
+    with anyio.fail_after(DEADLINE):
+        await notifier.listen(ctx, types.SubscriptionsListenRequestParams(notifications=wanted))
+    assert sent[0]["params"]["notifications"] == {"tinyListChanged": True}
+    assert [each["method"] for each in sent[1:]] == [method]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_row_joins_the_others_where_all_are_spoken(tmp_path: Path, mode: Any) -> None:
+    write_skill(tmp_path / "a")
+    server = Server[Any]("mine")
+    attach(server, Registry([tmp_path]), watch=False)
+    async with Client(server, mode=mode) as client:
+        (entry,) = (await asked(client, "skills/list"))["skills"]
+        assert entry["number"] == 0 and entry["name"] == "a" and entry["uri"] == "skill://a/SKILL.md"
+        assert (await asked(client, "skills/get", number="0"))["found"] == entry
+        assert (await asked(client, "skills/get", name="a"))["instructions"]

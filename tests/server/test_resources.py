@@ -1,0 +1,244 @@
+"""`resources/*` and the completion of the template, asked over real stdio in both eras."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wire import FIXTURES, Era, Wire, WireError, read, serving, write_skill
+
+INVALID_PARAMS = -32602
+NOT_FOUND = {"legacy": -32002, "modern": INVALID_PARAMS}
+
+
+# resources
+
+
+@pytest.mark.requirement("S40-10", "S40-11", "S40C-5", "MCP-23", "MCP-24")
+def test_resources_are_the_skill_mds_with_their_metadata(era: Era) -> None:
+    with serving(FIXTURES, "--page-size", "5", era=era) as wire:
+        found: list[dict[str, Any]] = []
+        scopes: set[str | None] = set()
+        cursor: dict[str, Any] = {}
+        while True:
+            page = wire.request("resources/list", cursor)
+            found += page["resources"]
+            scopes.add(page.get("cacheScope"))
+            if "nextCursor" not in page:
+                break
+            cursor = {"cursor": page["nextCursor"]}
+        assert len(scopes) == 1
+        assert era == "legacy" or scopes <= {"public", "private"}
+        skills = {skill["uri"]: skill for skill in wire.every_skill()}
+        assert [each["uri"] for each in found] == sorted(skills, key=lambda uri: uri.removesuffix("/SKILL.md"))
+        for each in found:
+            frontmatter = skills[each["uri"]]["frontmatter"]
+            assert each["mimeType"] == "text/markdown"
+            assert (each["name"], each["description"]) == (frontmatter["name"], frontmatter["description"])
+            assert each["size"] == len(read(wire, each["uri"]))
+            meta = {key.removeprefix("io.modelcontextprotocol.skills/"): value for key, value in each["_meta"].items()}
+            assert meta == {key: value for key, value in frontmatter.items() if key not in {"name", "description"}}
+
+
+def test_one_template_covers_every_file(wire: Wire) -> None:
+    templates = wire.request("resources/templates/list")["resourceTemplates"]
+    assert [each["uriTemplate"] for each in templates] == ["skill://{+path}"]
+
+
+def test_text_comes_as_text_and_the_rest_as_blob(wire: Wire) -> None:
+    kinds = {
+        "skill://colour-palettes/assets/icon.png": ("blob", "image/png"),
+        "skill://csv-profiling/scripts/profile_csv.py": ("text", "text/x-python"),
+        "skill://retry-with-backoff/assets/backoff.svg": ("text", "image/svg+xml"),
+        "skill://colour-palettes/assets/palette.aco": ("blob", "application/octet-stream"),
+    }
+    for uri, (kind, media) in kinds.items():
+        (item,) = wire.request("resources/read", {"uri": uri})["contents"]
+        assert kind in item and item["mimeType"] == media
+
+
+@pytest.mark.requirement("S40-30", "MCP-16", "MCP-17", "MCP-18", "MCP-55", "X-13")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "skill://csv-profiling/none.md",
+        "skill://csv-profiling",
+        "skill://csv-profiling/scripts",
+        "skill://csv-profiling/../commit-messages/SKILL.md",
+        "skill://csv-profiling/%2e%2e/commit-messages/SKILL.md",
+        "skill://csv-profiling/..%2fcommit-messages/SKILL.md",
+        "skill://csv-profiling/%252e%252e/SKILL.md",
+        "skill://csv-profiling/./SKILL.md",
+        "skill://csv-profiling//SKILL.md",
+        "skill://csv-profiling/scripts%2fprofile_csv.py",
+        "skill://csv-profiling/SKILL.md%00",
+        "skill://csv-profiling/SKILL.md?x",
+        "skill://csv-profiling/SKILL.md#x",
+        "skill://csv-profiling\\SKILL.md",
+        "skill:///etc/passwd",
+        "skill://%2fetc%2fpasswd",
+        "skill://csv-profiling/%ff",
+        "file:///etc/passwd",
+        "http://localhost/",
+        "x",
+    ],
+)
+def test_what_is_not_served_is_absent_in_any_encoding(wire: Wire, uri: str) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("resources/read", {"uri": uri})
+    assert caught.value.code == NOT_FOUND[wire.era]
+    assert caught.value.message == f"Resource not found: {uri}"
+    assert caught.value.data == {"uri": uri}
+
+
+@pytest.mark.requirement("S40-30", "MCP-55")
+def test_forbidden_and_absent_are_told_in_the_same_words(tmp_path: Path, era: Era) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    skill = write_skill(tmp_path / "root" / "skill", references__a_md="a")
+    (skill / "out.txt").symlink_to(secret)
+    (skill / ".env").write_text("KEY=1")
+    (skill / "node_modules").mkdir()
+    (skill / "node_modules" / "x.js").write_text("x")
+    (skill / "in.md").symlink_to("references/a.md")
+    with serving(tmp_path / "root", era=era) as wire:
+        (entry,) = wire.every_skill()
+        served = {each["uri"].removeprefix("skill://skill/") for each in entry["resources"]}
+        assert served == {"SKILL.md", "in.md", "references/a.md"}
+        assert read(wire, "skill://skill/in.md") == b"a"
+        answers = set()
+        for name in ("out.txt", ".env", "node_modules/x.js", "absent.txt"):
+            with pytest.raises(WireError) as caught:
+                read(wire, f"skill://skill/{name}")
+            answers.add((caught.value.code, caught.value.message.replace(name, "")))
+        assert len(answers) == 1
+
+
+# Directories and completion
+
+
+def children(wire: Wire, uri: str) -> dict[str, str]:
+    """All pages of a directory: name to media type."""
+    out: dict[str, str] = {}
+    cursor: dict[str, Any] = {}
+    while True:
+        page = wire.request("resources/directory/read", {"uri": uri, **cursor})
+        assert page["ttlMs"] >= 0 and page["cacheScope"] in {"public", "private"}
+        for each in page["resources"]:
+            assert each["uri"].startswith(uri + "/") and not each["uri"].endswith("/")
+            out[each["uri"].rpartition("/")[2]] = each.get("mimeType", "")
+        if "nextCursor" not in page:
+            return out
+        cursor = {"cursor": page["nextCursor"]}
+
+
+@pytest.mark.requirement("S40-3", "S40-27", "S40-29")
+def test_directories_show_their_direct_children(wire: Wire) -> None:
+    assert children(wire, "skill://acme") == {"billing": "inode/directory"}
+    assert children(wire, "skill://acme/billing") == {"invoices": "inode/directory", "refunds": "inode/directory"}
+    assert children(wire, "skill://release-checklist") == {
+        "SKILL.md": "text/markdown",
+        "changelog-entry": "inode/directory",
+        "references": "inode/directory",
+    }
+    assert "profile_csv.py" in children(wire, "skill://csv-profiling/scripts")
+
+
+@pytest.mark.requirement("S40-27", "S40-29")
+def test_every_file_of_every_skill_is_found_by_descending(wire: Wire) -> None:
+    for skill in wire.every_skill():
+        directory = skill["uri"].removesuffix("/SKILL.md")
+        found: set[str] = set()
+        below = [directory]
+        while below:
+            here = below.pop()
+            for name, media in children(wire, here).items():
+                (below.append if media == "inode/directory" else found.add)(f"{here}/{name}")
+        assert found == {each["uri"] for each in skill["resources"]}
+
+
+@pytest.mark.requirement("S40-27")
+def test_a_directory_comes_in_pages_and_an_empty_one_is_empty(tmp_path: Path, era: Era) -> None:
+    skill = write_skill(tmp_path / "skill", **{f"data__f{number}_md": "x" for number in range(7)})
+    (skill / "empty" / "deeper").mkdir(parents=True)
+    with serving(tmp_path, "--page-size", "3", era=era) as wire:
+        assert len(children(wire, "skill://skill/data")) == 7
+        assert children(wire, "skill://skill/empty") == {"deeper": "inode/directory"}
+        assert wire.request("resources/directory/read", {"uri": "skill://skill/empty/deeper"})["resources"] == []
+        cursor = wire.request("resources/directory/read", {"uri": "skill://skill/data"})["nextCursor"]
+        with pytest.raises(WireError):
+            wire.request("resources/directory/read", {"uri": "skill://skill", "cursor": cursor})
+
+
+@pytest.mark.requirement("S40-28")
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "skill://csv-profiling/SKILL.md",
+        "skill://csv-profiling/none",
+        "skill://csv-profiling/",
+        "skill://csv-profiling/scripts/..",
+        "skill://csv-profiling/%2e%2e",
+        "skill://acm",
+        "skill://",
+        "file:///",
+        "",
+        None,
+        5,
+    ],
+)
+def test_what_is_no_directory_is_refused(wire: Wire, uri: Any) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("resources/directory/read", {} if uri is None else {"uri": uri})
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_the_template_s_path_can_be_completed(wire: Wire) -> None:
+    def complete(begun: str) -> list[str]:
+        ref = {"type": "ref/resource", "uri": "skill://{+path}"}
+        answer = wire.request("completion/complete", {"ref": ref, "argument": {"name": "path", "value": begun}})
+        assert len(answer["completion"]["values"]) <= 100
+        return answer["completion"]["values"]
+
+    assert {each.rsplit("/", 2)[0] for each in complete("acme/billing/ref")} <= {"acme/billing", "acme/billing/refunds"}
+    assert all(each.startswith("csv-profiling/scripts/") for each in complete("csv-profiling/scr"))
+    assert "acme/billing/refunds/SKILL.md" in complete("refu")
+    assert complete("nothing") == []
+    assert len(complete("")) > 90
+    for uri in complete("polite"):
+        assert read(wire, f"skill://{uri}")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"ref": {"type": "ref/prompt", "name": "x"}, "argument": {"name": "a", "value": ""}},
+        {"ref": {"type": "ref/resource", "uri": "file://{x}"}, "argument": {"name": "x", "value": ""}},
+        {"ref": {"type": "ref/resource", "uri": "skill://{+path}"}, "argument": {"name": "other", "value": ""}},
+        {},
+    ],
+)
+def test_what_cannot_be_completed_is_refused(wire: Wire, params: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as caught:
+        wire.request("completion/complete", params)
+    assert caught.value.code == INVALID_PARAMS
+
+
+def test_a_file_that_vanishes_or_changes_is_scanned_again_before_it_is_served(tmp_path: Path, era: Era) -> None:
+    skill = write_skill(tmp_path / "skill", references__a_md="old")
+    with serving(tmp_path, "--no-watch", era=era) as wire:
+        wire.every_skill()
+        (skill / "references" / "a.md").write_text("new text")
+        assert read(wire, "skill://skill/references/a.md") == b"new text"
+        (entry,) = wire.every_skill()
+        digests = {each["uri"]: each["digest"] for each in entry["resources"]}
+        assert digests["skill://skill/references/a.md"] == "sha256:" + hashlib.sha256(b"new text").hexdigest()
+        (skill / "references" / "a.md").unlink()
+        with pytest.raises(WireError):
+            read(wire, "skill://skill/references/a.md")
+        assert len(wire.every_skill()[0]["resources"]) == 1
+        write_skill(skill, body="# Other\n")
+        assert wire.request("skills/get", {"name": "skill"})["instructions"] == "# Other"

@@ -1,0 +1,108 @@
+"""Large files are read in turns, by whichever way a client asks for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import from_thread, wait_all_tasks_blocked
+
+from catalog.forest import loaded
+from mcp_skills_server import Registry, Runtime
+from mcp_skills_server.catalog.view import retry_when_stale
+from mcp_skills_server.model import SkillFile
+from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.server import resources
+from mcp_skills_server.server.requests import Caller, Settings
+from wire import DEADLINE, write_skill
+
+pytestmark = pytest.mark.anyio
+LARGE, SMALL = 2 << 20, 300 << 10
+"""Bytes: both are read off the event loop, and the second takes no turn."""
+ASKED = 6
+Read = Callable[[str], Awaitable[Any]]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=[LARGE, SMALL], ids=["large", "small"])
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Registry:
+    """A skill `a` with one file `data.txt`."""
+    folder = write_skill(tmp_path / "a")
+    (folder / "data.txt").write_text("x" * 1023 + "\n" + ("y" * 1023 + "\n") * (request.param // 1024 - 1))
+    return loaded(tmp_path)
+
+
+def over_mcp(registry: Registry) -> Read:
+    """`resources/read`, of the client of this name."""
+    params = {"uri": "skill://a/data.txt"}
+    return lambda owner: retry_when_stale(
+        registry, lambda view: resources.read_resource(view, Settings(), Caller(counted=owner), params)
+    )
+
+
+def by_tools(registry: Registry) -> Read:
+    """`skills_read`, in the session of this name."""
+    runtime = Runtime(registry)
+    sessions: dict[str, Any] = {}
+
+    async def read(owner: str) -> Any:
+        if owner not in sessions:
+            sessions[owner] = runtime.session()
+            assert not (await sessions[owner].call("skills_load", {"names": ["a"]})).get("isError")
+        return await sessions[owner].call("skills_read", {"path": "data.txt", "max_lines": 1})
+
+    return read
+
+
+def over_rpc(registry: Registry) -> Read:
+    """`read_skill_file`, of the client of this name."""
+    methods = Methods(Runtime(registry))
+
+    async def read(owner: str) -> Any:
+        names = [each["name"] for each in (await methods.call("list_skills", {}))["skills"]]  # type: ignore[index]
+        name = next(each for each in names if each.rpartition(".")[2] == "a")
+        return await methods.call("read_skill_file", {"name": name, "path": "data.txt"}, owner)
+
+    return read
+
+
+@pytest.mark.parametrize("way", [over_mcp, by_tools, over_rpc])
+async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
+    way: Callable[[Registry], Read], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE
+    read, real, lock = way(registry), registry.read, threading.Lock()
+    now, most = 0, 0
+
+    def counted(file: SkillFile) -> bytes:
+        nonlocal now, most
+        if not file.location.endswith("data.txt"):
+            return real(file)
+        with lock:
+            now += 1
+            most = max(most, now)
+        from_thread.run(wait_all_tasks_blocked)  # whoever may read too is reading by then
+        try:
+            return real(file)
+        finally:
+            with lock:
+                now -= 1
+
+    for owner in "abc":
+        await read(owner)  # what is done once is done
+    monkeypatch.setattr(registry, "read", counted)
+    with anyio.fail_after(DEADLINE):
+        for owners, expected in (("a" * ASKED, 1), ("abc" * 2, 2)):
+            most = 0
+            async with anyio.create_task_group() as tasks:
+                for owner in owners:
+                    tasks.start_soon(read, owner)
+            assert most == expected if large else most > 2

@@ -1,0 +1,196 @@
+"""What happens is one event each, whichever protocol it came by, and costs nothing where nobody reads it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+from mcp.client import Client
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+
+from catalog.forest import loaded, plant, skill_md
+from mcp_skills_server import Registry, Runtime, attach
+from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.rpc.methods import Methods
+from mcp_skills_server.rpc.server import Rpc
+from mcp_skills_server.server.callers import principal
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.events import Event
+from mcp_skills_server.telemetry.log import log_requests
+from wire import DEADLINE, write_skill
+
+pytestmark = pytest.mark.anyio
+BODY = "Only who asks for this skill may read this."
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def seen() -> Iterator[list[Event]]:
+    """The events that happen."""
+    found: list[Event] = []
+    end = events.subscribe(found.append)
+    yield found
+    end()
+
+
+@pytest.mark.parametrize(("mode", "era"), [("legacy", "legacy"), ("auto", "modern")])
+async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str, seen: list[Event]) -> None:
+    folder = write_skill(tmp_path / "a", body=BODY)
+    server = Server[Any]("mine")
+    attachment = attach(server, Registry([tmp_path]), watch=False)
+    with anyio.fail_after(DEADLINE):
+        async with Client(server, mode=mode) as client:
+            await client.read_resource("skill://a/SKILL.md")
+            with pytest.raises(MCPError):
+                await client.read_resource("skill://none/SKILL.md")
+            await client.get_prompt("a")
+            loaded = await client.call_tool("skills_load", {"names": ["a"]})
+            await client.call_tool("skills_load", {"names": ["none"]})
+    requests = [each for each in seen if each.method not in {"initialize", "server/discover", "tools/list"}]
+    assert [(each.method, each.outcome, each.skills) for each in requests] == [
+        ("resources/read", "ok", ("a",)),
+        ("resources/read", "refused", ()),
+        ("prompts/get", "ok", ("a",)),
+        ("tools/call", "ok", ("a",)),
+        ("tools/call", "refused", ()),
+    ]
+    skill = attachment.registry.snapshot.skills["a"]
+    size = (folder / "SKILL.md").stat().st_size
+    assert [each.bytes for each in requests] == [size, 0, size, size, 0]
+    assert requests[0].digests == (skill.files["SKILL.md"].digest,)
+    assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
+    assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
+    handle = cast("dict[str, Any]", loaded.structured_content)["session"]
+    assert BODY not in repr(seen) and handle not in repr(seen)
+
+
+async def test_a_bug_is_told_from_a_refusal(tmp_path: Path, seen: list[Event], monkeypatch: pytest.MonkeyPatch) -> None:
+    write_skill(tmp_path / "a")
+    server, registry = Server[Any]("mine"), Registry([tmp_path])
+    attach(server, registry, watch=False)
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(registry, "body", broken)
+    async with Client(server, mode="legacy") as client:
+        with pytest.raises(MCPError):
+            await client.get_prompt("a")
+    assert [(each.method, each.outcome) for each in seen][-1] == ("prompts/get", "failed")
+
+
+async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+    write_skill(tmp_path / "a", body=BODY)
+    rpc = Rpc(Methods(Runtime(loaded(tmp_path))))
+    names = [each["name"] for each in (await ask(rpc, "list_skills"))["result"]["skills"]]
+    name = next(each for each in names if each.endswith("a") and "guide" not in each)
+    await ask(rpc, "read_skill_file", name=name, path="SKILL.md")
+    await ask(rpc, "no_such_method")
+    last = seen[-2:]
+    assert [(each.protocol, each.outcome, each.skills) for each in last] == [
+        ("skills-protocol", "ok", ("a",)),
+        ("skills-protocol", "refused", ()),
+    ]
+    assert last[0].principal == "alice" and last[0].era is None and last[0].host is None
+    assert len(seen) == 3
+
+
+async def ask(rpc: Rpc, method: str, **params: Any) -> Any:
+    raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    return json.loads(await rpc.answer(raw, "token alice", "alice") or b"")
+
+
+def test_a_principal_is_a_name_and_no_token() -> None:
+    user = AuthenticatedUser(AccessToken(token="a-secret", client_id="alice", scopes=[]))
+    assert principal({"user": user}) == "alice"
+    assert principal({}) is principal({"user": SimpleNamespace()}) is None
+
+
+def test_each_difference_of_the_catalogue_is_one_event(tmp_path: Path, seen: list[Event]) -> None:
+    plant(tmp_path, {f"{name}/SKILL.md": skill_md(name) for name in ("gone", "edited", "same")})
+    registry = loaded(tmp_path)
+    assert seen == []  # what the first scan finds is no difference
+    (tmp_path / "gone" / "SKILL.md").unlink()
+    plant(tmp_path, {"new/SKILL.md": skill_md("new"), "edited/SKILL.md": skill_md("edited", body="Other.")})
+    plant(tmp_path, {"torn/SKILL.md": "---\nname: [\n---\n"})
+    registry.refresh()
+    assert [(each.protocol, each.outcome, each.skills) for each in seen if each.outcome != "vanished"] == [
+        ("catalogue", "changed", ("edited",)),
+        ("catalogue", "appeared", ("new",)),
+        ("catalogue", "appeared", ("torn",)),
+    ]
+
+
+async def test_what_was_read_before_a_retry_is_not_counted(tmp_path: Path, seen: list[Event]) -> None:
+    plant(tmp_path, {"a/SKILL.md": skill_md("a")})
+    registry = loaded(tmp_path)
+    tries: list[bool] = []
+
+    async def handler(view: View) -> bytes:
+        raw = await view.read(view.snapshot.skills["a"], "SKILL.md")
+        tries.append(view.last_try)
+        if len(tries) == 1:
+            raise StaleFileError(str(tmp_path / "a" / "SKILL.md"))
+        return raw
+
+    with events.Request("mcp", "x", principal=None):
+        raw = await retry_when_stale(registry, handler)
+    assert [each.bytes for each in seen] == [len(raw)] and tries == [False, False]
+
+
+async def test_a_request_that_is_taken_back_is_cancelled(seen: list[Event]) -> None:
+    with anyio.CancelScope() as scope, events.Request("mcp", "x" * 500, principal=None, host="y" * 500):
+        scope.cancel()
+        await anyio.lowlevel.checkpoint()
+    (event,) = seen
+    assert event.outcome == "cancelled" and len(event.method) == 200 and len(event.host or "") == 200
+
+
+async def test_without_a_reader_nothing_is_gathered(tmp_path: Path) -> None:
+    assert not events.has_readers()
+    with events.observe("mcp", "x") as request:
+        assert request is None
+
+
+def test_a_bug_of_a_reader_costs_neither_the_others_nor_the_request(
+    seen: list[Event], caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_: Event) -> None:
+        raise KeyError("a bug")
+
+    first = events.subscribe(broken)
+    last: list[Event] = []
+    end = events.subscribe(last.append)
+    with events.observe("mcp", "x"):
+        pass
+    first()
+    end()
+    assert len(seen) == len(last) == 1 and "a reader of events failed" in caplog.text
+
+
+def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="mcp_skills_server")
+    assert log_requests() is None and not events.has_readers()
+    caplog.set_level(logging.DEBUG, logger="mcp_skills_server")
+    end = log_requests()
+    assert end is not None
+    with events.Request("mcp", "skills/get", principal="alice", host="a host") as request:
+        request.add("acme/refunds", "sha256:0", 5)
+    events.emit(Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", skills=("new",)))
+    end()
+    (line,) = caplog.messages
+    assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, alice, a host)")

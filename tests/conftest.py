@@ -14,7 +14,7 @@ from wire import FIXTURES, Era, Wire, serving
 __all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 pytest_plugins = ["outcomes"]
 
-settings.register_profile("suite", max_examples=200, deadline=None)
+settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)
 settings.load_profile("suite")
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import click
 import pytest
 
+import forkserver
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.serve import serve
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, Era, WireError, serving, write_skill
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forkserver.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -93,7 +94,7 @@ def test_options_are_taken_from_the_environment() -> None:
     first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": first}) + "\n"
     environment = {**os.environ, "MCP_SKILLS_ROOTS": str(FIXTURES), "MCP_SKILLS_DIALECT": "sep-2640"}
-    served = subprocess.run(
+    served = forkserver.run(
         [*COMMAND, "serve"],
         input=request,
         capture_output=True,

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import jsonschema
 
 import mcp_skills_server
+from forkserver import PROGRAM, Popen
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "fixtures" / "skills"
@@ -51,12 +52,11 @@ class Wire:
         self.era = era
         self.extension = extension
         self.dialect = arguments[arguments.index("--dialect") + 1] if "--dialect" in arguments else "auto"
-        self.process = subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-        )
+        self.process = Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
         self.notifications: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         self.stderr = b""
+        self._logged = threading.Condition()
         self._answers: dict[Any, queue.Queue[dict[str, Any]]] = {}
         self._id = 0
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._read, self._read_stderr)]
@@ -76,7 +76,9 @@ class Wire:
     def _read_stderr(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.stderr += line
+            with self._logged:
+                self.stderr += line
+                self._logged.notify_all()
 
     def send_line(self, line: bytes) -> None:
         """Send bytes and a line break."""
@@ -180,6 +182,11 @@ class Wire:
         """All pages of skills/list."""
         return every_skill(self.request)
 
+    def logs(self, words: bytes) -> None:
+        """Wait until the log has these words: stderr is no part of the order in which answers come."""
+        with self._logged:
+            assert self._logged.wait_for(lambda: words in self.stderr, DEADLINE), self.stderr
+
     def close(self) -> int:
         """Close stdin and wait for the end; the exit code."""
         assert self.process.stdin is not None
@@ -232,7 +239,7 @@ def every_skill(request: Callable[[str, Mapping[str, Any]], dict[str, Any]]) -> 
         cursor = {"cursor": page["nextCursor"]}
 
 
-COMMAND = [sys.executable, "-m", "mcp_skills_server"]
+COMMAND = [sys.executable, "-m", PROGRAM]
 SLOW_LOAD = """
 import sys, threading
 from pathlib import Path

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import forkserver
 from mcp_skills_server.acp.agent_process import AgentProcess, NotStartedError
 from wire import COMMAND, DEADLINE, write_skill
 
@@ -42,7 +43,7 @@ def python(code: str) -> list[str]:
 def proxied(agent: Sequence[str], *words: str | Path, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
     """A proxy with pipes for stdin, stdout and stderr; ended whatever happens."""
     how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
-    process = subprocess.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
+    process = forkserver.Popen([*COMMAND, "acp", *map(str, words), "--", *agent], **how)
     try:
         yield process
     finally:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from mcp_skills_server.dialects import acp
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
@@ -21,7 +22,7 @@ SETUP = b'{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mc
 
 def run(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[bytes]:
     command = [*COMMAND, "acp", *map(str, words)]
-    return subprocess.run(command, capture_output=True, timeout=DEADLINE, check=False, **how)
+    return forkserver.run(command, capture_output=True, timeout=DEADLINE, check=False, **how)
 
 
 def added(*words: str | Path, **how: Any) -> list[dict[str, Any]]:
@@ -91,7 +92,7 @@ for line in sys.stdin:
     print(json.dumps({"id": json.loads(line)["id"], "result": {"sessionId": "s"}}), flush=True)
 """
     words = [*COMMAND, "acp", str(tmp_path), watch, "--", sys.executable, "-c", agent]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with forkserver.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(SETUP)
         process.stdin.flush()

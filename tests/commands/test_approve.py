@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from programs import LOOSE, loose
 from rpc.build import toml
 from web.http_wire import Server, http_serving
@@ -39,7 +40,7 @@ def options(tmp_path: Path) -> list[str]:
 
 def approved(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     words = [*COMMAND, "approve", *arguments, "--approvals", str(tmp_path / "approvals.json"), *options(tmp_path)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return forkserver.run(words, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def run(wire: Wire) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def text(result: dict[str, Any]) -> str:
 def test_a_script_of_a_site_runs_only_as_it_was_approved(site: Server, published: Path, tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{site.port}"
     allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
-    subprocess.run([*COMMAND, "list", address, *options(tmp_path)], check=True, capture_output=True)
+    forkserver.run([*COMMAND, "list", address, *options(tmp_path)], check=True, capture_output=True)
     with serving(address, *options(tmp_path), *allowed) as wire:
         refused = run(wire)
         assert refused["isError"] and "--allow-scripts-of" in text(refused)
@@ -84,7 +85,7 @@ def test_a_script_of_a_site_runs_only_as_it_was_approved(site: Server, published
 def _fetched_anew(address: str, tmp_path: Path) -> None:
     for _ in range(200):
         words = [*COMMAND, "show", address, "thing", "--format", "json", *options(tmp_path)]
-        told = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
+        told = json.loads(forkserver.run(words, check=True, capture_output=True).stdout)
         if any(each["size"] == 9 and each["digest"] for each in told["files"] if each["path"] == "scripts/run.py"):
             return
     pytest.fail("the site never published the change")
@@ -94,8 +95,8 @@ def _fetched_anew(address: str, tmp_path: Path) -> None:
 def test_what_was_fetched_into_a_folder_is_asked_about_too(site: Server, tmp_path: Path) -> None:
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     words = [*COMMAND, "fetch", address, "--output", str(mine), "--allow-private"]
-    subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
-    told = subprocess.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
+    forkserver.run(words, check=True, capture_output=True, timeout=DEADLINE)
+    told = forkserver.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
     assert [each["origin"] for each in json.loads(told.stdout)["skills"]] == [address]
     allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import forkserver
 from mcp_skills_server.commands.fetch import fetch
 from mcp_skills_server.errors import UsageError
 from sources.publishers import INDEX, Publisher, answer, redirect, skill_md
@@ -29,7 +30,7 @@ def site() -> Iterator[Publisher]:
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forkserver.run(
         [*COMMAND, "fetch", *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -188,7 +189,7 @@ def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None
     pty = pytest.importorskip("pty")
     primary, secondary = pty.openpty()
     arguments = [*COMMAND, "fetch", site.url, "--allow-private", "--output", str(tmp_path)]
-    process = subprocess.Popen(arguments, stderr=secondary, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    process = forkserver.Popen(arguments, stderr=secondary, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     os.close(secondary)
     told = b""
     with suppress(OSError):  # the end of a terminal
@@ -203,7 +204,7 @@ def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None
 
 def test_what_is_fetched_is_served(site: Publisher, tmp_path: Path) -> None:
     run(site.url, "--allow-private", "--output", tmp_path)
-    done = subprocess.run(
+    done = forkserver.run(
         [*COMMAND, "list", str(tmp_path), "--format", "json"], capture_output=True, text=True, check=True
     )
     assert [each["name"] for each in json.loads(done.stdout)["skills"]] == ["billing", "refunds"]
@@ -218,10 +219,10 @@ def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> No
     with http_serving(FIXTURES) as site:
         address = f"http://127.0.0.1:{site.port}"
         words = [*COMMAND, "fetch", address, "--output", str(tmp_path / "mine"), "--allow-private"]
-        subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
+        forkserver.run(words, check=True, capture_output=True, timeout=DEADLINE)
     told: dict[Path, list[dict[str, Any]]] = {}
     for root in (FIXTURES, tmp_path / "mine"):
-        listed = subprocess.run([*COMMAND, "list", str(root), "--format", "json"], check=True, capture_output=True)
+        listed = forkserver.run([*COMMAND, "list", str(root), "--format", "json"], check=True, capture_output=True)
         told[root] = json.loads(listed.stdout)["skills"]
     names = {root: sorted(each["name"] for each in skills) for root, skills in told.items()}
     assert names[FIXTURES] == names[tmp_path / "mine"] and len(names[FIXTURES]) == 17

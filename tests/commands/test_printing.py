@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+import forkserver
 import mcp_skills_server
 from mcp_skills_server.commands.logs import Seldom
 from mcp_skills_server.commands.printing import remark, say, say_json, say_lines
@@ -102,7 +103,7 @@ def test_debug_is_ours_alone() -> None:
 
 def test_an_error_names_a_folder_without_steering(tmp_path: Path) -> None:
     """The one line of wrong usage is sanitised too."""
-    done = subprocess.run(
+    done = forkserver.run(
         [sys.executable, "-m", "mcp_skills_server", "list", str(tmp_path / "no\x1b[2Jsuch")],
         capture_output=True,
         text=True,
@@ -143,7 +144,7 @@ def test_no_command_hands_on_what_steers_a_terminal(words: tuple[str, ...], tmp_
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "SKILL.md").write_text(EVIL_SKILL, encoding="utf-8")
     (tmp_path / "folder\x1b[2J").mkdir()
-    done = subprocess.run(
+    done = forkserver.run(
         [sys.executable, "-m", "mcp_skills_server", *words], cwd=tmp_path, capture_output=True, check=False
     )
     printed = (done.stdout + done.stderr).decode()

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+import forkserver
 from publish.test_static import files, times, whole
 from wire import DEADLINE, ROOT, write_skill
 
 
 def publish(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mcp_skills_server", "publish", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT, check=False)
+    done = forkserver.run(command, capture_output=True, text=True, timeout=DEADLINE, cwd=ROOT, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

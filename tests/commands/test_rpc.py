@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from mcp_skills_server.rpc.server import MAX_MESSAGE
 from rpc.build import ACTIONS, toml, write
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
@@ -27,7 +28,7 @@ class Lines:
     """One process: lines to it, and answers from it."""
 
     def __init__(self, *arguments: str | Path, environment: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = forkserver.Popen(
             [*COMMAND, "rpc", *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -232,7 +233,7 @@ def test_a_broken_manifest_is_told_on_stderr_with_its_place(tmp_path: Path) -> N
 
 def test_validate_tells_of_a_broken_manifest(tmp_path: Path) -> None:
     write(tmp_path / "thing", b"name = ")
-    done = subprocess.run([*COMMAND, "validate", tmp_path], capture_output=True, check=False, text=True, cwd=ROOT)
+    done = forkserver.run([*COMMAND, "validate", tmp_path], capture_output=True, check=False, text=True, cwd=ROOT)
     assert done.returncode == 1 and "skill.toml:1: error: it is no TOML" in done.stdout
 
 
@@ -334,7 +335,7 @@ def test_a_client_that_is_gone_ends_what_runs_and_leaves_nothing(tmp_path: Path,
     ],
 )
 def test_wrong_usage_is_one_line(options: list[str], environment: dict[str, str], said: str) -> None:
-    done = subprocess.run(
+    done = forkserver.run(
         [*COMMAND, "rpc", str(ACTIONS), *options],
         stdin=subprocess.DEVNULL,
         capture_output=True,

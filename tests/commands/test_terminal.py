@@ -12,6 +12,7 @@ from time import monotonic
 
 import pytest
 
+import forkserver
 from wire import COMMAND, DEADLINE, FIXTURES, ROOT, write_skill
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
@@ -87,7 +88,7 @@ def test_acp_says_that_it_waits() -> None:
 @pytest.mark.parametrize("words", [["serve"], ["rpc"], ["acp", "--", "cat"]])
 def test_a_host_is_told_nothing_of_that(words: list[str]) -> None:
     given = [words[0], str(FIXTURES), *words[1:]]
-    done = subprocess.run([*COMMAND, *given], input=b"", capture_output=True, check=True, timeout=DEADLINE, cwd=ROOT)
+    done = forkserver.run([*COMMAND, *given], input=b"", capture_output=True, check=True, timeout=DEADLINE, cwd=ROOT)
     assert b"waiting" not in done.stderr and b"to try it" not in done.stderr
 
 
@@ -101,5 +102,5 @@ def test_publish_shows_how_far_it_is_and_only_there(tmp_path: Path) -> None:
     for word in ("reading the skills", "packing", "writing", "100%", "published 12 skills"):
         assert word in person.seen, person.seen
     (tmp_path / "skills" / "s1" / "a.md").write_bytes(b"other")
-    done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, check=True, timeout=DEADLINE)
+    done = forkserver.run([*COMMAND, *map(str, words)], capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert done.stderr.count("\n") == 1 and "%" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("prompts/get", {"name": "meeting-notes", "arguments": {"other": "x"}}),
     ("logging/setLevel", {"level": "info"}),
 ]
+
+
+@pytest.fixture(scope="module")
+def modern() -> Iterator[Wire]:
+    """A server of the modern era that the tests share."""
+    with serving(FIXTURES, era="modern") as wire:
+        yield wire
 
 
 @pytest.mark.requirement("MCP-10")
@@ -100,12 +108,13 @@ def test_errors_have_the_protocol_s_own_codes(wire: Wire, method: str, params: d
     ("method", "params"),
     [each for each in EVERY_METHOD if each[0] not in {"completion/complete", "tools/call", "prompts/get"}],
 )
-def test_answers_say_how_long_they_hold_and_that_they_are_private(method: str, params: dict[str, Any]) -> None:
-    with serving(FIXTURES, era="modern") as wire:
-        answer = wire.request(method, params)
-        if "instructions" in answer:
-            return  # SEP-2076's answer knows no cache
-        assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
+def test_answers_say_how_long_they_hold_and_that_they_are_private(
+    modern: Wire, method: str, params: dict[str, Any]
+) -> None:
+    answer = modern.request(method, params)
+    if "instructions" in answer:
+        return  # SEP-2076's answer knows no cache
+    assert (answer["ttlMs"], answer["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.requirement("MCP-14", "MCP-54")

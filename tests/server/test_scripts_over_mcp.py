@@ -30,17 +30,29 @@ held.recv(1)  # for ever
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    """Skills for one test alone."""
+    return write_skills(tmp_path)
+
+
+def write_skills(place: Path) -> Path:
     """A skill with two scripts and another without."""
     skill = write_skill(
-        tmp_path / "alpha",
+        place / "alpha",
         description="Greets in a tone.\nmetadata:\n  env: TONE",
         scripts__hello_py=HELLO,
         scripts__hold_py=HOLD,
         references__a_py=HELLO,
     )
     (skill / "scripts" / "notes.txt").write_text("no program")
-    write_skill(tmp_path / "beta")
-    return tmp_path
+    write_skill(place / "beta")
+    return place
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A server that could run scripts, for tests that share it and run none."""
+    with serving(write_skills(tmp_path_factory.mktemp("skills")), "--allow-scripts", *LOOSE) as wire:
+        yield wire
 
 
 @pytest.fixture
@@ -114,10 +126,9 @@ def test_a_script_runs_and_its_end_is_told_whole(folder: Path, era: Era, sandbox
         ("scripts/hello.py", {"stdin": "x"}, "stdin"),
     ],
 )
-def test_what_is_not_run_is_told_with_what_to_do(folder: Path, path: str, more: dict[str, Any], words: str) -> None:
-    with serving(folder, "--allow-scripts", *LOOSE) as wire:
-        result = wire.request("tools/call", call(load(wire), path, **more))
-        assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
+def test_what_is_not_run_is_told_with_what_to_do(idle: Wire, path: str, more: dict[str, Any], words: str) -> None:
+    result = idle.request("tools/call", call(load(idle), path, **more))
+    assert result["isError"] and words in result["content"][0]["text"], result["content"][0]["text"]
 
 
 MAKE = """\

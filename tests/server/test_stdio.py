@@ -65,13 +65,14 @@ def test_an_unknown_method_is_told(wire: Wire) -> None:
 
 
 @pytest.mark.requirement("MCP-15")
-@pytest.mark.parametrize("identifier", ["text", "", 0, -5, 2**53])
-def test_ids_come_back_as_they_were_sent(identifier: object) -> None:
+def test_ids_come_back_as_they_were_sent() -> None:
+    sent = ["text", "", 0, -5, 2**53]
     with serving(FIXTURES) as wire:
-        wire.send_line(json.dumps({"jsonrpc": "2.0", "id": identifier, "method": "skills/list"}).encode())
-        wire.request("skills/list")
+        for identifier in sent:
+            wire.send_line(json.dumps({"jsonrpc": "2.0", "id": identifier, "method": "skills/list"}).encode())
         wire.close()
-        assert identifier in [json.loads(line).get("id") for line in wire.lines]
+        answered = [json.loads(line).get("id") for line in wire.lines]
+        assert all(answered.count(identifier) == 1 for identifier in sent)
 
 
 @pytest.mark.requirement("MCP-2")

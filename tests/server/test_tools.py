@@ -44,19 +44,31 @@ def bound(wire: Wire, result: dict[str, Any]) -> str | None:
     return result["structuredContent"]["session"] if wire.era == "modern" else None
 
 
+def write_skills(place: Path) -> Path:
+    """Two skills with files, and a third that breaks a rule."""
+    write_skill(place / "alpha", body="# Alpha\n\nDo alpha.\n", references__guide_md="one\ntwo\nthree\n")
+    write_skill(place / "beta", body="# Beta\n\nDo beta.\n", scripts__run_py="print('beta')\n")
+    write_skill(place / "odd", name="Odd", body="# Odd\n\nDo odd.\n")
+    return place
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two skills with files, and a third that breaks a rule."""
-    write_skill(tmp_path / "alpha", body="# Alpha\n\nDo alpha.\n", references__guide_md="one\ntwo\nthree\n")
-    write_skill(tmp_path / "beta", body="# Beta\n\nDo beta.\n", scripts__run_py="print('beta')\n")
-    write_skill(tmp_path / "odd", name="Odd", body="# Odd\n\nDo odd.\n")
-    return tmp_path
+    """Such skills, for one test alone."""
+    return write_skills(tmp_path)
 
 
 @pytest.fixture
 def tools(folder: Path, era: Era) -> Iterator[Wire]:
     """A server on them."""
     with serving(folder, era=era) as wire:
+        yield wire
+
+
+@pytest.fixture(scope="module", params=["legacy", "modern"])
+def unloaded(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Wire]:
+    """A server in each era that the tests share which change no skill and load none."""
+    with serving(write_skills(tmp_path_factory.mktemp("skills")), era=request.param) as wire:
         yield wire
 
 
@@ -146,17 +158,17 @@ def test_a_skill_that_breaks_a_rule_can_be_loaded_and_says_so(tools: Wire) -> No
         ("skills_list", {"limit": 0}, "limit"),
     ],
 )
-def test_what_a_model_can_mend_is_no_protocol_error(
-    tools: Wire, name: str, arguments: dict[str, Any], words: str
+def test_what_a_model_can_correct_is_no_protocol_error(
+    unloaded: Wire, name: str, arguments: dict[str, Any], words: str
 ) -> None:
-    result = tools.request("tools/call", {"name": name, "arguments": arguments})
+    result = unloaded.request("tools/call", {"name": name, "arguments": arguments})
     assert result["isError"] is True
     assert words in said(result) and "structuredContent" not in result and "Traceback" not in said(result)
 
 
-def test_a_tool_that_is_not_ours_at_all_is_unknown_to_the_protocol(tools: Wire) -> None:
+def test_a_tool_that_is_not_ours_at_all_is_unknown_to_the_protocol(unloaded: Wire) -> None:
     with pytest.raises(WireError) as caught:
-        call(tools, "make_coffee")
+        call(unloaded, "make_coffee")
     assert caught.value.code == -32602
     assert "make_coffee" in caught.value.message and "skills_load" in caught.value.message
 
@@ -171,14 +183,14 @@ def test_too_many_skills_are_refused_and_nothing_changes(folder: Path, era: Era)
 
 
 @pytest.mark.requirement("MCP-27", "MCP-28", "RT-5", "ASG-21")
-def test_the_definitions_keep_the_protocol_s_shape(tools: Wire) -> None:
-    listed = tools.request("tools/list")
+def test_the_definitions_keep_the_protocol_s_shape(unloaded: Wire) -> None:
+    listed = unloaded.request("tools/list")
     parsed = types.ListToolsResult.model_validate(listed)
     assert [tool.name for tool in parsed.tools] == NAMES
     for tool in parsed.tools:
         jsonschema.Draft202012Validator.check_schema(tool.input_schema)
         assert tool.title and tool.description and tool.annotations and tool.annotations.read_only_hint
-    assert tools.request("tools/list") == listed
+    assert unloaded.request("tools/list") == listed
     assert "- alpha: " in str(parsed.tools[2].description)
 
 

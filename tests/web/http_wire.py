@@ -24,6 +24,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from forkserver import Popen, run
 from wire import COMMAND, DEADLINE, EXTENSION, META, ROOT, VERSIONS, Era, WireError, check, every_skill
 
 BOTH = "application/json, text/event-stream"
@@ -37,7 +38,7 @@ class Server:
     """One server process, the port it listens on and what it said."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
+        self.process = Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -145,7 +146,7 @@ def http_serving(
 
 def refused(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
     """What `serve` says on stderr when it will not start: one line, exit code 2."""
-    done = subprocess.run(
+    done = run(
         [*COMMAND, "serve", "--transport", "http", *map(str, arguments)],
         capture_output=True,
         timeout=DEADLINE,

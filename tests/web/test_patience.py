@@ -131,7 +131,7 @@ def test_a_kib_a_second_is_fast_enough(monkeypatch: pytest.MonkeyPatch, read: in
             _waiting=0,
             _idle=0,
         )
-        protocol: Any = patience.patient(2, Places(1, 1, Counted(logging.getLogger().info)))
+        protocol: Any = patience.protocol_with_timeouts(2, Places(1, 1, Counted(logging.getLogger().info)))
         connection._look_at_reading = lambda: protocol._look_at_reading(connection)
         connection._look_at_reading()
         while later and waiting:

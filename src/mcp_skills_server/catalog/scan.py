@@ -239,9 +239,12 @@ class _Scanner:
             location = join(here.path, name)
             target = os.path.realpath(os.path.join(self._root.path, location))
             if os.path.isdir(target):
-                hint = "serve the folder it leads to as a root of its own"
-                if f"{target}{os.sep}".startswith(self._root.path.rstrip(os.sep) + os.sep):
-                    hint = "remove the link, since the folder it leads to is part of this root"
+                leads_back = f"{target}{os.sep}".startswith(self._root.path.rstrip(os.sep) + os.sep)
+                hint = (
+                    "remove the link, since the folder it leads to is part of this root"
+                    if leads_back
+                    else "serve the folder it leads to as a root of its own"
+                )
                 find("link-outside", f"{name} is a link to a directory, and links are not followed", location, hint)
         for name in here.unnamed:
             message = f"the name {name} is not UTF-8, so nothing of it is served"

@@ -1,0 +1,73 @@
+"""The fork server gives what `subprocess` gives: the same streams, folder, environment, exit codes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forkserver
+from wire import COMMAND, DEADLINE, FIXTURES
+
+SAYS = """
+import os, sys
+print(sys.argv, os.getcwd(), os.environ.get("TONE"), sys.stdin.read())
+print("aside", file=sys.stderr)
+sys.exit(3)
+"""
+WAITS = "import sys\nprint('here', flush=True)\nsys.stdin.read()"
+
+
+def test_a_process_is_the_same_either_way(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", SAYS, "a b", ""]
+    environment = {**os.environ, "TONE": "warm"}
+    ours, theirs = (
+        run(words, input="given", cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        for run in (forkserver.run, subprocess.run)
+    )
+    assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+    assert ours.returncode == 3 and ours.stderr == "aside\n"
+
+
+@pytest.mark.parametrize("words", [["list", str(FIXTURES)], ["list", "/no/such"], ["--help"], ["serve", "--none"]])
+def test_the_program_is_the_same_either_way(words: list[str]) -> None:
+    ours, theirs = (
+        run([*COMMAND, *words], capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE, check=False)
+        for run in (forkserver.run, subprocess.run)
+    )
+    assert (ours.returncode, ours.stdout, ours.stderr) == (theirs.returncode, theirs.stdout, theirs.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_it_and_is_its_exit_code(number: signal.Signals) -> None:
+    with forkserver.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"here\n"
+        assert process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0)
+        process.send_signal(number)
+        assert process.wait(DEADLINE) == process.poll() == -number
+
+
+def test_it_has_no_descriptors_but_its_streams() -> None:
+    code = "import os\nprint(sorted(map(int, os.listdir('/dev/fd')))[:4])"
+    words = [sys.executable, "-c", code]
+    ours, theirs = (run(words, capture_output=True, check=True) for run in (forkserver.run, subprocess.run))
+    assert ours.stdout == theirs.stdout
+
+
+def test_what_only_a_new_interpreter_reads_gets_a_new_interpreter() -> None:
+    words = [sys.executable, "-c", "import sys\nprint(sys.flags.optimize, 'mcp' in sys.modules)"]
+    assert forkserver.run(words, capture_output=True, check=True).stdout == b"0 True\n"
+    other = {**os.environ, "PYTHONOPTIMIZE": "1"}
+    assert forkserver.run(words, env=other, capture_output=True, check=True).stdout == b"1 False\n"
+
+
+def test_a_failure_can_be_raised() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        forkserver.run([sys.executable, "-c", "raise SystemExit(4)"], check=True)
+    assert caught.value.returncode == 4

@@ -64,7 +64,9 @@ def test_each_field_has_the_type_of_its_option(name: str) -> None:
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.name is not None
-            assert hints.pop(parameter.name) == type_of(parameter), parameter.name
+            hint = hints.pop(parameter.name)
+            from_a_table = hint is str and isinstance(parameter.type, click.Choice)
+            assert from_a_table or hint == type_of(parameter), parameter.name
     assert set(hints) == {"heading"}
 
 

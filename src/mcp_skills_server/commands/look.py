@@ -16,7 +16,7 @@ from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.scan import Root
+    from mcp_skills_server.catalog.roots import Root
     from mcp_skills_server.model import Problem, Skill
 
 _OF_SEVERAL: Final = frozenset(("shadowed", "name-shared"))

@@ -66,17 +66,6 @@ class Reader:
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
-        return self._read(file)[0]
-
-    def digest(self, file: SkillFile) -> str:
-        """The file's digest, `sha256:` and 64 hex digits, computed once.
-
-        Raises:
-            StaleFileError: as for `read`.
-        """
-        return file.digest or self._read(file)[1]
-
-    def _read(self, file: SkillFile) -> tuple[bytes, str]:
         raw = disk.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
         if file.digest is None:
@@ -86,7 +75,18 @@ class Reader:
             # Rewritten so quickly that no time stamp tells: only the bytes do.
             file.signature = ()
             raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
-        return raw, digest
+        return raw
+
+    def digest(self, file: SkillFile) -> str:
+        """The file's digest, `sha256:` and 64 hex digits, computed once.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        if file.digest is None:
+            raw = self.read(file)  # which keeps the digest beside the file
+            return file.digest or digest_of(raw)
+        return file.digest
 
     def body(self, skill: Skill) -> Body:
         """The skill's instructions and the files that they refer to. Kept for as long as SKILL.md does not change.

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from catalog.watch.test_watcher_limits import NAMESPACE, TESTS, _can
 
 pytestmark = pytest.mark.skipif(

@@ -8,9 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp_skills_server.transport.pipes import Pipes
 
 from mcp_skills_server.rpc import stdio
+from mcp_skills_server.transport.pipes import Pipes
 from rpc.build import ACTIONS, Desk
 from wire import DEADLINE
 

@@ -42,7 +42,7 @@ class Registry(Reader):
             A path to a SKILL.md stands for its directory.
         limits: what a skill may measure; by default `Limits()`.
         quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
-            skill becomes what it is then; until then it stands as it was. Editors and tools write files in several steps.
+            skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
 
     Attributes:
         limits: what a skill may measure.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import click
 import pytest
 
 from mcp_skills_server.cli import cli
@@ -35,3 +37,22 @@ def test_what_lets_strangers_do_more_is_off() -> None:
     }.items():
         assert [default(command, each) for each in options] == [False] * len(options)
         assert default(command, "--sandbox") == "required"
+
+
+@pytest.mark.parametrize("command", ["serve", "rpc", "acp"])
+def test_every_option_is_read_from_the_variable_of_its_name(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/container.md has it: MCP_SKILLS_ and the option's name."""
+    found: Any = cli.get_command(None, command)  # type: ignore[arg-type]
+    context = click.Context(found, auto_envvar_prefix="MCP_SKILLS")
+    options = [each for each in found.params if isinstance(each, click.Option) and each.name != "help"]
+    assert len(options) > 20
+    for each in options:
+        long = next(name for name in each.opts if name.startswith("--"))
+        with monkeypatch.context() as environment:
+            environment.setenv(f"MCP_SKILLS_{long[2:].replace('-', '_').upper()}", "some value")
+            assert each.resolve_envvar_value(context) == "some value", long
+
+
+def test_approve_reads_the_same_variable_for_the_file_as_serve() -> None:
+    (found,) = [each for each in cli.get_command(None, "approve").params if each.name == "approvals"]  # type: ignore[union-attr, arg-type]
+    assert found.envvar == "MCP_SKILLS_APPROVALS"

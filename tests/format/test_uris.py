@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_skills_server.format.uris import LONGEST, SCHEME, segments, uri
+from mcp_skills_server.format.uris import LONGEST, SCHEME, canonical, segments, uri
 from mcp_skills_server.model import DEEPEST_PATH, LONGEST_PATH
 from steps import growth
 
@@ -191,3 +191,17 @@ def test_reading_a_uri_takes_steps_as_long_as_it_is(shape: str):
         return lambda: segments(text)
 
     assert growth(call, DEEPEST_PATH // 4 - 2) <= 5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("skill://a/%53KILL.md", "skill://a/SKILL.md"),
+        ("SKILL://a/SKILL.md", "skill://a/SKILL.md"),
+        ("skill://%61/b%20c.md", "skill://a/b%20c.md"),
+        ("file:///x", "file:///x"),
+        ("skill://a/../b", "skill://a/../b"),
+    ],
+)
+def test_one_spelling_for_what_notifications_name(text: str, expected: str) -> None:
+    assert canonical(text) == expected

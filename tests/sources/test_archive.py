@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import anyio
@@ -90,7 +91,44 @@ def test_a_full_disk_leaves_the_last_good_one(tmp_path: Path, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Store, "put", full)
-    with pytest.raises(UnacceptableError, match=r"cannot be unpacked \(No space left on device\)"):
-        anyio.run(follower.refresh)
+    with monkeypatch.context() as while_full:
+        while_full.setattr(Store, "put", full)
+        with pytest.raises(UnreachableError, match=r"cannot be unpacked \(No space left on device\)"):
+            anyio.run(follower.refresh)
+        assert body(follower) == "one"
+    with monkeypatch.context() as while_full:
+        while_full.setattr(Store, "serve", full)
+        with pytest.raises(UnreachableError, match=r"cannot be served \(No space left on device\)"):
+            anyio.run(follower.refresh)
+    anyio.run(follower.refresh)
+    assert body(follower) == "two"
+
+
+def test_a_private_folder_that_was_cleared_away_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    pack(path, "one")
+    follower = Follower(Archive(str(path), SourceSettings(tmp_path / "cache")), store := Store())
+    anyio.run(follower.refresh)
+    shutil.rmtree(store.directory)
+    anyio.run(follower.refresh)
     assert body(follower) == "one"
+    pack(path, "two")
+    anyio.run(follower.refresh)
+    assert body(follower) == "two"
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs")
+def test_a_fifo_in_the_place_of_an_archive_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    pack(path, "one")
+    follower = opened(path, tmp_path)
+    anyio.run(follower.refresh)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UnreachableError, match="no regular file"):
+        anyio.run(follower.refresh)
+    path.unlink()
+    pack(path, "two")
+    anyio.run(follower.refresh)
+    assert body(follower) == "two"

@@ -29,11 +29,33 @@ def test_an_index_that_is_the_same_costs_one_question(site: Publisher, follower:
     edited = follower.path / "a" / "SKILL.md"
     edited.write_bytes(b"edited in the cache")
     anyio.run(follower.refresh)
-    assert site.paths == [INDEX, "/a/a", INDEX] and edited.read_bytes() == b"edited in the cache"
-    assert "if-none-match" in site.asked[-1].headers
+    assert site.paths[:3] == [INDEX, "/a/a", INDEX] and edited.read_bytes() == skill_md("a")
+    assert "if-none-match" in site.asked[2].headers
     site.add("b")
     anyio.run(follower.refresh)
-    assert edited.read_bytes() == skill_md("a") and skills(follower.path) == ["a", "b"]
+    assert skills(follower.path) == ["a", "b"]
+
+
+def test_what_another_process_brought_and_the_site_took_back_goes(site: Publisher, tmp_path: Path) -> None:
+    """Two servers share the cache: what one of them remembers proves nothing about the folder."""
+    first, second = (
+        Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=LOCAL)), Store()) for _ in range(2)
+    )
+    site.add("a")
+    anyio.run(first.refresh)
+    site.add("withdrawn")
+    anyio.run(second.refresh)
+    site.entries = [each for each in site.entries if each["name"] == "a"]
+    anyio.run(first.refresh)
+    assert skills(first.path) == ["a"]
+
+
+def test_what_vanished_from_the_cache_comes_back(site: Publisher, follower: Follower) -> None:
+    site.add("a")
+    anyio.run(follower.refresh)
+    shutil.rmtree(follower.path / "a")
+    anyio.run(follower.refresh)
+    assert skills(follower.path) == ["a"]
 
 
 def test_a_copy_that_is_gone_is_fetched_again(site: Publisher, follower: Follower) -> None:

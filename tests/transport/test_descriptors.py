@@ -98,3 +98,19 @@ def test_a_wait_can_be_woken_and_what_can_be_read_is_no_hang_up() -> None:
     assert found == [False]
     for each in (reader, writer, woken, waker):
         os.close(each)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes block there")
+def test_a_pipe_that_somebody_made_non_blocking_gets_all_of_it() -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    raw = bytes(range(256)) * 4096  # more than a pipe holds
+    writer = Thread(target=write, args=(theirs, raw))
+    writer.start()
+    got = b""
+    while len(got) < len(raw) and (chunk := os.read(ours, 65536)):
+        got += chunk
+    writer.join(DEADLINE)
+    os.close(ours)
+    os.close(theirs)
+    assert got == raw

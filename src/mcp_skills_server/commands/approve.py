@@ -47,7 +47,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
         raise UsageError(
             "approve takes one or more roots and then a skill, as in 'approve https://example.com refunds'"
         )
-    registry = make_registry(arguments[:-1], options)
+    registry = make_registry(arguments[:-1], options, proved=not options.revoke)
     registry.load()
     try:
         skill = identity.find(registry.snapshot, arguments[-1], Standing.LENIENT)

@@ -13,6 +13,7 @@ every start.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn, TypeVar, cast, dataclass_transform
@@ -110,6 +111,12 @@ class _Option(click.Option):
     def __init__(self, *names: Any, heading: str, **more: Any) -> None:
         super().__init__(*names, **more)
         self.heading = heading
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The variable of the option's name, as it is documented; click itself takes that of the field's name."""
+        long = next((each for each in self.opts if each.startswith("--")), "")
+        documented = f"{ctx.auto_envvar_prefix}_{long[2:].replace('-', '_').upper()}"
+        return (ctx.auto_envvar_prefix and os.environ.get(documented)) or super().resolve_envvar_value(ctx)
 
 
 class Grouped(click.Command):

@@ -90,6 +90,7 @@ class ApprovalOptions(Options):
     approvals: str | None = option(
         None,
         "The file that lists approved skills; by default in the user's state directory.",
+        envvar="MCP_SKILLS_APPROVALS",
         type=click.Path(dir_okay=False),
         metavar="FILE",
     )
@@ -246,8 +247,8 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
     return Runtime(registry, settings, scripts=chosen)
 
 
-def make_registry(given: Sequence[str], options: RootOptions) -> Registry:
-    """A registry of these roots, sites fetched now.
+def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
+    """A registry of these roots, sites fetched now; with `proved` a copy of an earlier time will not do.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -256,7 +257,7 @@ def make_registry(given: Sequence[str], options: RootOptions) -> Registry:
         log_to_stderr("warning")
     registry, mirrors = open_roots(given, options)
     if mirrors is not None:
-        mirrors.fetch()
+        mirrors.fetch(proved=proved)
     return registry
 
 

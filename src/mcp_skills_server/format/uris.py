@@ -31,6 +31,12 @@ def uri(skill_path: str, file_path: str = "") -> str:
     return SCHEME + "/".join(parts)
 
 
+def canonical(text: str) -> str:
+    """A `skill://` URI as `uri` spells it; one that cannot name anything that is served as it is."""
+    parts = segments(text)
+    return text if parts is None else uri(parts[0], "/".join(parts[1:]))
+
+
 def find(snapshot: Snapshot, target: str, least: Standing) -> tuple[Skill, str] | None:
     """The skill and the file path that a URI names, among the skills that stand at `least` there, or None."""
     parts = segments(target)

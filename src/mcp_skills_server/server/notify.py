@@ -25,7 +25,7 @@ from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format.uris import segments
+from mcp_skills_server.format.uris import canonical, segments
 from mcp_skills_server.runtime.quota import Owner, Quota
 from mcp_skills_server.server.mailbox import Mailbox
 from mcp_skills_server.server.notices import Notice
@@ -250,7 +250,7 @@ def _wanted(honoured: types.SubscriptionFilter, extensions: Mapping[str, str]) -
     )
     methods = {method for wanted, method in asked if wanted}
     methods |= {extensions[key] for key in honoured.model_extra or {}}
-    return methods, frozenset(honoured.resource_subscriptions or ())
+    return methods, frozenset(map(canonical, honoured.resource_subscriptions or ()))
 
 
 def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNotification:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of, unserved
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.files import BINARY
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -21,6 +23,8 @@ LIMITS: Final = UnpackLimits(files=50_000, bytes=1 << 30, file=64 << 20)
 """Of an archive that holds many skills; the limits of a skill are the scan's matter."""
 _CHECK_S: Final = 1.0
 """Between two looks, each of which costs one `stat`."""
+_LAST_RETRY_S: Final = 60.0
+_MOST_BYTES: Final = LIMITS.bytes + (64 << 20)
 
 
 class Archive:
@@ -34,7 +38,7 @@ class Archive:
     trusted: bool = False
     remote: bool = False
     place: Path | None = None
-    pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _CHECK_S)
+    pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = given
@@ -54,7 +58,8 @@ class Archive:
         """Unpack it.
 
         Raises:
-            UnacceptableError: it is refused, or cannot be unpacked here. The message says it again until it changes.
+            UnacceptableError: it is refused, until it changes.
+            UnreachableError: it cannot be unpacked here now.
         """
         return await to_thread.run_sync(self._unpack, revision, store)
 
@@ -72,9 +77,16 @@ class Archive:
 
     def _read(self) -> bytes:
         try:
-            return Path(self.origin).read_bytes()
+            # Whoever puts a FIFO in its place must not have us wait for a writer.
+            with open(os.open(self.origin, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise UnreachableError("cannot be unpacked (it is no regular file)")
+                raw = file.read(_MOST_BYTES + 1)
         except OSError as error:
             raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+        if len(raw) > _MOST_BYTES:
+            raise UnacceptableError(f"cannot be unpacked (it has more than {_MOST_BYTES:,} bytes)")
+        return raw
 
     def _unpack(self, revision: Revision, store: Store) -> Tree:
         raw = self._read() if revision.content is None else revision.content
@@ -86,10 +98,10 @@ class Archive:
             for path in left_out:
                 del files[path]
             tree = store.put(revision.digest, files)
-        except (OSError, ArchiveRefusedError) as error:
-            # A full disk, too: to read and unpack it every second would not help.
-            why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-            raise UnacceptableError(f"cannot be unpacked ({why})") from None
+        except OSError as error:
+            raise UnreachableError(f"cannot be unpacked ({error.strerror or error})") from None
+        except ArchiveRefusedError as error:
+            raise UnacceptableError(f"cannot be unpacked ({error})") from None
         # An archive of a repository has some, and nobody signed it as a whole.
         warnings = (f"left out what is never served: {some_of(left_out)}",) if left_out else ()
         return Tree(tree, warnings=warnings)

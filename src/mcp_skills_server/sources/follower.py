@@ -18,7 +18,7 @@ from anyio import to_thread
 
 from mcp_skills_server.errors import UsageError, clipped
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
 from mcp_skills_server.sources.store import Store
 
@@ -100,7 +100,8 @@ class Follower:
         """
         try:
             revision = await self.source.resolve(anew=anew)
-            current = revision.digest == self._served and self.path.is_dir()
+            # A place of the source's own is shared with other processes: what was brought before proves nothing there.
+            current = self.source.place is None and revision.digest == self._served and self.path.is_dir()
             complete = current or await self._bring(revision)
         except (SourceError, UsageError) as error:
             self._trouble = str(error)
@@ -131,7 +132,7 @@ class Follower:
             self._ready = self._ready or self.has_copy
             wait, retry = retry, min(retry * 2, pace.last_retry_s)
 
-    def report_failure(self, error: SourceError) -> None:
+    def report_failure(self, error: SourceError | UsageError) -> None:
         """Log why it cannot be had, and what is served meanwhile."""
         last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
         self._report((f"{error}; {last}",))
@@ -146,7 +147,10 @@ class Follower:
             self._refused = revision.digest, error
             raise
         if self.source.place is None:
-            await to_thread.run_sync(self._store.serve, tree.path)
+            try:
+                await to_thread.run_sync(self._store.serve, tree.path)
+            except OSError as error:
+                raise UnreachableError(f"cannot be served ({error.strerror or error})") from None
         self._served = revision.digest if tree.complete else ""
         self._report(tree.warnings)
         if tree.changed:

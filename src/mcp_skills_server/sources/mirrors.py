@@ -65,11 +65,14 @@ class Mirrors:
         """The state of everything that is fetched, from any thread."""
         return [each.state for each in self._followers if each.source.remote]
 
-    def fetch(self) -> None:
+    def fetch(self, *, proved: bool = False) -> None:
         """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.
 
+        Args:
+            proved: a copy of an earlier time will not do.
+
         Raises:
-            UsageError: a source cannot be had, and there is no copy of it.
+            UsageError: a source cannot be had, and there is no copy of it that will do.
         """
 
         async def fetch_all() -> None:
@@ -78,12 +81,14 @@ class Mirrors:
                     continue
                 try:
                     await follower.refresh(anew=True)
-                except UsageError:
-                    if not follower.has_copy:
+                except UsageError as error:
+                    if proved or not follower.has_copy:
                         raise
+                    follower.report_failure(error)
                 except SourceError as error:
-                    if not follower.has_copy:
-                        raise UsageError(f"{follower.name}: {error}; there is no copy of it") from None
+                    if proved or not follower.has_copy:
+                        left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
+                        raise UsageError(f"{follower.name}: {error}; {left}") from None
                     follower.report_failure(error)
 
         if self._followers:

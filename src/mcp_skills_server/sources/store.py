@@ -6,10 +6,12 @@ Nobody sees half of a tree: it is written aside and renamed to its digest, and n
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import shutil
+import stat
 import tempfile
-from functools import cached_property
+from contextlib import suppress
 from pathlib import Path
 
 from mcp_skills_server.durable import sync_path
@@ -26,19 +28,27 @@ class Store:
 
     def __init__(self, directory: Path | None = None) -> None:
         self._given = directory
+        self._own: Path | None = None
 
-    @cached_property
+    @property
     def directory(self) -> Path:
-        """Where the trees are.
+        """Where the trees are. It is made again where somebody removed it, as what clears old temporary files does.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be made, or another user has something there.
         """
         if self._given is not None:
             self._given.mkdir(parents=True, exist_ok=True)
             return self._given
-        atexit.register(self.close)
-        return Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+        if self._own is None:
+            self._own = Path(tempfile.mkdtemp(prefix="mcp-skills-"))
+            atexit.register(self.close)
+        with suppress(FileExistsError):
+            self._own.mkdir(mode=0o700)
+        found = os.lstat(self._own)
+        if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "geteuid") and found.st_uid != os.geteuid()):
+            raise OSError(errno.EEXIST, "another user has put something there", os.fspath(self._own))
+        return self._own
 
     @property
     def root(self) -> Path:
@@ -79,6 +89,6 @@ class Store:
 
     def close(self) -> None:
         """Remove the trees, where they are the process's own."""
-        if self._given is None and "directory" in self.__dict__:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        if self._own is not None:
+            shutil.rmtree(self._own, ignore_errors=True)
             atexit.unregister(self.close)

@@ -59,7 +59,10 @@ def write(descriptor: int, raw: bytes) -> None:
     """
     view = memoryview(raw)
     while view:
-        view = view[os.write(descriptor, view) :]
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # whoever shares the pipe may have made it so at any time
+            select.select([], [descriptor], [])
 
 
 def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:

@@ -57,8 +57,9 @@ class Pipes:
         async with self._writing:
             if len(raw) <= _ALWAYS_FITS:
                 await _ready(anyio.wait_writable, self._stdout)
-                os.write(self._stdout, raw)
-            else:
+                with suppress(BlockingIOError):
+                    raw = raw[os.write(self._stdout, raw) :]
+            if raw:
                 # It may not fit, and a client that does not read must not stop the event loop.
                 await to_thread.run_sync(descriptors.write, self._stdout, raw, abandon_on_cancel=True)
 

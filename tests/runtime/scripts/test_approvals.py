@@ -101,3 +101,20 @@ def test_a_file_is_read_up_to_a_bound(file: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(approvals, "_MOST_BYTES", size - 1)
     with pytest.raises(UsageError, match="no file of approvals"):
         read(file)
+
+
+@pytest.mark.parametrize("moment", ["1e400", "NaN", "1e18", "-1"])
+def test_a_moment_that_is_no_day_makes_it_no_file_of_approvals(tmp_path: Path, moment: str) -> None:
+    path = tmp_path / "approvals.json"
+    entry = f'{{"origin": "o", "skill": "s", "digest": "d", "approved_at": {moment}}}'
+    path.write_text(f'{{"approvals": [{entry}]}}')
+    path.chmod(0o600)
+    with pytest.raises(UsageError, match="no file of approvals"):
+        approvals.read(path)
+
+
+def test_a_link_to_the_file_stays_and_what_it_leads_to_is_changed(tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to("real.json")
+    approvals.change(tmp_path / "link.json", lambda _: [Approval("o", "s", "d", 1.0)])
+    assert (tmp_path / "link.json").is_symlink()
+    assert len(approvals.read(tmp_path / "real.json")) == len(approvals.read(tmp_path / "link.json")) == 1

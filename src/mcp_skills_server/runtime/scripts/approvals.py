@@ -23,6 +23,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, printable
 
 _MOST_BYTES: Final = 16 << 20
+_LAST_MOMENT: Final = 1e11
+"""Some thousand years from now."""
 _LOCK_S: Final = 10.0
 """How long another `approve` is waited for."""
 
@@ -88,11 +90,22 @@ def read(path: Path) -> tuple[Approval, ...]:
         if content["version"] != 1:
             raise ValueError(content["version"])
         return tuple(
-            Approval(str(each["origin"]), str(each["skill"]), str(each["digest"]), float(each["approved_at"]))
+            Approval(str(each["origin"]), str(each["skill"]), str(each["digest"]), _moment(each["approved_at"]))
             for each in content["approvals"]
         )
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(f"{printable(str(path))}: this is no file of approvals; give another --approvals") from None
+
+
+def _moment(value: Any) -> float:
+    """Seconds of the epoch that are a day of some calendar.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if not 0 <= float(value) < _LAST_MOMENT:
+        raise ValueError
+    return float(value)
 
 
 def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]]) -> None:
@@ -105,6 +118,7 @@ def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     Raises:
         UsageError: the file cannot be read or written, or another process keeps it locked.
     """
+    path = path.resolve()  # a link stays, and what it leads to is changed
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):

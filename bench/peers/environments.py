@@ -133,10 +133,10 @@ def _call(*command: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise MissingError(f"{name}: {type(error).__name__}") from None
     if done.returncode:
-        raise MissingError(_reason(done.stderr or done.stdout))
+        raise MissingError(reason(done.stderr or done.stdout))
 
 
-def _reason(output: str) -> str:
+def reason(output: str) -> str:
     """The line that tells most, without the address of a registry."""
     if "E404" in output or "No matching distribution" in output:
         return "the package registry that this machine reaches does not have it"

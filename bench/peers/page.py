@@ -104,7 +104,10 @@ def markdown(results: Results, drawn: Mapping[str, str]) -> str:
 def plots(results: Results) -> dict[str, str]:
     """The plots by the names of their files."""
     labels = {each.key: each.label for each in results.subjects}
-    colours = dict(zip(labels.values(), plot.COLOURS * 2, strict=False))
+    colours = {
+        **dict(zip((each.label for each in results.subjects if not each.constant), plot.COLOURS, strict=False)),
+        **dict(zip((each.label for each in results.subjects if each.constant), plot.GREYS, strict=False)),
+    }
     out: dict[str, str] = {}
     for name, transport, era in (
         ("peers.svg", STDIO, "legacy"),

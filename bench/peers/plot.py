@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-COLOURS: Final = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#555555", "#999999")
-"""Told apart by those who do not see all colours, too; the same server has the same one in each plot."""
+COLOURS: Final = ("#0072b2", "#56b4e9", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#f0e442")
+"""For servers; they can be told apart by those who do not see all colours."""
+
+GREYS: Final = ("#555555", "#aaaaaa")
+"""For floors."""
 
 _WIDTH: Final = 960
-_LABELS: Final = 230
+_LABELS: Final = 175
 _ROW: Final = 18
 _HEAD: Final = 34
 _GAP: Final = 22
@@ -61,7 +64,7 @@ def lines(title: str, panels: Sequence[Panel], colours: Mapping[str, str]) -> st
 
 def _bars(panel: Panel, colours: Mapping[str, str], left: float, top: float, width: float) -> list[str]:
     figures = {name: values[0][1] for name, values in panel.values.items()}
-    room = width - _LABELS - 70
+    room = width - _LABELS - 100
     middle = sorted(figures.values())[len(figures) // 2]
     end = min(max(figures.values()), 8 * middle) or 1.0
     out = [_text(left, top + 12, panel.title, bold=True)]
@@ -73,7 +76,7 @@ def _bars(panel: Panel, colours: Mapping[str, str], left: float, top: float, wid
             f'<rect x="{left + _LABELS:.1f}" y="{y + 2:.1f}" width="{length:.1f}" height="{_ROW - 5}" '
             f'fill="{colours[name]}"/>'
         )
-        cut = " (bar cut)" if value > end else ""
+        cut = " (cut)" if value > end else ""
         out.append(_text(left + _LABELS + length + 5, y + 12, short(value) + cut))
     return out
 

@@ -89,7 +89,7 @@ def floors() -> Iterator[Callable[[], Subject]]:
     """What no server on this SDK, and none in CPython, can be below."""
     yield _sdk_floor
     yield lambda: Subject(
-        BARE, "floor: a bare CPython loop", sys.version.split()[0],
+        BARE, "floor: CPython loop", sys.version.split()[0],
         lambda start: [sys.executable, "-I", "-S", str(SERVERS / "bare_loop.py"), str(start.constants)],
         http=False, constant=True,
     )  # fmt: skip
@@ -166,5 +166,5 @@ def _sdk_floor() -> Subject:
             return [python, "-m", "bench.floor", str(start.constants)]
         return [python, "-m", "bench.http", "--serve-constants", str(start.constants), "--port", str(start.port)]
 
-    label = "floor: the Python SDK answering constants"
+    label = "floor: Python SDK"
     return Subject(SDK_FLOOR, label, environments.release(SDK_FLOOR), command, constant=True)

@@ -472,8 +472,7 @@ def test_a_registry_that_is_closed_looks_at_nothing_of_its_own_accord(tmp_path: 
         (tmp_path / "a/SKILL.md").unlink()
         registry.refresh()
         assert served(registry) == ["a"]
-        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-        assert timers
-    for timer in timers:
-        timer.join(DEADLINE / 2)
-        assert not timer.is_alive()
+        timer = registry._grace._timer
+        assert timer is not None and timer.is_alive()
+    timer.join(DEADLINE / 2)
+    assert not timer.is_alive()

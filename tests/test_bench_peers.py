@@ -19,7 +19,8 @@ from bench.peers.summary import Slope, figure, slope, verdicts
 from bench.peers.visit import Times, Visit, result_of, times_of
 
 VISIT = Visit(
-    cold=100, catalogue=200, entries=50, page=Times(9, 0.5, 1), get=Times(9, 0.2, 0.4), read=Times(9, 0.3, 0.6),
+    cold=100, catalogue=200, tools=150, entries=50,
+    page=Times(9, 0.5, 1), get=Times(9, 0.2, 0.4), read=Times(9, 0.3, 0.6),
     gets=4000, reads=3000, resident=70,
 )  # fmt: skip
 

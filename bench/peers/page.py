@@ -13,7 +13,7 @@ from tools.hosts.table import between_markers
 from bench.peers import plot
 from bench.peers.plot import Panel, short
 from bench.peers.rounds import HTTP, STDIO, Series
-from bench.peers.subjects import Subject
+from bench.peers.subjects import WARM, Subject
 from bench.peers.summary import BY_KEY, Goal, Verdict, figure, growth, slope, verdicts
 from bench.report import table
 
@@ -23,7 +23,7 @@ PAGE: Final = "benchmarks.md"
 FOLDER: Final = "benchmarks"
 NOTHING: Final = "-"
 _COLUMNS: Final = ("cold", "catalogue", "page", "get", "read", "gets", "reads", "resident")
-_GROWING: Final = ("cold", "catalogue", "page", "get", "read", "resident")
+_GROWING: Final = ("cold", "tools", "catalogue", "page", "get", "read", "resident")
 _TRANSPORTS: Final = {STDIO: "stdio", HTTP: "HTTP"}
 
 
@@ -96,7 +96,11 @@ def markdown(results: Results, drawn: Mapping[str, str]) -> str:
     growing = _slopes(results)
     if growing:
         out += ["### Growth", _image("growth.svg", drawn)] if "growth.svg" in drawn else ["### Growth"]
-        out.append(table([("server", "sizes", *(BY_KEY[key].label for key in _GROWING)), *growing], range(2, 8)))
+        out.append(
+            table(
+                [("server", "sizes", *(BY_KEY[key].label for key in _GROWING)), *growing], range(2, 2 + len(_GROWING))
+            )
+        )
     out += ["### Left out", *_left_out(results)] if results.left_out or any(e.gave_up for e in results.series) else []
     return "\n\n".join(out)
 
@@ -179,7 +183,9 @@ def _row(verdict: Verdict) -> tuple[str, ...]:
     sign = "≥" if unit == "/s" else "≤"
     return (
         f"{_TRANSPORTS[goal.transport]}, {verdict.era}",
-        BY_KEY[goal.key].label + (f", {verdict.size:,} skills" if goal.size else ""),
+        BY_KEY[goal.key].label
+        + (f", {verdict.size:,} skills" if goal.size else "")
+        + (", warm" if goal.subject == WARM else ""),
         goal.beside or NOTHING,
         f"{short(verdict.ours)} {unit}",
         NOTHING if verdict.other is None else f"{short(verdict.other)} {unit}",

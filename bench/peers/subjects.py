@@ -43,6 +43,7 @@ class Subject:
         skills: those of them in which it knows `skills/list` and `skills/get`.
         http: whether it serves HTTP.
         constant: whether it answers constants, so that it is asked for as many pages as there would be.
+        tools: whether it offers tools from which a model learns of the skills.
         keeps_cache: whether what it keeps in the user's cache lasts from one start to the next.
     """
 
@@ -54,6 +55,7 @@ class Subject:
     skills: tuple[Era, ...] = ERAS
     http: bool = True
     constant: bool = False
+    tools: bool = False
     keeps_cache: bool = False
 
 
@@ -69,8 +71,8 @@ def own() -> list[Subject]:
     """This server: from nothing, with what an earlier start kept, and where it has one with the front of the SDK."""
     release = version("mcp-skills-server")
     out = [
-        Subject(OURS, "this server", release, _serve),
-        Subject(WARM, "this server, warm index", release, _serve, keeps_cache=True),
+        Subject(OURS, "this server", release, _serve, tools=True),
+        Subject(WARM, "this server, warm index", release, _serve, tools=True, keeps_cache=True),
     ]
     told = subprocess.run(
         [*_SERVE, "--help"], capture_output=True, text=True, check=True, cwd=REPOSITORY, stdin=subprocess.DEVNULL
@@ -79,7 +81,7 @@ def own() -> list[Subject]:
         out.append(
             Subject(
                 SDK_FRONT, "this server, `--front sdk`", release, lambda start: [*_serve(start), "--front", "sdk"],
-                http=False,
+                http=False, tools=True,
             )
         )  # fmt: skip
     return out

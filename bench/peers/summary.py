@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from bench.peers.rounds import HTTP, STDIO, Series
-from bench.peers.subjects import BARE, EXT_SKILLS, OURS, SDK_FLOOR
+from bench.peers.subjects import BARE, EXT_SKILLS, OURS, SDK_FLOOR, WARM
 from bench.peers.visit import Visit
 
 
@@ -33,6 +33,7 @@ class Measure:
 MEASURES: Final = (
     Measure("cold", "cold start", "ms", lambda visit: visit.cold),
     Measure("catalogue", "spawn to full catalogue", "ms", lambda visit: visit.catalogue),
+    Measure("tools", "spawn to first tools/list", "ms", lambda visit: visit.tools),
     Measure("page", "page of 50", "ms", lambda visit: visit.page and visit.page.p50),
     Measure("page p99", "page of 50, p99", "ms", lambda visit: visit.page and visit.page.p99),
     Measure("get", "get", "ms", lambda visit: visit.get and visit.get.p50),
@@ -98,6 +99,7 @@ class Goal:
         most: the ratio, or the figure. For what is counted a second the ratio is the least.
         transport: over which.
         size: how many skills, or 0 for the size of the tables.
+        subject: which of this server's rows.
     """
 
     key: str
@@ -105,6 +107,7 @@ class Goal:
     most: float
     transport: str = STDIO
     size: int = 0
+    subject: str = OURS
 
 
 GOALS: Final = (
@@ -112,6 +115,8 @@ GOALS: Final = (
     Goal("catalogue", EXT_SKILLS, 0.5),
     *(Goal(key, EXT_SKILLS, 1.0) for key in ("page", "get", "read", "gets", "reads")),
     *(Goal(key, BARE, 2.0) for key in ("get", "read")),
+    Goal("tools", "", 1000.0, size=10_000),
+    Goal("tools", "", 300.0, size=10_000, subject=WARM),
     Goal("resident", "", 40.0),
     Goal("resident", "", 110.0, size=10_000),
     *(Goal(key, SDK_FLOOR, 1.0, HTTP) for key in ("page", "get", "read", "gets", "reads")),
@@ -147,7 +152,7 @@ def verdicts(series: Sequence[Series], size: int) -> list[Verdict]:
     for goal in GOALS:
         wanted = goal.size or size
         for mine in series:
-            if (mine.subject, mine.transport, mine.size) != (OURS, goal.transport, wanted):
+            if (mine.subject, mine.transport, mine.size) != (goal.subject, goal.transport, wanted):
                 continue
             ours = figure(mine, goal.key)
             others = [

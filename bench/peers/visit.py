@@ -47,6 +47,7 @@ class Visit:
     Attributes:
         cold: ms from the start of the process to the answer of the first request.
         catalogue: ms from the start of the process to the last page of the skills.
+        tools: ms from the start of the process to the answer of the first `tools/list`.
         entries: how many entries the first page has.
         page: the first page, again and again.
         get: `skills/get` of one skill.
@@ -58,6 +59,7 @@ class Visit:
 
     cold: float
     catalogue: float | None
+    tools: float | None
     entries: int | None
     page: Times | None
     get: Times | None
@@ -114,6 +116,11 @@ def over_stdio(subject: Subject, era: Era, setting: Setting) -> Visit:
         skills = era in subject.skills
         prepared = {key: client.prepare(*request) for key, request in asked.items()}
         catalogue = entries = None
+        tools = None
+        if subject.tools:  # as a host asks, before anything else
+            client.say_initialized()
+            client.ask("tools/list", {})
+            tools = (perf_counter() - client.started) * _MS
         before = perf_counter() - client.started
         if skills:
             told = (None, setting.pages) if subject.constant else (setting.size, -1)
@@ -135,7 +142,7 @@ def over_stdio(subject: Subject, era: Era, setting: Setting) -> Visit:
         get = times("skills/get uri") if skills else None
         read = times("resources/read")
         return Visit(
-            cold=cold * _MS, catalogue=catalogue, entries=entries, page=page, get=get, read=read,
+            cold=cold * _MS, catalogue=catalogue, tools=tools, entries=entries, page=page, get=get, read=read,
             gets=rate("skills/get uri", get) if get else None, reads=rate("resources/read", read), resident=memory,
         )  # fmt: skip
 
@@ -176,8 +183,9 @@ def over_http(subject: Subject, setting: Setting, load: Load) -> Visit:
 
         page_times, get, read = times("skills/list"), times("skills/get uri"), times("resources/read")
         return Visit(
-            cold=cold * _MS, catalogue=(cold + seconds) * _MS, entries=len(first["skills"]), page=page_times, get=get,
-            read=read, gets=rate("skills/get uri", get), reads=rate("resources/read", read), resident=memory,
+            cold=cold * _MS, catalogue=(cold + seconds) * _MS, tools=None, entries=len(first["skills"]),
+            page=page_times, get=get, read=read, gets=rate("skills/get uri", get),
+            reads=rate("resources/read", read), resident=memory,
         )  # fmt: skip
 
 

@@ -141,11 +141,12 @@ def test_the_reason_has_no_address() -> None:
 
 
 def test_who_is_slow_or_gave_up_is_not_asked_at_the_next_size() -> None:
-    late = Series("late", "modern", STDIO, 1000, [replace(VISIT, catalogue=6000.0)])
+    late = Series("late", "modern", STDIO, 1000, [replace(VISIT, catalogue=5000.0)])
     gone = Series("gone", "modern", STDIO, 1000, [], "TimeoutError: nothing came")
     mine = replace(late, subject=OURS)
     subjects = [subject(each) for each in (OURS, "late", "gone", "good")]
-    assert [each.key for each in patient(subjects, [late, gone, mine])] == [OURS, "good"]
+    assert [each.key for each in patient(subjects, [late, gone, mine], 10)] == [OURS, "good"]
+    assert [each.key for each in patient(subjects, [late, gone, mine], 2)] == [OURS, "late", "good"]
 
 
 def test_a_round() -> None:

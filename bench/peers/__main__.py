@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +66,7 @@ def _measure(sizes: list[int], rounds: int, quick: bool, only: list[str], load: 
         list(run(skills, there, eras=ERAS, transport=STDIO, rounds=1, requests=1))
     series: list[Series] = []
     asked = there
-    for each in sizes:
+    for each, following in pairwise([*sizes, sizes[-1]]):
         with Skills(each, there[0]) as skills:
             eras = ERAS if each == size else ERAS[1:]
             times = rounds if each <= size else min(rounds, 3)
@@ -73,7 +74,7 @@ def _measure(sizes: list[int], rounds: int, quick: bool, only: list[str], load: 
             if each == size:
                 series += run(skills, asked, eras=ERAS[1:], transport=HTTP, rounds=times, requests=requests)
         series += found
-        asked = patient(asked, found)
+        asked = patient(asked, found, following / each)
     shown = [each for each in there if any(one.subject == each.key for one in series)]
     about = {
         "day": datetime.datetime.now(datetime.UTC).date().isoformat(),

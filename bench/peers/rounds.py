@@ -20,8 +20,8 @@ from bench.peers.visit import PATIENCE_S, Setting, Visit, over_http, over_stdio
 
 STDIO: Final = "stdio"
 HTTP: Final = "http"
-TOO_LONG_S: Final = 5.0
-"""Whoever takes longer for its catalogue is not asked at larger sizes."""
+TOO_LONG_S: Final = 45.0
+"""Whoever would take longer for the catalogue of the next size, in proportion, is not asked there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +135,12 @@ def run(
     yield from series.values()
 
 
-def patient(subjects: Iterable[Subject], series: Iterable[Series]) -> list[Subject]:
-    """Those that may be asked at the next size: this server, and who answered at this one and not too late."""
+def patient(subjects: Iterable[Subject], series: Iterable[Series], times: float) -> list[Subject]:
+    """Those that may be asked at a size so many times as large: this server, and who answers and is not too slow."""
     bad = {
         each.subject
         for each in series
-        if each.gave_up or any((visit.catalogue or 0) > TOO_LONG_S * 1e3 for visit in each.visits)
+        if each.gave_up or any((visit.catalogue or 0) * times > TOO_LONG_S * 1e3 for visit in each.visits)
     }
     return [each for each in subjects if each.key not in bad or each.key.startswith(OURS)]
 

@@ -8,9 +8,10 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.client import ERAS, REPOSITORY, BenchError
 from bench.peers import page, subjects
@@ -44,26 +45,35 @@ def main() -> int:
     if min(sizes) < 1 or (options.rounds or 1) < 1:
         parser.error("--sizes and --rounds take numbers above 0")
     load = load_now()
-    try:
-        results = _measure(sizes, options.rounds or (2 if options.quick else 5), options.quick, options.only, load)
-    except (BenchError, TimeoutError) as error:
-        print(f"bench: this server could not be measured: {' '.join(str(error).split())[:600]}", file=sys.stderr)
-        return 1
     folder = options.output or REPOSITORY / "docs"
     if load > QUIET and not options.output and not options.any_load:
         folder = CACHE / "out"
         say(f"load {load:.1f} before the run: these figures are not published (--any-load does it all the same)")
-    page.write(results, folder)
-    say(f"written: {folder / page.PAGE} and {folder / page.FOLDER}")
+    try:
+        for results in _measure(
+            sizes, options.rounds or (2 if options.quick else 5), options.quick, options.only, load
+        ):
+            page.write(results, folder)
+            say(f"written: {folder / page.PAGE} and {folder / page.FOLDER}")
+    except (BenchError, TimeoutError) as error:
+        print(f"bench: this server could not be measured: {' '.join(str(error).split())[:600]}", file=sys.stderr)
+        return 1
     return 0
 
 
-def _measure(sizes: list[int], rounds: int, quick: bool, only: list[str], load: float) -> Results:
+def _measure(sizes: list[int], rounds: int, quick: bool, only: list[str], load: float) -> Iterator[Results]:
+    """What is known after each size, before its folder is removed, which takes long for many skills."""
     there, left_out = subjects.gather(only)
     requests = 50 if quick else 200
     size = max((each for each in sizes if each <= 1000), default=sizes[0])
     with Skills(10, there[0]) as skills:  # so that nobody's first round is the first on this machine
         list(run(skills, there, eras=ERAS, transport=STDIO, rounds=1, requests=1))
+    about: dict[str, Any] = {
+        "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, {_node()}",
+        "load": load,
+        "rounds": rounds,
+    }
     series: list[Series] = []
     asked = there
     for each, following in pairwise([*sizes, sizes[-1]]):
@@ -73,17 +83,10 @@ def _measure(sizes: list[int], rounds: int, quick: bool, only: list[str], load: 
             found = list(run(skills, asked, eras=eras, transport=STDIO, rounds=times, requests=requests))
             if each == size:
                 series += run(skills, asked, eras=ERAS[1:], transport=HTTP, rounds=times, requests=requests)
-        series += found
-        asked = patient(asked, found, following / each)
-    shown = [each for each in there if any(one.subject == each.key for one in series)]
-    about = {
-        "day": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}, {_node()}",
-        "load": load,
-        "load_after": load_now(),
-        "rounds": rounds,
-    }
-    return Results(about, size, shown, left_out, series)
+            series += found
+            asked = patient(asked, found, following / each)
+            shown = [one for one in there if any(visits.subject == one.key for visits in series)]
+            yield Results({**about, "load_after": load_now()}, size, shown, left_out, series)
 
 
 def _node() -> str:

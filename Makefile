@@ -13,7 +13,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz lint format docs requirements mutants golden interop hosts image bench clean
+.PHONY: help demo test test-programs fuzz lint format docs requirements mutants golden interop hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -67,6 +67,9 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch
 	@$(BIN)/python -m bench.acp
+
+bench-peers: $(VENV)/.ready  ## measure beside FastMCP, ext-skills and floors, and write docs/benchmarks.md (npm; an hour, ARGS=--quick: minutes)
+	@$(BIN)/python -m bench.peers $(ARGS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf $(VENV) .site .pytest_cache .ruff_cache .hypothesis

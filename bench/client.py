@@ -8,6 +8,7 @@ import select
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -34,22 +35,32 @@ class Client:
     """One server process and the pipes to it. Leaving the context closes its stdin and waits for its end.
 
     Args:
-        arguments: what follows `python`.
+        command: the program and its arguments.
         era: which protocol to speak.
+        environment: the variables of the process, by default ours.
+        patience: seconds to wait for an answer.
     """
 
-    def __init__(self, arguments: list[str], era: Era) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        era: Era,
+        environment: Mapping[str, str] | None = None,
+        patience: float = _PATIENCE_S,
+    ) -> None:
         self.era: Era = era
+        self._patience = patience
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, it lives as long as the process
         self._last_id = 0
         self._buffer = b""
         self.started = perf_counter()
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=REPOSITORY,
+            env=environment,
             bufsize=0,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -73,13 +84,12 @@ class Client:
         self._stdout.close()
         self._errors.close()
 
-    def shake_hands(self) -> None:
-        """The first request of the era, answered."""
+    def shake_hands(self) -> dict[str, Any]:
+        """The result of the first request of the era."""
         if self.era == "legacy":
             hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": _WHO}
-            self.ask("initialize", hello)
-        else:
-            self.ask("server/discover", {})
+            return self.ask("initialize", hello)
+        return self.ask("server/discover", {})
 
     def say_initialized(self) -> None:
         """Tell a legacy server that it may begin; the modern era knows no such word."""
@@ -105,11 +115,34 @@ class Client:
         self._last_id += 1
         line = b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id, prepared)
         begins = b'{"jsonrpc":"2.0","id":%d,' % self._last_id
+        ends = b'"id":%d}' % self._last_id  # some write the result first
         start = perf_counter()
         self._write(line)
-        while not (answer := self._line(_PATIENCE_S)).startswith(begins):
+        while not ((answer := self._line(self._patience)).startswith(begins) or answer.endswith(ends)):
             pass  # a notification
         return perf_counter() - start, answer
+
+    def pipeline(self, prepared: bytes, count: int, window: int = 64) -> float:
+        """Send a prepared request `count` times, up to `window` of them unanswered; the seconds until all are answered.
+
+        Raises:
+            BenchError: an answer is an error.
+        """
+        lines = [b'{"jsonrpc":"2.0","id":%d,%b' % (self._last_id + each, prepared) for each in range(1, count + 1)]
+        self._last_id += count
+        sent = answered = 0
+        start = perf_counter()
+        while answered < count:
+            if sent < count and sent - answered <= window // 2:
+                self._write(b"".join(lines[sent : sent + window // 2]))
+                sent = min(count, sent + window // 2)
+                continue
+            line = self._line(self._patience)
+            if b'"result":' in line:
+                answered += 1
+            elif b'"error":' in line:
+                raise BenchError(f"an answer among many is an error: {line[:500]!r}")
+        return perf_counter() - start
 
     def send(self, prepared: bytes) -> None:
         """Send a prepared request whose answer is not waited for."""
@@ -135,8 +168,7 @@ class Client:
 
     def rss(self) -> int:
         """Bytes of memory that the server holds now."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return resident(self._process.pid)
 
     def _write(self, raw: bytes) -> None:
         os.write(self._in, raw)
@@ -162,11 +194,18 @@ class Client:
                 return b"".join(parts)
 
 
+def resident(pid: int) -> int:
+    """Bytes of memory that a process and those that it started hold now."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident(int(each)) for each in started)
+
+
 def ours(root: Path, era: Era, *options: str) -> Client:
     """Our server over a folder."""
-    return Client(["-m", "mcp_skills_server", "serve", str(root), *options], era)
+    return Client([sys.executable, "-m", "mcp_skills_server", "serve", str(root), *options], era)
 
 
 def floor(era: Era, constants: Path | None = None) -> Client:
     """The floor, answering the constants of a file."""
-    return Client(["-m", "bench.floor", *([str(constants)] if constants else [])], era)
+    return Client([sys.executable, "-m", "bench.floor", *([str(constants)] if constants else [])], era)

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -23,9 +22,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from bench.client import REPOSITORY, BenchError
+from bench.client import REPOSITORY, BenchError, resident
 from bench.generate import generate, questions
 from bench.report import Row, Run
 
@@ -84,8 +83,7 @@ class Server:
 
     def rss(self) -> int:
         """Bytes of memory that the server holds now."""
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+        return resident(self._process.pid)
 
 
 def ours(root: Path, *options: str) -> Server:
@@ -98,7 +96,7 @@ def floor(constants: Path) -> Server:
     return Server("-m", "bench.http", "--serve-constants", str(constants))
 
 
-def _serve_constants(path: Path) -> None:
+def _serve_constants(path: Path, port: int) -> None:
     """Be the floor."""
     import socket
 
@@ -118,7 +116,8 @@ def _serve_constants(path: Path) -> None:
 
     app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp(manager))], lifespan=lifespan)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that TCP_NODELAY gets set
-    listener.bind(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
     listener.listen(2048)
     logging.basicConfig(level=logging.WARNING)
     print(f"listening on http://127.0.0.1:{listener.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
@@ -152,6 +151,12 @@ class Round:
     answer: bytes
 
 
+class Listening(Protocol):
+    """Something that listens on loopback."""
+
+    port: int
+
+
 class Load:
     """The process that asks. It keeps its connections to each server open between rounds."""
 
@@ -175,7 +180,7 @@ class Load:
         self._process.wait(10)
         self._process.stdout.close()
 
-    def ask(self, server: Server, requests: list[str], count: int) -> Round:
+    def ask(self, server: Listening, requests: list[str], count: int) -> Round:
         """Send each request over a connection of its own, again and again, `count` times in all."""
         assert self._process.stdin is not None and self._process.stdout is not None
         job = {"port": server.port, "requests": requests, "count": count}
@@ -308,7 +313,8 @@ def _request(message: dict[str, Any], headers: dict[str, str], method: str = "PO
     return "\r\n".join(lines) + "\r\n\r\n" + body
 
 
-def _modern(method: str, params: dict[str, Any]) -> str:
+def modern_request(method: str, params: dict[str, Any]) -> str:
+    """A request of the modern era, as the load sends it."""
     headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
     if "uri" in params and method == "resources/read":
         headers["Mcp-Name"] = params["uri"]
@@ -344,7 +350,7 @@ def requests(bench: Http) -> Iterator[Row]:
     """Warm requests in the modern era, and one of them in legacy sessions."""
     asked = questions(bench.size)
     with ours(bench.root) as mine:
-        answers = {key: _result(bench.load.ask(mine, [_modern(*each)], 1).answer) for key, each in asked.items()}
+        answers = {key: _result(bench.load.ask(mine, [modern_request(*each)], 1).answer) for key, each in asked.items()}
         constants = bench.scratch / "constants.json"
         constants.write_text(json.dumps(answers), encoding="utf-8")
         with floor(constants) as bare:
@@ -354,7 +360,7 @@ def requests(bench: Http) -> Iterator[Row]:
                 ("skills/get name", "skills/get by name"),
                 ("resources/read", "resources/read"),
             ):
-                modern = _modern(*asked[key])
+                modern = modern_request(*asked[key])
                 yield from _beside(bench, pair, f"{what}, modern", lambda _, asked=modern: asked)
 
             def in_a_session(server: Server) -> str:
@@ -433,10 +439,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     parser.add_argument("--serve-constants", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--load", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve_constants:
-        _serve_constants(options.serve_constants)
+        _serve_constants(options.serve_constants, options.port)
         return 0
     if options.load:
         asyncio.run(_load())

@@ -93,23 +93,25 @@ class Bench:
             empty_rss = client.rss()
         with ours(self.root, "legacy") as client:
             client.shake_hands()
-            seconds, first, pages = _list_all(client, self.size)
+            seconds, first, pages = list_all(client, self.size)
             rss = client.rss()
         with floor("legacy", self.constants({"skills/list": {**first, "nextCursor": "x"}})) as client:
             client.shake_hands()
-            floor_seconds, _, _ = _list_all(client, None, pages)
+            floor_seconds, _, _ = list_all(client, None, pages)
             floor_rss = client.rss()
         return _First(seconds, floor_seconds, rss, empty_rss, floor_rss)
 
 
-def _list_all(client: Client, size: int | None, pages: int = -1) -> tuple[float, dict[str, Any], int]:
+def list_all(
+    client: Client, size: int | None, pages: int = -1, method: str = "skills/list"
+) -> tuple[float, dict[str, Any], int]:
     """Every page, or so many of them: seconds, the first page and how many there were."""
     start = perf_counter()
     client.say_initialized()
     lines: list[bytes] = []
     cursor: dict[str, Any] = {}
     while True:
-        lines.append(client.time(client.prepare("skills/list", cursor))[1])
+        lines.append(client.time(client.prepare(method, cursor))[1])
         # Only the end of a page is looked at while the clock runs.
         found = lines[-1].rfind(b'"nextCursor":"')
         if found < 0 or len(lines) == pages:
@@ -155,7 +157,7 @@ def requests(bench: Bench) -> Iterator[Row]:
     for era in ERAS:
         with ours(bench.root, era) as mine:
             mine.shake_hands()
-            _list_all(mine, bench.size)
+            list_all(mine, bench.size)
             asked = questions(bench.size)
             constants = {key: mine.ask(*request) for key, request in asked.items()}
             with floor(era, bench.constants(constants)) as bare:
@@ -277,7 +279,7 @@ def _following(root: Path, era: Era) -> Generator[Client]:
     """A client that has listed everything, follows changes and has heard nothing for a while."""
     with ours(root, era) as client:
         client.shake_hands()
-        _list_all(client, None)
+        list_all(client, None)
         if era == "modern":
             client.send(client.prepare("subscriptions/listen", {"notifications": {"skillsListChanged": True}}))
             client.wait_for("notifications/subscriptions/acknowledged")

@@ -26,16 +26,16 @@ def markdown(columns: Mapping[str, Mapping[str, str]], day: datetime.date, netwo
     return "\n".join(lines)
 
 
-def between_markers(text: str, table: str) -> str:
-    """The page with this table in the place of the old one.
+def between_markers(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """The page with this table in the place of the old one, which stands between two comments.
 
     Raises:
         ValueError: the page has not each marker once, in their order.
     """
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise ValueError("the page needs the two markers, each once, in their order")
-    head, rest = text.split(BEGIN)
-    return f"{head}{BEGIN}\n\n{table}\n\n{END}{rest.split(END)[1]}"
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n\n{table}\n\n{end}{rest.split(end)[1]}"
 
 
 def write(page: Path, table: str) -> None:

@@ -83,15 +83,15 @@ class FullText:
                 self._db.execute(_PUT_IN_OPENING, (row, opening))
         self._db.execute("COMMIT")
 
-    def hits(self, term: Term) -> int:
-        """How many rows have it in a field."""
-        found = self._db.execute("SELECT count(*) FROM words WHERE words MATCH ?", (_quoted(term),))
-        return int(found.fetchone()[0])
+    def hits(self, term: Term, most: int) -> int:
+        """How many rows have it in a field; counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
-    def opening_hits(self, term: Term) -> int:
-        """How many rows have it where their bodies begin."""
-        found = self._db.execute("SELECT count(*) FROM openings WHERE openings MATCH ?", (_quoted(term),))
-        return int(found.fetchone()[0])
+    def opening_hits(self, term: Term, most: int) -> int:
+        """How many rows have it where their bodies begin; counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM openings WHERE openings MATCH ? LIMIT ?)"
+        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
     def ranked(
         self, terms: Sequence[Term], *, names_only: bool = False, weights: Mapping[str, float] = WEIGHTS

@@ -25,8 +25,10 @@ from mcp_skills_server.runtime.stop_words import STOP_WORDS
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """How much of a question counts."""
-_MOST_HITS: Final = 2_500
+_MOST_HITS: Final = 3_000
 """How many occurrences a question may weigh; its commonest words give way, for they say the least."""
+_COUNTED: Final = _MOST_HITS + 1
+"""How far occurrences are counted: what has more gives way however many it has."""
 _FOLLOWED: Final = 6
 """How many words of a question are looked at for slips of the typist, or for what they look like."""
 _SENTENCE: Final = 3
@@ -159,10 +161,10 @@ class _Indexed:
         if terms and not sentence:
             return by_fields
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
-        opening = self._telling({term: self._index.opening_hits(term) for term in more})
+        opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more})
         by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
-        near = self._telling({term: self._index.hits(term) for term in alike})
+        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike})
         by_alike = self._index.ranked([*terms, *near], weights=weights) if near else iter(())
         return fused(by_fields, by_opening, by_alike)
 
@@ -185,10 +187,10 @@ class _Indexed:
             terms = [Term(word)]
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
-            hits = {term: self._index.hits(term) for term in terms}
+            hits = {term: self._index.hits(term, _COUNTED) for term in terms}
             if max(hits.values()) * 1_000 <= len(self._skills) and looked_at < _FOLLOWED:
                 looked_at += 1
-                hits |= {term: self._index.hits(term) for term in map(Term, self._spelling.near(word))}
+                hits |= {term: self._index.hits(term, _COUNTED) for term in map(Term, self._spelling.near(word))}
             frequency[word] = sum(hits.values())
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.

@@ -7,7 +7,6 @@ which is a tenth of the size of sets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -41,17 +40,17 @@ class NGrams:
         self._last = 0
         self._frequency: Counter[str] = Counter()
 
-    def add(self, words: Set[str]) -> None:
+    def add(self, words: set[str]) -> None:
         """Know these words, once more."""
         self._counts.update(words)
-        for word in words - self._rows.keys():
+        for word in words.difference(self._rows):
             self._last = row = self._last + 1
             self._rows[word], self._words[row] = row, word
             runs = _runs(word)
             self._frequency.update(runs)
             self._db.execute("INSERT INTO grams(rowid, runs) VALUES (?, ?)", (row, " ".join(runs)))
 
-    def remove(self, words: Set[str]) -> None:
+    def remove(self, words: set[str]) -> None:
         """Know these words once less."""
         for word in words:
             self._counts[word] -= 1

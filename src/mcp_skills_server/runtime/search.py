@@ -161,10 +161,10 @@ class _Indexed:
         if terms and not sentence:
             return by_fields
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
-        opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more})
+        opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more}, _MOST_HITS // 2)
         by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
-        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike})
+        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 2)
         by_alike = self._index.ranked([*terms, *near], weights=weights) if near else iter(())
         return fused(by_fields, by_opening, by_alike)
 
@@ -198,13 +198,13 @@ class _Indexed:
         chosen = self._telling(found) or [term for term in rarest if found[term]]
         return chosen, sorted(frequency, key=lambda word: frequency[word])[:_FOLLOWED]
 
-    def _telling(self, found: Mapping[Term, int]) -> list[Term]:
+    def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
         """Those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh them."""
         telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self._skills) // 2}
         chosen: list[Term] = []
         weighed = 0
         for term, hits in sorted(telling.items(), key=lambda each: (each[1], each[0].word)):
             weighed += hits
-            if weighed <= _MOST_HITS or not chosen:
+            if weighed <= most or not chosen:
                 chosen.append(term)
         return chosen

@@ -16,6 +16,8 @@ Texts: TypeAlias = tuple[str, ...]
 _TEXT_LENGTH: Final = 4_000
 """Characters that count of each text."""
 _WORD: Final = re.compile(r"[^\W_]+")
+_NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
+_NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
 # Languages that do not put blanks between their words; Hangul does, but with endings.
 _UNSPACED: Final = re.compile(
@@ -28,9 +30,13 @@ def _fold(text: str) -> str:
     if text.isascii():
         return text.replace("\0", " ")
     whole = unicodedata.normalize("NFKD", text.casefold())
-    letters = "".join(each for each in whole if not unicodedata.combining(each))
+    letters = _NOT_ASCII.sub(_without_marks, whole)
     spaced = _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", unicodedata.normalize("NFC", letters))
-    return " ".join(_WORD.findall(spaced))
+    return _NO_WORD.sub(" ", spaced)
+
+
+def _without_marks(found: re.Match[str]) -> str:
+    return "".join(each for each in found[0] if not unicodedata.combining(each))
 
 
 def _pairs(run: str) -> str:

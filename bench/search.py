@@ -138,29 +138,29 @@ def _timed(search: Search, query: str) -> float:
     return perf_counter() - start
 
 
-def quality(told: Sequence[Score]) -> list[tuple[str, ...]]:
+def quality(seen: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of a table: catalogue, kind, number of questions, recall among the first five, mean reciprocal rank."""
     lines = [("catalogue", "kind", "queries", f"recall@{FIRST}", "MRR")]
-    for catalogue in dict.fromkeys(score.query.catalogue for score in told):
-        mine = [score for score in told if score.query.catalogue == catalogue]
+    for catalogue in dict.fromkeys(score.query.catalogue for score in seen):
+        mine = [score for score in seen if score.query.catalogue == catalogue]
         lines += [_line(catalogue, kind, [score for score in mine if score.query.kind == kind]) for kind in KINDS]
         lines.append(_line(catalogue, "all", mine))
-    return [*lines, _line("all", "all", told)]
+    return [*lines, _line("all", "all", seen)]
 
 
 def collected(folder: Path) -> list[Score]:
     """Ask all questions about the real skills in this folder; they are known by the names of their directories."""
     known = Registry([folder])
     known.load()
-    told = scores("collections", Search(known))
-    return [replace(score, answer=tuple(path.rpartition("/")[2] for path in score.answer)) for score in told]
+    seen = scores("collections", Search(known))
+    return [replace(score, answer=tuple(path.rpartition("/")[2] for path in score.answer)) for score in seen]
 
 
-def hits(told: Sequence[Score]) -> list[tuple[str, ...]]:
+def hits(seen: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of a table: kind, half, language, number of questions, how many were answered, and how well."""
     lines = [("kind", "half", "language", "queries", f"hit@{FIRST}", "MRR")]
     for kind, half in product(("sentence", "keywords"), ("tuning", "reported")):
-        mine = [score for score in told if (score.query.kind, score.query.half) == (kind, half)]
+        mine = [score for score in seen if (score.query.kind, score.query.half) == (kind, half)]
         for language in ("all", *dict.fromkeys(score.query.language for score in mine)):
             asked = [score for score in mine if language in ("all", score.query.language)]
             hit = mean(score.reciprocal_rank > 0 for score in asked)
@@ -169,9 +169,9 @@ def hits(told: Sequence[Score]) -> list[tuple[str, ...]]:
     return lines
 
 
-def _line(catalogue: str, kind: str, told: Sequence[Score]) -> tuple[str, ...]:
-    recall = mean(score.recall for score in told)
-    return catalogue, kind, str(len(told)), f"{recall:.3f}", f"{mean(score.reciprocal_rank for score in told):.3f}"
+def _line(catalogue: str, kind: str, seen: Sequence[Score]) -> tuple[str, ...]:
+    recall = mean(score.recall for score in seen)
+    return catalogue, kind, str(len(seen)), f"{recall:.3f}", f"{mean(score.reciprocal_rank for score in seen):.3f}"
 
 
 def main() -> int:
@@ -186,17 +186,17 @@ def main() -> int:
     rows = list(speed(options.size, options.quick))
     fixtures = Registry([FIXTURES])
     fixtures.load()
-    told = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
+    seen = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
     run.tell(rows)
-    print(f"\n{table(quality(told), right=range(2, 5))}")
+    print(f"\n{table(quality(seen), right=range(2, 5))}")
     if options.collections.is_dir():
         real = collected(options.collections)
         print(f"\n{table(hits(real), right=range(3, 6))}")
-        told += [score for score in real if score.query.half == "tuning"]
+        seen += [score for score in real if score.query.half == "tuning"]
     else:
         print(f"\nThere is no folder {options.collections}: no question about real skills was asked (--collections)")
     if options.failed:
-        for score in told:
+        for score in seen:
             if score.reciprocal_rank < 1:
                 query = score.query
                 print(f"\n{query.kind}: {query.query}\n  meant {', '.join(query.expect)}")

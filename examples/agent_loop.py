@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mcp_skills_server import Registry, Runtime, RuntimeSettings, ScriptSettings
+from mcp_skills_server import Registry, Runtime, RuntimeSettings, ScriptSettings, SkillsServerError
 
 HERE = Path(__file__).parent
 
@@ -81,4 +81,7 @@ async def main(*, sandboxed: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sandboxed="--no-sandbox" not in sys.argv))
+    try:
+        asyncio.run(main(sandboxed="--no-sandbox" not in sys.argv))
+    except SkillsServerError as error:  # no sandbox here, or root without one
+        sys.exit(f"agent_loop.py: {error}")

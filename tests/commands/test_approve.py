@@ -87,8 +87,8 @@ def _fetched_anew(address: str, tmp_path: Path, raw: bytes) -> None:
     digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     for _ in range(200):
         words = [*COMMAND, "show", address, "thing", "--format", "json", *options(tmp_path)]
-        told = json.loads(forkserver.run(words, check=True, capture_output=True).stdout)
-        if digest in {each["digest"] for each in told["files"]}:
+        seen = json.loads(forkserver.run(words, check=True, capture_output=True).stdout)
+        if digest in {each["digest"] for each in seen["files"]}:
             return
     pytest.fail("the site never published the change")
 
@@ -98,8 +98,8 @@ def test_what_was_fetched_into_a_folder_is_asked_about_too(site: Server, tmp_pat
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     words = [*COMMAND, "fetch", address, "--output", str(mine), "--allow-private"]
     forkserver.run(words, check=True, capture_output=True, timeout=DEADLINE)
-    told = forkserver.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
-    assert [each["origin"] for each in json.loads(told.stdout)["skills"]] == [address]
+    seen = forkserver.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
+    assert [each["origin"] for each in json.loads(seen.stdout)["skills"]] == [address]
     allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text(run(wire))

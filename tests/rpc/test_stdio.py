@@ -53,8 +53,8 @@ async def serve(monkeypatch: pytest.MonkeyPatch, pipes: Held) -> None:
 async def test_it_ends_with_stdin_when_everything_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     pipes = Held([GUIDE, None, b"[]", b'{"jsonrpc":"2.0","method":"list_skills"}', GUIDE])
     await serve(monkeypatch, pipes)
-    told = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
-    assert sorted(told) == [-32600, -32600, 1, 1]
+    seen = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
+    assert sorted(seen) == [-32600, -32600, 1, 1]
 
 
 async def test_more_lines_than_are_answered_at_once_all_get_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_skills_server.catalog.registry import MirroredRoot
+from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.follower import Follower
@@ -90,6 +90,9 @@ def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:
     mirrors = Mirrors(SourceSettings(tmp_path), (MEMO, *KINDS))
     root = mirrors.root("memo:x")
     assert isinstance(root, MirroredRoot) and root.origin == "memo:x"
+    registry = Registry([root])
+    registry.load()
+    assert not registry.snapshot.skills
     assert mirrors.root(str(tmp_path)) == str(tmp_path)
     (state,) = mirrors.states()
     assert (state.name, state.ready, state.trouble) == ("memo:x", False, "not fetched yet")
@@ -100,6 +103,8 @@ def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:
         mirrors.fetch()
     mirrors.fetch()
     assert (Path(root.path) / "memo" / "SKILL.md").is_file() and mirrors.states()[0].ready
+    registry.refresh()
+    assert list(registry.snapshot.skills) == ["memo"] and registry.snapshot.skills["memo"].origin == "memo:x"
     mirrors.stop()
 
 

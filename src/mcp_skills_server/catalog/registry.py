@@ -41,8 +41,8 @@ class Registry(Reader):
         roots: directories that hold skills or are one; of two skills of one path that of the earlier root is served.
             A path to a SKILL.md stands for its directory.
         limits: what a skill may measure; by default `Limits()`.
-        quiet_s: seconds for which a SKILL.md that is gone or has become worse must stay so before the skill becomes
-            what it is then; until then it stands as it was. Editors and tools write a file in several steps.
+        quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
+            skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
 
     Attributes:
         limits: what a skill may measure.

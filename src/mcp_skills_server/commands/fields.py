@@ -74,7 +74,7 @@ def flag(words: str, *names: str) -> bool:
 
 def switch(default: bool, words: str, **more: Any) -> bool:
     """A field for an option with an opposite, such as --watch and --no-watch."""
-    return option(default, words, _SWITCH, **more)
+    return option(default, words, _SWITCH, show_default=True, **more)
 
 
 def takes(kind: type[Options]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:

@@ -145,14 +145,14 @@ def _path(host: Host, platform: Platform | None, options: InstallOptions) -> Pat
 def _absolute(roots: Sequence[str]) -> list[str]:
     if not roots:
         raise UsageError("install takes the folders to serve, as in 'install cursor ~/skills'")
-    from mcp_skills_server.dialects.wellknown import is_site
-    from mcp_skills_server.format.archive import is_archive
+    from mcp_skills_server.sources.kinds import kind_of
 
-    for root in roots:
-        if not is_site(root) and not os.path.isdir(root) and not (is_archive(root) and os.path.isfile(root)):
+    kinds = [kind_of(root) for root in roots]
+    for root, kind in zip(roots, kinds, strict=True):
+        if kind.name == "folder" and not os.path.isdir(root):
             reason = "not a folder" if os.path.exists(root) else "no such folder"
             raise UsageError(f"{printable(root)}: {reason}; give the path of a folder that holds skills")
-    return [root if is_site(root) else os.path.abspath(root) for root in roots]
+    return [os.path.abspath(root) if kind.is_path else root for root, kind in zip(roots, kinds, strict=True)]
 
 
 def _command(given: str | None) -> list[str]:

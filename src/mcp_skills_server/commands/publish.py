@@ -22,7 +22,10 @@ class PublishOptions(RootOptions):
 
     output: str = option("", "The folder for the tree.", required=True, type=click.Path(), metavar="DIR")
     base_url: str = option(
-        "", "Where DIR will be reached, if that is not the root of the site that serves the index.", metavar="URL"
+        "",
+        "Where DIR will be reached, if that is not the root of the site that serves the index.",
+        metavar="URL",
+        show_default=False,
     )
     headers: bool = flag("Also write DIR/_headers, for Netlify and Cloudflare Pages.")
     keep: float = option(

@@ -45,7 +45,7 @@ class ShownOptions(Options):
     heading: ClassVar[str] = "What clients are shown"
     dialect: str = option(
         AUTO,
-        "What skills/list and skills/get speak. auto: both, to each client what it can take.",
+        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
         type=click.Choice(names()),
     )
     tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")

@@ -28,9 +28,10 @@ class Standing(IntEnum):
     """How far a skill may be shown. Higher is better."""
 
     UNUSABLE = 0
-    """SKILL.md cannot be read, or a limit is exceeded: never served."""
+    """SKILL.md cannot be read, or lies too deep: never served."""
     LENIENT = 1
-    """SKILL.md can be read but breaks the specification: only `--dialect sep-2076` and the runtime tools show it."""
+    """SKILL.md can be read but breaks the specification, or has more files or bytes than the limits allow. It is in
+    no strict listing; `--dialect sep-2076`, tools, prompts and the Skills Protocol have it."""
     VALID = 2
     """Keeps the specification: served everywhere."""
 
@@ -47,7 +48,7 @@ class Problem:
     """Something wrong with a skill or a root, in words with which a person can fix it.
 
     Attributes:
-        code: a stable word from `codes`.
+        code: a stable word, which `validate` prints in brackets.
         severity: "error" or "warning".
         message: what is wrong.
         hint: what to do about it.

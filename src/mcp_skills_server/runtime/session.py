@@ -52,7 +52,7 @@ class Session:
         runtime: what sessions share.
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
-        since: the `Briefing.moment` that the model knows of; now unless given.
+        since: the moment of the catalogue that the model knows of; now unless given.
 
     Attributes:
         session_id: its handle, which nobody can guess.
@@ -98,9 +98,9 @@ class Session:
         return self._runtime.briefing.instructions(self._active.all)
 
     def tools(self) -> list[dict[str, Json]]:
-        """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `outputSchema`, `annotations`.
+        """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `annotations`, most `outputSchema`.
 
-        None where there is no skill. They are shared: do not change them.
+        An empty list where there is no skill. They are shared: do not change them.
         """
         return self._runtime.briefing.tools(handles=not self._hosted)
 
@@ -121,7 +121,7 @@ class Session:
             once: the host shows the structure beside the text, so what is long stands in the structure alone.
 
         Returns:
-            the result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
+            The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
             something else; the text says what. Whatever a model asks for, nothing is raised.
         """
         self.calls += 1

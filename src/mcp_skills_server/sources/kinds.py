@@ -21,11 +21,13 @@ class Kind:
         name: what people call it.
         matches: whether a text is one.
         open: the source of a text. It may raise UsageError.
+        is_path: whether a text is a path, which another folder's program would take for another.
     """
 
     name: str
     matches: Callable[[str], bool]
     open: Callable[[str, SourceSettings], Source]
+    is_path: bool = False
 
 
 def _open_site(given: str, settings: SourceSettings) -> Source:
@@ -36,9 +38,14 @@ def _open_site(given: str, settings: SourceSettings) -> Source:
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
-    Kind("archive", is_archive, Archive),
-    Kind("folder", lambda _: True, Directory),
+    Kind("archive", is_archive, Archive, is_path=True),
+    Kind("folder", lambda _: True, Directory, is_path=True),
 )
+
+
+def kind_of(given: str, kinds: Sequence[Kind] = KINDS) -> Kind:
+    """The kind of source that a text names."""
+    return next(kind for kind in kinds if kind.matches(given))
 
 
 def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KINDS) -> Source:
@@ -47,4 +54,4 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
     Raises:
         UsageError: it names none, or the source is refused.
     """
-    return next(kind for kind in kinds if kind.matches(given)).open(given, settings)
+    return kind_of(given, kinds).open(given, settings)

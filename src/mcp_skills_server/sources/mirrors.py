@@ -18,6 +18,9 @@ from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.store import Store
 
+_NOTHING_YET: Final = "nothing-yet"
+"""The tree that a source has until it was fetched."""
+
 
 class Mirrors:
     """The sources among the roots.
@@ -52,6 +55,8 @@ class Mirrors:
             except SourceError as error:
                 store.close()
                 raise UsageError(f"{given}: {error}; give another one, or a folder") from None
+        elif source.place is None:  # the registry wants a folder before anything was fetched
+            store.serve(store.put(_NOTHING_YET, {}))
         self._followers.append(follower)
         path = os.fspath(follower.path)
         return path if source.trusted else MirroredRoot(path, source.origin)

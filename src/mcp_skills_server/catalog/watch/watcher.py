@@ -54,8 +54,8 @@ class Watcher:
     Args:
         registry: loaded by the watcher, once the watch is armed.
         poll: look at time stamps instead of waiting for events, for network file systems.
-        reconcile: seconds between full scans; events do get lost.
-        again: seconds after which events are tried again where the system had none to give.
+        reconcile: seconds between full scans, by default 300; events do get lost.
+        again: seconds, by default 60, after which events are tried again where the system had none to give.
     """
 
     def __init__(

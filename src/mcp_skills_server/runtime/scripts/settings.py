@@ -28,7 +28,7 @@ class ScriptSettings:
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
         env: names of variables that callers may set for every skill, beside those that a skill declares.
-        origins: sites and archives whose approved skills may run (`policy.canonical`).
+        origins: sites and archives whose approved skills may run, as `show` prints their origin.
         approvals: the file of approvals; None for the user's own.
     """
 

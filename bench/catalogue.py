@@ -173,7 +173,9 @@ def _all() -> Iterator[Skill]:
         said = f"{does.format(what)}. {_READERS[reader]} Use when it {when}.".replace("  ", " ")
         fields = {"name": name, "description": said, "metadata": {"tags": f"{domain}, {short}"}}
         lines = (title, *headings.split(", "))
-        reading = Reading(fields, title, Standing.VALID, (), lines)
+        parts = "\n\n".join(f"## {each}\n\nFor {what}: what to do first and what after it." for each in lines[1:])
+        opening = f"# {title}\n\n{does.format(what)} when it {when}.\n\n{parts}"
+        reading = Reading(fields, title, Standing.VALID, (), lines, opening)
         path = f"{domain}/{name}"
         file = SkillFile(0, f"{path}/{SKILL_MD}", 1, (1,), True)
         yield Skill(path, 0, path, reading, MappingProxyType({SKILL_MD: file}), (), Standing.VALID)

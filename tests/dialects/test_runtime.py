@@ -724,13 +724,25 @@ def test_a_host_that_shows_both_gets_the_body_once() -> None:
     assert "active_skills" not in said(runtime.receipt([new], "h", bodies=True, once=True))
 
 
+def test_a_description_is_not_repeated() -> None:
+    long = "Draws maps of rivers, lakes and roads."
+    among = [("a", long), ("b", "x"), ("c", long), ("d", "x")]
+    result: Any = runtime.listing(
+        [runtime.entry(name, build.skill(name, description=text), "skill://x") for name, text in among], None
+    )
+    seen = [each["description"] for each in result["structuredContent"]["skills"]]
+    assert seen == [long, "x", "The same description as a.", "x"]  # what is short is as well repeated
+    assert "- c: The same description as a." in said(result)
+
+
 def test_a_long_listing_has_descriptions_of_one_length() -> None:
     entries = [
-        runtime.entry(f"s{n}", build.skill(f"s{n}", description="words " * 170), "skill://x") for n in range(200)
+        runtime.entry(f"s{n}", build.skill(f"s{n}", description=f"{n:03}" + "words " * 170), "skill://x")
+        for n in range(200)
     ]
     result: Any = runtime.listing([*entries, runtime.entry("x", build.skill("x"), "skill://x")], None)
     seen = [each["description"] for each in result["structuredContent"]["skills"]]
-    assert sum(map(len, seen)) <= 38_000 and len(set(seen[:-1])) == 1
+    assert sum(map(len, seen)) <= 38_000 and len({each[3:] for each in seen[:-1]}) == 1
     assert seen[0].endswith("words...") and seen[-1] == "Does x." and seen[0] in said(result)
     few: Any = runtime.listing(entries[:30], None)
     assert few["structuredContent"]["skills"] == entries[:30]

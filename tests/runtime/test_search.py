@@ -170,6 +170,78 @@ def test_a_word_of_which_a_name_is_made_may_be_one_that_says_nothing() -> None:
     assert found("bef", *among) == ["before-and-after"]
 
 
+# Where the fields say little
+
+CROWD = [skill(f"crowd-{number}", description=f"Something else, number {number}.") for number in range(9)]
+
+
+def opening(path: str, text: str) -> Skill:
+    made = skill(path, description="Does what it says.")
+    return replace(made, reading=replace(made.reading, opening=text))
+
+
+def test_how_a_body_begins_is_found_where_no_field_has_it() -> None:
+    assert found("zebra", *CROWD, opening("one", "Feed the zebras.")) == ["one"]
+    assert found("zebra", *CROWD, opening("one", "Feed the zebras."), skill("zebra")) == ["zebra"]
+    assert found("feed striped zebras daily", *CROWD, opening("one", "Feed the zebras daily."))[0] == "one"
+
+
+def test_the_opening_of_a_body_follows_an_edit_on_disk(tmp_path: Path) -> None:
+    known = loaded(plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Zebras."), "b/SKILL.md": skill_md("b")}))
+    search = Search(known)
+    assert ask(search, "zebra") == ["a"]
+    plant(tmp_path, {"a/SKILL.md": skill_md("a", body="Giraffes.")})
+    known.refresh()
+    assert (ask(search, "zebra"), ask(search, "giraffe")) == ([], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("query", "description"),
+    [
+        ("Phylogenetik", "Draws phylogenetic trees."),
+        ("Zeitreihenanalyse", "On zeitreihen and more."),
+        ("visualización", "Visualization of data."),
+        ("dockerization", "Writes a dockerisation plan."),
+    ],
+)
+def test_a_word_in_another_form_or_language_is_found_by_what_it_looks_like(query: str, description: str) -> None:
+    assert found(query, *CROWD, skill("one", description=description)) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "Wie kann ich das mit dem Zebra machen",
+        "¿Cómo puedo hacer esto con una zebra?",
+        "Comment faire avec ce zebra pour moi",
+        "请帮我 zebra 怎么",
+        "Hoe kan ik dit met een zebra",
+    ],
+)
+def test_words_that_say_nothing_in_other_languages_do_not_hurt(query: str) -> None:
+    words = "wie kann ich das mit dem machen como puedo hacer esto con una faire avec ce moi hoe ik dit met een 帮我"
+    noise = [skill(f"noise-{number}", description=words) for number in range(3)]
+    assert found(query, *CROWD, *noise, skill("one", description="Zebra."))[0] == "one"
+
+
+def test_a_name_that_has_one_word_of_many_comes_after_what_has_more_of_them() -> None:
+    named = skill("river-song", description="Sings.")
+    meant = skill("geo", description="Draws shops near a river on a map.")
+    assert found("draw a map of shops at the river", *CROWD, named, meant)[0] == "geo"
+    assert found("river", *CROWD, named, meant)[0] == "river-song"
+
+
+def test_names_that_look_like_a_word_are_near_where_nothing_fits() -> None:
+    search = Search(registry(skill("colour-palettes", description="x"), skill("commit-messages", description="y")))
+
+    def near(query: str, limit: int = 3) -> list[str]:
+        return [each.path for each in search.nearest(query, limit, lambda _: True)]
+
+    assert near("colourisation") == ["colour-palettes"]
+    assert near("messengers", 1) == ["commit-messages"]
+    assert near("messengers", 0) == near("qqqq") == near("") == near("日本語") == []
+
+
 # Which may be found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dialects import build
@@ -27,8 +29,11 @@ def test_words_are_folded(text: str, words: list[str]) -> None:
 
 def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() -> None:
     skill = build.skill("acme/release-notes", title="Notes", tags=["Zebras"], description="Writes them.")
+    skill = replace(skill, reading=replace(skill.reading, opening="Begins so."))
     texts = texts_of(skill)
-    assert len(texts) == len(WEIGHTS) and dict(zip(WEIGHTS, texts, strict=True))["tags"] == "Zebras"
+    *fields, opening = texts
+    assert opening == "Begins so."
+    assert len(fields) == len(WEIGHTS) and dict(zip(WEIGHTS, fields, strict=True))["tags"] == "Zebras"
     assert names_of(skill) == {"releasenotes", "acmereleasenotes"}
 
 

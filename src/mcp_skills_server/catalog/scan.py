@@ -31,6 +31,8 @@ Hold: TypeAlias = Callable[[str, object], bool]
 worse. The second argument tells one state of it from the next."""
 
 _TRIES: Final = 3
+_OPENING: Final = 1_000
+"""Characters of a body that a search looks at."""
 
 
 @dataclass(slots=True)
@@ -265,7 +267,9 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
     problems = (*document.problems, *rules.check(document, directory))
     if document.frontmatter is None:
         return Reading({}, None, standing(problems), problems)
-    return Reading(document.frontmatter, heading(document.body), standing(problems), problems, headings(document.body))
+    body = document.body
+    found = headings(body)
+    return Reading(document.frontmatter, heading(body), standing(problems), problems, found, body[:_OPENING].strip())
 
 
 def _is_unread(reading: Reading) -> bool:

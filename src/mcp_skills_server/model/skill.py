@@ -90,6 +90,7 @@ class Reading:
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
         headings: the body's headings as plain text, in order and not more than a search needs.
+        opening: how the body begins, as it is written: as many characters as a search needs.
     """
 
     frontmatter: Mapping[str, Json]
@@ -97,6 +98,7 @@ class Reading:
     standing: Standing
     problems: tuple[Problem, ...]
     headings: tuple[str, ...] = ()
+    opening: str = ""
 
 
 @dataclass(slots=True, eq=False)

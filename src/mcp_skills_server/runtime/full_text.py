@@ -6,22 +6,31 @@ question can be ill-formed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.search_text import Texts
 
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
 WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
-"""The columns, in the order of `Texts`, and how much a word in each weighs."""
+"""The columns, in the order of `Texts`, and how much a word in each weighs where few are asked for."""
+SENTENCE_WEIGHTS: Final = {"name": 4.0, "title": 2.0, "tags": 2.0, "description": 2.0, "headings": 1.0, "path": 1.0}
+"""How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
 
 
 class NoFullTextError(RequestError):
     """This Python cannot index words, so nothing can be searched."""
+
+
+_PUT_IN_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
+_TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +57,59 @@ class FullText:
         # Many threads use it, one at a time: `Search` has the lock.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         columns = ", ".join(WEIGHTS)
-        weights = ", ".join(map(str, WEIGHTS.values()))
         marks = ", ".join("?" * len(WEIGHTS))
         # The tokenizer sees folded words, so it need not know more than ASCII.
         self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
-        self._db.execute("INSERT INTO words(words, rank) VALUES ('rank', ?)", (f"bm25({weights})",))
+        self._db.execute("CREATE VIRTUAL TABLE openings USING fts5(opening, content='', tokenize='porter ascii')")
         self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
         self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
         finalize(self, self._db.close)
 
+    @property
+    def database(self) -> Connection:
+        """Where it lies; what else is about words may lie there too and is changed in the same transactions."""
+        return self._db
+
     def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
         """Take rows out, with the texts that they were put in with, and put others in."""
         self._db.execute("BEGIN")
-        self._db.executemany(self._take_out, ((row, *texts) for row, texts in gone))
-        self._db.executemany(self._put_in, ((row, *texts) for row, texts in came))
+        for row, (*fields, opening) in gone:
+            self._db.execute(self._take_out, (row, *fields))
+            if opening:
+                self._db.execute(_TAKE_OUT_OPENING, (row, opening))
+        for row, (*fields, opening) in came:
+            self._db.execute(self._put_in, (row, *fields))
+            if opening:
+                self._db.execute(_PUT_IN_OPENING, (row, opening))
         self._db.execute("COMMIT")
 
-    def hits(self, term: Term) -> int:
-        """How many rows have it."""
-        found = self._db.execute("SELECT count(*) FROM words WHERE words MATCH ?", (_quoted(term),))
-        return int(found.fetchone()[0])
+    def hits(self, term: Term, most: int) -> int:
+        """How many rows have it in a field; counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ? LIMIT ?)"
+        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
 
-    def ranked(self, terms: Sequence[Term], *, names_only: bool) -> Iterator[tuple[int, float]]:
-        """The rows that have any of them with their rank, the lowest and best first."""
-        match = " OR ".join(map(_quoted, terms))
+    def opening_hits(self, term: Term, most: int) -> int:
+        """How many rows have it where their bodies begin; counted up to `most`."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM openings WHERE openings MATCH ? LIMIT ?)"
+        return int(self._db.execute(query, (_quoted(term), most)).fetchone()[0])
+
+    def ranked(
+        self, terms: Sequence[Term], *, names_only: bool = False, weights: Mapping[str, float] = WEIGHTS
+    ) -> Iterator[tuple[int, float]]:
+        """The rows that have any of them in a field with their rank, the lowest and best first."""
+        match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
-        return self._db.execute("SELECT rowid, rank FROM words WHERE words MATCH ? ORDER BY rank", (match,))
+        how = f"bm25({', '.join(map(str, weights.values()))})"
+        return self._db.execute(
+            "SELECT rowid, rank FROM words WHERE words MATCH ? AND rank MATCH ? ORDER BY rank", (match, how)
+        )
+
+    def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
+        """The rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives them."""
+        return self._db.execute(
+            "SELECT rowid, rank FROM openings WHERE openings MATCH ? ORDER BY rank LIMIT ?", (_any_of(terms), most)
+        )
 
 
 def missing() -> str | None:
@@ -89,6 +124,10 @@ def missing() -> str | None:
         except sqlite3.OperationalError:
             return "its SQLite was built without FTS5"
     return None
+
+
+def _any_of(terms: Sequence[Term]) -> str:
+    return " OR ".join(map(_quoted, terms))
 
 
 def _quoted(term: Term) -> str:

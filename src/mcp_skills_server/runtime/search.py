@@ -8,24 +8,33 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.full_text import FullText, Term
-from mcp_skills_server.runtime.search_text import STOP_WORDS, Texts, names_of, spelt_words, texts_of, words_of
+from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, FullText, Term
+from mcp_skills_server.runtime.ngrams import NGrams
+from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused
+from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of, words_of
 from mcp_skills_server.runtime.spelling import Spelling
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
 """How much of a question counts."""
-_MOST_HITS: Final = 12_000
+_MOST_HITS: Final = 3_000
 """How many occurrences a question may weigh; its commonest words give way, for they say the least."""
-_FOLLOWED: Final = 8
-"""How many words of a question are looked at for slips of the typist."""
+_COUNTED: Final = _MOST_HITS + 1
+"""How far occurrences are counted: what has more gives way however many it has."""
+_FOLLOWED: Final = 6
+"""How many words of a question are looked at for slips of the typist, or for what they look like."""
+_SENTENCE: Final = 3
+"""Words that say something: from so many on, what is asked is a task rather than a name."""
+_DISTANT: Final = 0.25
+"""How much a name must look like a word to be worth a look when nothing fits."""
 
 
 class Search:
@@ -50,11 +59,25 @@ class Search:
             NoFullTextError: this Python cannot index words.
         """
         with self._lock:
-            # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
-            indexed, self._indexed = self._indexed or _Indexed(), None
-            indexed.follow(self._registry.snapshot)
-            self._indexed = indexed
-            return list(islice(filter(accept, indexed.find(query)), max(limit, 0)))
+            return list(islice(filter(accept, self._current().find(query)), max(limit, 0)))
+
+    def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
+        """Up to `limit` accepted skills whose names look like words of `query`, the most alike first.
+
+        It is for a question that found nothing.
+
+        Raises:
+            NoFullTextError: this Python cannot index words.
+        """
+        with self._lock:
+            return list(islice(filter(accept, self._current().nearest(query)), max(limit, 0)))
+
+    def _current(self) -> _Indexed:
+        # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
+        indexed, self._indexed = self._indexed or _Indexed(), None
+        indexed.follow(self._registry.snapshot)
+        self._indexed = indexed
+        return indexed
 
 
 class _Indexed:
@@ -64,6 +87,7 @@ class _Indexed:
         self._snapshot = Snapshot({})
         self._index = FullText()
         self._spelling = Spelling()
+        self._ngrams = NGrams(self._index.database)
         self._rows: dict[str, int] = {}
         self._skills: dict[int, Skill] = {}
         self._names: defaultdict[str, set[int]] = defaultdict(set)
@@ -91,6 +115,7 @@ class _Indexed:
                     if not sharing:
                         del self._names[name]
                 self._spelling.remove(spelt_words(texts))
+                self._ngrams.remove(described_words(texts))
                 yield row, texts
 
     def _add(self, came: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
@@ -103,6 +128,7 @@ class _Indexed:
                 for name in names_of(skill):
                     self._names[name].add(row)
                 self._spelling.add(spelt_words(texts))
+                self._ngrams.add(described_words(texts))
                 yield row, texts
 
     def find(self, query: str) -> Iterator[Skill]:
@@ -116,35 +142,69 @@ class _Indexed:
     def _in_order(self, rows: Iterable[int]) -> list[Skill]:
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
 
-    def _ranked(self, words: Sequence[str]) -> Iterator[tuple[int, float]]:
+    def _ranked(self, words: Sequence[str]) -> Ranking:
         telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[:_QUERY_WORDS]
         if telling:
-            terms = self._terms(telling, unfinished=words[-1])
-            return self._index.ranked(terms, names_only=False) if terms else iter(())
+            return self._by_texts(telling, unfinished=words[-1])
         # Only words that say nothing: still they may be in a name, or begin one while it is being typed.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
         return self._index.ranked(terms, names_only=True) if terms else iter(())
 
-    def _terms(self, words: Sequence[str], unfinished: str) -> list[Term]:
-        """What to look for: the words, the beginning that the last one may be, and what rare ones may stand for."""
+    def _by_texts(self, words: Sequence[str], unfinished: str) -> Ranking:
+        """By the fields; where these say little or much is asked, how bodies begin and what looks alike count too."""
+        terms, rare = self._terms(words, unfinished)
+        sentence = len(words) >= _SENTENCE
+        weights = SENTENCE_WEIGHTS if sentence else WEIGHTS
+        by_fields = self._index.ranked(terms, weights=weights) if terms else iter(())
+        if terms and not sentence:
+            return by_fields
+        more = [*dict.fromkeys([*terms, *map(Term, rare)])]
+        opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more}, _MOST_HITS // 2)
+        by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
+        alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
+        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 2)
+        by_alike = self._index.ranked([*terms, *near], weights=weights) if near else iter(())
+        return fused(by_fields, by_opening, by_alike)
+
+    def nearest(self, query: str) -> Iterator[Skill]:
+        """Skills whose names look most like words of the question, the best first."""
+        words = dict.fromkeys(words_of(query[:_QUERY_LENGTH])[:_QUERY_WORDS])
+        alike = [Term(each) for word in words if word not in STOP_WORDS for each in self._ngrams.near(word, _DISTANT)]
+        rows = self._index.ranked(alike, names_only=True) if alike else iter(())
+        return (self._skills[row] for row, _ in rows)
+
+    def _terms(self, words: Sequence[str], unfinished: str) -> tuple[list[Term], list[str]]:
+        """What to look for: the words, the beginning that the last one may be, and what rare ones may stand for.
+
+        Second come the rarest of the words, those included of which there is nothing in any field.
+        """
         found: dict[Term, int] = {}
+        frequency: dict[str, int] = {}
         looked_at = 0
         for word in words:
             terms = [Term(word)]
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
-            hits = {term: self._index.hits(term) for term in terms}
+            hits = {term: self._index.hits(term, _COUNTED) for term in terms}
             if max(hits.values()) * 1_000 <= len(self._skills) and looked_at < _FOLLOWED:
                 looked_at += 1
-                hits |= {term: self._index.hits(term) for term in map(Term, self._spelling.near(word))}
+                hits |= {term: self._index.hits(term, _COUNTED) for term in map(Term, self._spelling.near(word))}
+            frequency[word] = sum(hits.values())
             found |= hits
+        # Where every word is in most skills, the rarest one still says more than nothing.
+        rarest = sorted(found, key=lambda term: found[term] or len(self._skills) + 1)[:1]
+        chosen = self._telling(found) or [term for term in rarest if found[term]]
+        return chosen, sorted(frequency, key=lambda word: frequency[word])[:_FOLLOWED]
+
+    def _telling(self, found: Mapping[Term, int], most: int = _MOST_HITS) -> list[Term]:
+        """Those that are somewhere and not everywhere, the rarest first, as far as there is time to weigh them."""
         telling = {term: hits for term, hits in found.items() if 0 < hits <= len(self._skills) // 2}
         chosen: list[Term] = []
         weighed = 0
-        for term, hits in sorted((telling or found).items(), key=itemgetter(1)):
+        for term, hits in sorted(telling.items(), key=lambda each: (each[1], each[0].word)):
             weighed += hits
-            if hits and (weighed <= _MOST_HITS or not chosen):
+            if weighed <= most or not chosen:
                 chosen.append(term)
         return chosen

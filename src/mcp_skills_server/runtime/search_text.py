@@ -11,22 +11,14 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Skill
 
 Texts: TypeAlias = tuple[str, ...]
-"""Of a skill: name, title, tags, description, headings and path."""
+"""Of a skill: name, title, tags, description, headings, path, and how its body begins."""
 
 _TEXT_LENGTH: Final = 4_000
 """Characters that count of each text."""
 _WORD: Final = re.compile(r"[^\W_]+")
-STOP_WORDS: Final = frozenset(
-    _WORD.findall(
-        "a about after all also am an and any are as at be been before being but by can could d did do does doing don "
-        "for from had has have having he help her here him his how i if in into is it its just ll m may me might more "
-        "most my no not of off on once only or other our out over own please re s same shall she should so some such t "
-        "than that the their them then there these they this those through to too us use used using ve very want was "
-        "we were what when where which while who whom whose why will with would you your"
-    )
-)
-"""English words that say nothing about what is looked for."""
-
+_NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
+_NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
+_LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
 # Languages that do not put blanks between their words; Hangul does, but with endings.
 _UNSPACED: Final = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -38,9 +30,13 @@ def _fold(text: str) -> str:
     if text.isascii():
         return text.replace("\0", " ")
     whole = unicodedata.normalize("NFKD", text.casefold())
-    letters = "".join(each for each in whole if not unicodedata.combining(each))
+    letters = _NOT_ASCII.sub(_without_marks, whole)
     spaced = _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", unicodedata.normalize("NFC", letters))
-    return " ".join(_WORD.findall(spaced))
+    return _NO_WORD.sub(" ", spaced)
+
+
+def _without_marks(found: re.Match[str]) -> str:
+    return "".join(each for each in found[0] if not unicodedata.combining(each))
 
 
 def _pairs(run: str) -> str:
@@ -58,13 +54,18 @@ def texts_of(skill: Skill) -> Texts:
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
-    parts = (skill.name, title, tags, skill.description, headings, skill.path)
+    parts = (skill.name, title, tags, skill.description, headings, skill.path, skill.reading.opening)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 
 
 def names_of(skill: Skill) -> set[str]:
     """What to say to mean this skill and no other: its name or its path, however its words are held together."""
     return {"".join(words_of(skill.name)), "".join(words_of(skill.path))} - {""}
+
+
+def described_words(texts: Texts) -> set[str]:
+    """The words of the name, the title, the tags and the description that are long enough to look like others."""
+    return {*_LONG_WORD.findall("\n".join(texts[:4]).lower())}
 
 
 def spelt_words(texts: Texts) -> set[str]:

@@ -25,6 +25,7 @@ from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import ActiveSkills
+from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
@@ -38,6 +39,8 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 
 _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
+_NEAREST: Final = 3
+"""Names that a model is shown whose question found nothing."""
 
 
 class Session:
@@ -171,9 +174,15 @@ class Session:
     async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
         snapshot = self._registry.snapshot
         limit = int(given.get("limit", 5))
-        found = await to_thread.run_sync(self._runtime.search.find, given["query"], limit, runtime.is_offered)
+        search, query = self._runtime.search, given["query"]
+        found = await to_thread.run_sync(search.find, query, limit, runtime.is_offered)
+        note = self._news()
+        if not found and snapshot.skills:
+            near = await to_thread.run_sync(search.nearest, query, _NEAREST, runtime.is_offered)
+            advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near])
+            note = advice if note is None else f"{advice}\n{note}"
         entries = self._runtime.entries(portion(found, weight), snapshot)
-        return runtime.listing(entries, None, characters=self._runtime.settings.result_characters, note=self._news())
+        return runtime.listing(entries, None, characters=self._runtime.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         fresh = await self._active.load(given["names"], add=given.get("mode") == "add")

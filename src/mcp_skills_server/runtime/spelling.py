@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from heapq import nlargest
 from typing import Final
 
-_LIKELY: Final = 100
+_LIKELY: Final = 30
 """Known words that are compared letter by letter."""
 
 

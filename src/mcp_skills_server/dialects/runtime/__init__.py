@@ -6,6 +6,7 @@ the one, some only the other.
 """
 
 from mcp_skills_server.dialects.runtime.definitions import argument_schemas, definitions
+from mcp_skills_server.dialects.runtime.listings import entry, listing, nothing_fits
 from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
     available,
@@ -16,9 +17,7 @@ from mcp_skills_server.dialects.runtime.overview import (
 from mcp_skills_server.dialects.runtime.results import CHARACTERS as RESULT_CHARACTERS
 from mcp_skills_server.dialects.runtime.results import (
     binary_file,
-    entry,
     failure,
-    listing,
     made_file,
     news,
     outcome,
@@ -84,6 +83,7 @@ __all__ = [
     "listing",
     "made_file",
     "news",
+    "nothing_fits",
     "outcome",
     "problems",
     "receipt",

@@ -118,7 +118,8 @@ def _search_tool() -> dict[str, Json]:
     return _tool(
         SEARCH,
         "Search skills",
-        f"Find skills for a task: searches names, descriptions, tags and headings, best match first. {FAMILY}",
+        "Find skills for a task: searches names, descriptions, tags and headings, best match first. Send keywords in "
+        f"the language of the skills. {FAMILY}",
         {"query": _text("Words for the task or the name of a skill."), "limit": _number("How many to find.", 5, 50)},
         required=["query"],
         output=_LISTING,

@@ -9,10 +9,10 @@ from typing import Final
 from urllib.parse import quote
 
 from mcp_skills_server.dialects.runtime import lengths
-from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result, problems
+from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.markup import contained, element
-from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
+from mcp_skills_server.model import SKILL_MD, Json, printable
 
 CHARACTERS: Final = 38_000
 """What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
@@ -25,52 +25,6 @@ _ELSEWHERE: Final = (
 )
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 """What models take as pictures."""
-
-
-def listing(
-    entries: Sequence[Mapping[str, Json]],
-    next_after: str | None,
-    *,
-    characters: int = CHARACTERS,
-    note: str | None = None,
-) -> Result:
-    """The answer of the listing and of the search. Descriptions that together are too long are cut to one length.
-
-    Args:
-        entries: what `entry` made of each skill.
-        next_after: what the next page is asked for with, None on the last one.
-        characters: how long the descriptions may be together.
-        note: one line more, for the model.
-    """
-    most = lengths.even((len(str(each["description"])) for each in entries), characters)
-    shown = [{**each, "description": lengths.clipped(str(each["description"]), most)} for each in entries]
-    structure: dict[str, Json] = {"skills": [*shown]}
-    lines = [_listed(each) for each in shown] or ["No skill fits."]
-    if next_after is not None:
-        structure["next_after"] = next_after
-        lines.append(f'There are more: call {LIST} with after="{next_after}".')
-    return _noted(lines, structure, note, "\n")
-
-
-def entry(
-    name: str,
-    skill: Skill,
-    location: str,
-    *,
-    title: str | None = None,
-    version: str | None = None,
-    tags: Sequence[Json] = (),
-) -> dict[str, Json]:
-    """A skill as the listing and the search show it, marked with its problems."""
-    out: dict[str, Json] = {"name": name, "description": hidden.without(skill.description), "location": location}
-    more: dict[str, Json] = {
-        "title": title,
-        "version": version,
-        "tags": [*tags],
-        "problems": [*problems(skill)],
-        "origin": skill.origin,
-    }
-    return out | {key: value for key, value in more.items() if value}
 
 
 def receipt(
@@ -115,7 +69,7 @@ def receipt(
             if each.problems
         ]
         lines.append("Their instructions stand at the top from now on.")
-    return _noted(lines, structure, note, "\n\n")
+    return noted(lines, structure, note, "\n\n")
 
 
 def shows_structure(client: str | None) -> bool:
@@ -269,7 +223,8 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
     return out
 
 
-def _noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> Result:
+def noted(lines: list[str], structure: dict[str, Json], note: str | None, between: str) -> Result:
+    """These lines and this structure as a result; the note is one line more in both."""
     if note is not None:
         lines, structure = [*lines, note], {**structure, "note": note}
     return _result(between.join(lines), structure)
@@ -314,12 +269,3 @@ def _with_files(loaded: Loaded) -> str:
     if loaded.problems:
         parts.append(element("skill_problems", {"skill": loaded.name}, "\n".join(loaded.problems)))
     return "\n".join(parts)
-
-
-def _listed(shown: Mapping[str, Json]) -> str:
-    # Before the description, which could end with the same words.
-    origin = f" [from {shown['origin']}]" if "origin" in shown else ""
-    text = f"- {lengths.one_line(str(shown['name']))}{origin}: {lengths.one_line(str(shown['description']))}"
-    found = shown.get("problems")
-    text += f" [has problems: {'; '.join(map(str, found))}]" if isinstance(found, list) else ""
-    return contained(text)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
@@ -10,6 +11,8 @@ from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill, SkillFile
+
+_NOT_STORED: Final[tuple[tuple[int, ...], str | None]] = ((), None)
 
 
 class KnownFiles:
@@ -24,14 +27,25 @@ class KnownFiles:
         self._root = root
         self._files = {file.location: file for skill in known for file in skill.files.values()}
         self._links: dict[str, SkillFile | None] = {}
+        self._stored: dict[str, tuple[tuple[int, ...], str]] = {}
+
+    def recall(self, digests: Mapping[str, tuple[tuple[int, ...], str]]) -> None:
+        """These files, by place, had these signatures and digests in an earlier process."""
+        self._stored.update(digests)
 
     def recognise(self, new: SkillFile) -> SkillFile:
         """The known file if what was found still is that: by signature, or by its bytes under a new signature."""
         # What comes back is what the next one finds: a file and the links to it are one object.
         old = self._files.setdefault(new.location, new)
+        if old is new:
+            signature, digest = self._stored.get(new.location, _NOT_STORED)
+            if signature == new.signature and new.mtime_reliable:
+                # Reader.read hashes whatever it reads: no byte is served under a digest that is not its own.
+                new.digest = digest
+            return new
         same_signature = old.signature == new.signature
         changed = not same_signature
-        if not (same_signature and old.mtime_reliable) and old.digest is not None and old is not new:
+        if not (same_signature and old.mtime_reliable) and old.digest is not None:
             changed = old.size != new.size or self._digest(new) != old.digest
         if changed:
             self._files[new.location] = new

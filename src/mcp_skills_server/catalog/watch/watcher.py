@@ -36,6 +36,7 @@ _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
 _LOOK_FOR_STOP_S: Final = 0.1
+_STEP_S: Final = 0.0005
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
@@ -184,8 +185,14 @@ class Watcher:
         while (skill := self._unproved.get()) is not None:
             if any(file.digest is None for file in skill.files.values()):
                 self._registry.hash_files(skill)
-                if self._stop.wait(0.0005):
+                if self._pause():
                     return
+            if self._unproved.empty():
+                self._registry.keep_index(self._pause)
+
+    def _pause(self) -> bool:
+        """Let requests come first; whether it is time to stop."""
+        return self._stop.wait(_STEP_S)
 
     def _note(self, changes: Changes) -> None:
         for skill in changes.after.values():

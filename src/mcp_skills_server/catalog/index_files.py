@@ -12,6 +12,8 @@ import json
 import logging
 import os
 import stat
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -25,12 +27,13 @@ from mcp_skills_server.model import Skill
 logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
-"""From so many skills up a root is worth an index where nobody asked for one: below, a scan takes a tenth of a second."""
+"""From so many skills up a root has an index where nobody asked for one; below, a scan takes a tenth of a second."""
 _FORMAT: Final = 1
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
+_ABANDONED_S: Final = 3600.0
 _STEP: Final = 20
 """Skills that are encoded between two pauses: some tenths of a millisecond."""
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
@@ -118,10 +121,11 @@ class IndexFiles:
     def _write(self, path: Path, raw: bytes) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_folder()
-        aside = path.with_suffix(f".{os.getpid()}")
+        aside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        for left in self._folder.glob(f"{path.stem}.*-*"):
+            if left == aside or time.time() - left.stat().st_mtime > _ABANDONED_S:
+                left.unlink(missing_ok=True)  # by a process that was killed while it wrote
         try:
-            # A name of this process's own: whoever finds it there finds what a killed process of that number left.
-            aside.unlink(missing_ok=True)
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(raw)
             os.replace(aside, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Final, Self
 
 from mcp_skills_server.catalog import collector, tree
@@ -145,7 +146,7 @@ class Registry(Reader):
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
-        with self._lock:
+        with self._lock, collector.paused() if paths is None else nullcontext():
             if paths is None:
                 for root in self.roots:
                     root.follow()

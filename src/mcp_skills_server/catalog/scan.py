@@ -86,7 +86,7 @@ def scan(
                 raise
     if found is None:
         return Scan()
-    scanner = _Scanner(root, known, namespace if part else "", limits, hold, stored)
+    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
     scanner.visit(found, inside=False)
     return scanner.out
 
@@ -115,6 +115,7 @@ class _Scanner:
         known: Mapping[str, Skill],
         namespace: str,
         limits: Limits,
+        *,
         hold: Hold | None,
         stored: StoredRoot | None,
     ) -> None:
@@ -170,6 +171,8 @@ class _Scanner:
             return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
+        if inside and not (here.links or here.denied or here.foreign or here.irregular or here.directories):
+            return None  # most directories: nothing else there can be a SKILL.md
         if SKILL_MD in here.links:
             linked = self._files.link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
@@ -203,8 +206,8 @@ class _Scanner:
             else:
                 reading = self._recalled(manifest, stored) or self._read(here, manifest)
             path = self._path(here, reading)
-        place = self._root.show(join(here.path, SKILL_MD))
         if reading.problems:
+            place = self._root.show(join(here.path, SKILL_MD))
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
             reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:

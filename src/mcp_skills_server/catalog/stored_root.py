@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, Standing
 
-Signature = tuple[int, ...]
+Signature: TypeAlias = "tuple[int, ...]"
+Digests: TypeAlias = "Mapping[str, tuple[str, Sequence[int]]]"
+"""The digest of each file and the signature that it stands for, by its place below the root. What is in it is not
+judged before it is used."""
 
-_DIGEST: Final = "sha256:"
-_HEX: Final = 64
 _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
@@ -26,16 +26,17 @@ class StoredSkill(NamedTuple):
     """What was known of one skill.
 
     Attributes:
-        digests: the signature and the digest of each file by its place below the root.
+        digests: of its files.
         signature: of the SKILL.md that was read, () where none was.
         reading: what it said, None where that is not known. Its problems have no place.
     """
 
-    digests: dict[str, tuple[Signature, str]]
+    digests: Digests
     signature: Signature
     reading: Reading | None
 
 
+_DECODER: Final = json.JSONDecoder()
 _NOTHING: Final = StoredSkill({}, (), None)
 
 
@@ -68,7 +69,7 @@ class StoredRoot:
         if line is None:
             return _NOTHING
         try:
-            return _decode(directory, json.loads(line))
+            return _decode(_DECODER.decode(line.decode("ascii")))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             complain, self._complain = self._complain, None
             if complain is not None:
@@ -81,11 +82,11 @@ def encode(skill: Skill) -> bytes | None:
 
     A file that was so young at its scan that a later write could leave the same signature is left out.
     """
-    files = [
-        (path, *file.signature, file.digest[len(_DIGEST) :])
-        for path, file in skill.files.items()
-        if file.mtime_reliable and file.digest and file.signature and file.location == join(skill.directory, path)
-    ]
+    files = {
+        file.location: (file.digest, file.signature)
+        for file in skill.files.values()
+        if file.mtime_reliable and file.digest and file.signature
+    }
     manifest, reading = skill.files.get(SKILL_MD), skill.reading
     read: list[Any] | None = None
     if manifest is not None and manifest.mtime_reliable and manifest.digest and manifest.signature:
@@ -101,14 +102,11 @@ def encode(skill: Skill) -> bytes | None:
         return None
 
 
-def _decode(directory: str, record: Any) -> StoredSkill:
-    files, read = record
-    digests: dict[str, tuple[Signature, str]] = {}
-    prefix = f"{directory}/" if directory else ""
-    for path, *signature, digest in files:
-        if len(digest) != _HEX:
-            raise ValueError
-        digests[prefix + path] = tuple(signature), _DIGEST + digest
+def _decode(record: Any) -> StoredSkill:
+    digests, read = record
+    if not isinstance(digests, dict):
+        raise ValueError
+    digests = cast("Digests", digests)
     if read is None:
         return StoredSkill(digests, (), None)
     signature, fields, heading, standing, problems, headings = read

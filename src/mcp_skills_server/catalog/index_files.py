@@ -34,6 +34,7 @@ _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
 _ABANDONED_S: Final = 3600.0
+_UNUSED_S: Final = 30 * 86400.0
 _STEP: Final = 20
 """Skills that are encoded between two pauses: some tenths of a millisecond."""
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
@@ -116,6 +117,8 @@ class IndexFiles:
             if not stat.S_ISREG(found.st_mode):
                 raise _UnusableError("it is no regular file")
             _check_owner(found, "it")
+            with suppress(OSError):
+                os.utime(path)  # it is in use
             return file.read()
 
     def _write(self, path: Path, raw: bytes) -> None:
@@ -123,8 +126,11 @@ class IndexFiles:
         self._check_folder()
         aside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         for left in self._folder.glob(f"{path.stem}.*-*"):
-            if left == aside or time.time() - left.stat().st_mtime > _ABANDONED_S:
+            if left == aside or _age_s(left) > _ABANDONED_S:
                 left.unlink(missing_ok=True)  # by a process that was killed while it wrote
+        for other in self._folder.glob(f"*{path.suffix}"):
+            if _age_s(other) > _UNUSED_S:
+                other.unlink(missing_ok=True)  # of a root that nobody serves any more
         try:
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
                 file.write(raw)
@@ -137,6 +143,10 @@ class IndexFiles:
         if not stat.S_ISDIR(found.st_mode):
             raise _UnusableError("its folder is a link or no folder")
         _check_owner(found, "its folder")
+
+
+def _age_s(path: Path) -> float:
+    return time.time() - path.stat().st_mtime
 
 
 def _check_owner(found: os.stat_result, what: str) -> None:

@@ -72,7 +72,10 @@ class Briefing:
         registry = self._registry
         with self._looking, collector.paused():
             if self._outline is None and not registry.loaded.is_set():
-                self._outline = outline(registry.roots, registry.limits, self._in_turns, self._characters)
+                stored = [registry.stored(root) for root in registry.roots]
+                self._outline = outline(
+                    registry.roots, registry.limits, self._in_turns, self._characters, stored=stored
+                )
                 self._current()
 
     def is_small(self, count: int) -> bool:

@@ -3,8 +3,8 @@
 The first scan does not wait for the watch, which takes as long to arm: once it is armed everything is looked at again,
 so no edit in between is lost. Events say where to look, the scan says what changed. After a while everything is looked
 at, and the watch armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events,
-the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client has
-its answer to `initialize` before.
+the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client
+has its answer to `initialize` before.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def outline(
         order: in which order a model gets the names of skills.
         characters: how much text that is at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
-        stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and a
-            SKILL.md that has not changed since is not read.
+        stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
+            a SKILL.md that has not changed since is not read.
     """
     begun = now()
     known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
@@ -85,7 +85,7 @@ def outline(
     if cut and len(known) == len(roots):
         cut = False
         for root, found in zip(roots, walk.found, strict=True):
-            found += filter(walk.may_hold_skill, known[root.index].directories)
+            found.extend(filter(walk.may_hold_skill, known[root.index].directories))
     skills = merge(_supposed(root, dict.fromkeys(found)) for root, found in zip(roots, walk.found, strict=True))[0]
     read: set[str] = set()
     begun = now()

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.report import report_to_log
 from mcp_skills_server.model import Changes

@@ -12,7 +12,6 @@ from weakref import ReferenceType, ref
 
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
 
-
 _REMEMBERED: Final = 8
 _FEW: Final = 100
 """How many snapshots a snapshot knows that it came from, and how many paths of a difference it keeps."""

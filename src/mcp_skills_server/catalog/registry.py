@@ -21,7 +21,6 @@ from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
 from mcp_skills_server.catalog.root_index import RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
-from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
@@ -74,7 +73,7 @@ class Registry(Reader):
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
-        self._keeper = IndexKeeper(index_files, self._indexes)
+        self.keeper = IndexKeeper(index_files, self._indexes)
         self._listeners = Listeners()
         self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
@@ -93,7 +92,7 @@ class Registry(Reader):
                 if not self.refresh():
                     self._listeners.notify(Changes({}, {}), first=True)
         finally:
-            self._keeper.forget()
+            self.keeper.forget()
             self.loaded.set()
 
     async def aload(self) -> None:
@@ -156,7 +155,7 @@ class Registry(Reader):
             same_paths = True
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
-                    stored = None if part or self.loaded.is_set() else self._keeper.stored(index.root.index)
+                    stored = None if part or self.loaded.is_set() else self.keeper.stored(index.root.index)
                     found = index.scan(part, stored)
                     self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
@@ -188,17 +187,13 @@ class Registry(Reader):
         with self._lock:
             self._listeners.notify_deferred()
 
-    def stored(self, root: Root) -> StoredRoot | None:
-        """What an earlier process knew of a root, until the first scan is done; it may be out of date."""
-        return None if self.loaded.is_set() else self._keeper.stored(root.index)
-
     def keep_index(self, pause: Callable[[], bool]) -> None:
         """Leave what is known to the next process, where enough of it is new; costs nothing where it is not.
 
         Args:
             pause: called now and then; returns whether to stop.
         """
-        self._keeper.save(self._lock, pause)
+        self.keeper.save(self._lock, pause)
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]

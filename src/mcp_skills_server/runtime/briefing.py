@@ -75,7 +75,7 @@ class Briefing:
         registry = self._registry
         with self._looking, collector.paused():
             if self._outline is None and not registry.loaded.is_set():
-                stored = [registry.stored(root) for root in registry.roots]
+                stored = [registry.keeper.stored(root.index) for root in registry.roots]
                 self._outline = outline(
                     registry.roots, registry.limits, self._in_turns, self._characters, stored=stored
                 )

@@ -131,8 +131,9 @@ class _Scanner:
 
     def visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
-        stored = None if self._stored is None else self._stored.skill(here.path)
-        if stored is not None:
+        stored = None
+        if self._stored is not None and here.path in self._stored:
+            stored = self._stored.skill(here.path)
             self._files.recall(stored.digests)
         for name, file in here.files.items():
             here.files[name] = self._files.recognise(file)

@@ -89,7 +89,7 @@ class IndexFiles:
             skills: all of its skills.
             pause: called now and then; returns whether to stop.
         """
-        if len(skills) < self._least:
+        if len(skills) < self._least or not self._has_folder():
             return False
         directories: list[str] = []
         lines: list[bytes] = []
@@ -104,7 +104,7 @@ class IndexFiles:
                 return False
         body = b"\n".join([json.dumps(directories).encode("ascii"), *lines])
         header = {**_header(root_path), "sha256": hashlib.sha256(body).hexdigest()}
-        with suppress(OSError, _UnusableError):
+        with suppress(OSError):
             self._write(self.path(root_path), json.dumps(header).encode("ascii") + b"\n" + body)
             return True
         return False
@@ -122,8 +122,6 @@ class IndexFiles:
             return file.read()
 
     def _write(self, path: Path, raw: bytes) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check_folder()
         aside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         for left in self._folder.glob(f"{path.stem}.*-*"):
             if left == aside or _age_s(left) > _ABANDONED_S:
@@ -137,6 +135,15 @@ class IndexFiles:
             os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
+
+    def _has_folder(self) -> bool:
+        """Make the folder where it is missing; whether it may be used."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_folder()
+        except (OSError, _UnusableError):
+            return False
+        return os.access(self._folder, os.W_OK)
 
     def _check_folder(self) -> None:
         found = os.lstat(self._folder)

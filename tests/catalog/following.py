@@ -18,13 +18,14 @@ from mcp_skills_server.model import Standing
 
 @contextmanager
 def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Registry, Told]]:
-    """A registry under watch, after its first scan."""
+    """A registry under watch, after its first scan and once events come."""
     registry = Registry(roots, limits)
     reported, watcher = Told(registry), Watcher(registry, **options)
     watcher.start()
     try:
         assert registry.loaded.wait(DEADLINE)
         reported.next()
+        assert watcher.armed.wait(DEADLINE)
         yield registry, reported
     finally:
         watcher.stop(DEADLINE)

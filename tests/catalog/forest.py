@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.model import Changes, Skill, Standing
@@ -43,9 +44,11 @@ def skills(*paths: str) -> dict[str, str]:
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
 
 
-def loaded(*roots: Path, limits: Limits | None = None, quiet_s: float = 0) -> Registry:
+def loaded(
+    *roots: Path, limits: Limits | None = None, quiet_s: float = 0, index_files: IndexFiles | None = None
+) -> Registry:
     """A registry after its first scan. Unless told otherwise it holds on to nothing that has become worse."""
-    registry = Registry(roots, limits, quiet_s=quiet_s)
+    registry = Registry(roots, limits, quiet_s=quiet_s, index_files=index_files)
     registry.load()
     return registry
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog import outline as module
+from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.outline import Outline, outline
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -133,6 +135,46 @@ def test_a_skill_costs_one_question_to_the_disk(tmp_path: Path, monkeypatch: pyt
     opened.clear()
     assert len(outline(registry.roots, registry.limits, as_they_come, 0, now=Clock(0)).snapshot.skills) == 1_200
     assert len(opened) == 1
+
+
+def remembered(top: Path, cache: Path) -> Registry:
+    """A registry over what another left of this root."""
+    first = loaded(top, index_files=IndexFiles(cache, least=1))
+    for skill in first.snapshot.skills.values():
+        first.hash_files(skill)
+    first.keep_index(lambda: False)
+    return Registry([top], index_files=IndexFiles(cache, least=1))
+
+
+def test_what_an_earlier_process_knew_stands_for_what_the_time_does_not_suffice_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for the reading of what has not changed. Nothing is named that no scan would look for now."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path / "root", skills("a", "b", "c/d", ".hidden/e"))
+    cache = tmp_path / "cache"
+    loaded_hidden = loaded(top, limits=Limits(hidden=True), index_files=IndexFiles(cache, least=1))
+    loaded_hidden.keep_index(lambda: False)
+    registry = Registry([top], index_files=IndexFiles(cache, least=1))
+    stored = [registry.keeper.stored(root.index) for root in registry.roots]
+    monkeypatch.setattr(disk, "read", lambda *_: pytest.fail("a file was read"))
+    for step in (0.0, 1.0):  # in time, and out of it at once
+        found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(step), stored=stored)
+        assert (sorted(found.snapshot.skills), sorted(found.read), found.cut) == ([*"ab", "c/d"], [*"ab", "c/d"], False)
+
+
+def test_of_what_an_earlier_process_knew_only_that_is_said_which_is_still_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path / "root", skills("a", "b"))
+    registry = remembered(top, tmp_path / "cache")
+    plant(top, {"b/SKILL.md": skill_md("b", "version: 2"), **skills("new")})
+    (top / "a" / "SKILL.md").unlink()
+    stored = [registry.keeper.stored(root.index) for root in registry.roots]
+    found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), stored=stored)
+    assert sorted(found.read) == ["b", "new"]
+    assert found.snapshot.skills["b"].frontmatter["version"] == 2
 
 
 def test_a_root_that_went_is_an_empty_one(tmp_path: Path) -> None:

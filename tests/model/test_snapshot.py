@@ -368,3 +368,17 @@ def test_children_of_a_prefix_are_those_that_every_path_gives(skills: dict[str, 
     }
     if not held:
         assert set(Snapshot(skills).children(tuple(segments), Standing.VALID) or ()) == below
+
+
+def test_a_snapshot_knows_where_it_differs_from_those_that_it_came_from() -> None:
+    first = Snapshot({path: skill(path) for path in ("a", "b", "c")})
+    second = first.replacing({"a": skill("a")}, (), ())
+    third = second.replacing({"d": skill("d")}, ("b",), ())
+    assert set(third.differing(second)) == {"b", "d"}
+    assert set(third.differing(first)) == {"a", "b", "d"}
+    assert set(third.differing(Snapshot(dict(first.skills)))) == {"a", "b", "d"}
+    last = third
+    for _ in range(20):
+        last = last.replacing({"c": skill("c")}, (), ())
+    assert set(last.differing(first)) == {"a", "b", "c", "d"}
+    assert not last.differing(last)

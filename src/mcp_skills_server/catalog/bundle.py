@@ -25,7 +25,7 @@ def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limit
     gathering = _Gathering(root, skill, known)
     gathering.visit(here)
     files, findings = dict(sorted(gathering.files.items())), gathering.findings
-    over = list(_over_limits(here, files, limits))
+    over = list(_over_limits(here, files, gathering.unkept, limits))
     if over:
         findings += [found.at(root.show(here.path), skill.path) for found in over]
         files = _as_far_as_allowed(files, limits)
@@ -44,6 +44,8 @@ class _Gathering:
         self.files: dict[str, SkillFile] = {}
         self.findings: list[Problem] = []
         self.empty: list[str] = []
+        self.unkept = 0
+        """How many more files there are that the walk did not keep."""
         self._root = root
         self._skill = skill
         self._known = known
@@ -53,6 +55,7 @@ class _Gathering:
         skill = self._skill
         prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
         before = len(self.files)
+        self.unkept += here.overfull
         for name, file in here.files.items():
             self.files[sys.intern(prefix + name)] = file  # many skills have files of the same names
             if "\\" in name:
@@ -99,21 +102,16 @@ def what_opens(root: Root, here: Directory) -> str | None:
     return f"{ADMIT} above it, {root.show(above)}"
 
 
-def _over_limits(here: Directory, files: Mapping[str, SkillFile], limits: Limits) -> Iterator[Problem]:
+def _over_limits(here: Directory, files: Mapping[str, SkillFile], unkept: int, limits: Limits) -> Iterator[Problem]:
     depth = here.path.count("/") + 1 if here.path else 0
     if depth > limits.depth:
         yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
-    count = len(files) + _unkept(here)
+    count = len(files) + unkept
     if count > limits.files:
         yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
     size = sum(file.size for file in files.values())
     if size > limits.bytes:
         yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
-
-
-def _unkept(here: Directory) -> int:
-    """How many files lie in and below this directory that the walk did not keep."""
-    return here.overfull + sum(map(_unkept, here.directories))
 
 
 def _as_far_as_allowed(files: Mapping[str, SkillFile], limits: Limits) -> dict[str, SkillFile]:

@@ -25,6 +25,7 @@ _COMMON: Final[int] = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O
 _FILE: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_NONBLOCK", 0)
 _DIRECTORY: Final[int] = _COMMON | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0)
 _BY_DESCRIPTOR: Final = os.scandir in os.supports_fd and os.open in os.supports_dir_fd
+_OWNER: Final = stat.S_IXUSR
 _SETTLED_NS: Final = 2_000_000_000
 """A file older than this at its scan cannot be rewritten under the same time stamps, not even on FAT."""
 
@@ -47,10 +48,10 @@ def signature(found: os.stat_result) -> tuple[int, ...]:
 
 def file_from(found: os.stat_result, root: int, location: str, now: int) -> SkillFile:
     """The SkillFile of a stat result that was taken at `now`, in nanoseconds."""
-    mark = signature(found)
+    # Positions, and no call of a function, because this is done for every file.
+    mark = (found.st_size, mtime := found.st_mtime_ns, ctime := found.st_ctime_ns, found.st_ino, found.st_dev)
     young = now - _SETTLED_NS
-    executable = bool(found.st_mode & stat.S_IXUSR)
-    return SkillFile(root, location, mark[0], mark, mark[1] < young and mark[2] < young, executable=executable)
+    return SkillFile(root, location, mark[0], mark, mtime < young and ctime < young, None, bool(found.st_mode & _OWNER))
 
 
 def digest_of(raw: bytes) -> str:

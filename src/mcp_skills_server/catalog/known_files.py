@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.catalog.stored_root import Digests
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill, SkillFile
+
+_DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 class KnownFiles:
@@ -24,14 +28,24 @@ class KnownFiles:
         self._root = root
         self._files = {file.location: file for skill in known for file in skill.files.values()}
         self._links: dict[str, SkillFile | None] = {}
+        self._stored: dict[str, tuple[str, Sequence[int]]] = {}
+
+    def recall(self, digests: Digests) -> None:
+        """These files, by place, had these signatures and digests in an earlier process."""
+        self._stored.update(digests)
 
     def recognise(self, new: SkillFile) -> SkillFile:
         """The known file if what was found still is that: by signature, or by its bytes under a new signature."""
         # What comes back is what the next one finds: a file and the links to it are one object.
         old = self._files.setdefault(new.location, new)
+        if old is new:
+            stored = self._stored.get(new.location)
+            if stored is not None and new.mtime_reliable:
+                new.digest = _digest_under(new.signature, stored)
+            return new
         same_signature = old.signature == new.signature
         changed = not same_signature
-        if not (same_signature and old.mtime_reliable) and old.digest is not None and old is not new:
+        if not (same_signature and old.mtime_reliable) and old.digest is not None:
             changed = old.size != new.size or self._digest(new) != old.digest
         if changed:
             self._files[new.location] = new
@@ -59,3 +73,17 @@ class KnownFiles:
         self._files[file.location] = file
         if link is not None:
             self._links[link] = file
+
+
+def _digest_under(signature: tuple[int, ...], stored: tuple[str, Sequence[int]]) -> str | None:
+    """The digest that an earlier process computed, if it stands for this signature and has the shape of one.
+
+    It need not be true: `Reader.read` hashes whatever it reads, so no byte is served under a digest that is not its
+    own, and one that is false is computed anew.
+    """
+    try:
+        digest, mark = stored
+        right = tuple(mark) == signature and len(digest) == _DIGEST_LENGTH and digest.startswith("sha256:")
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return digest if right else None

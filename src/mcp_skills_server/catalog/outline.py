@@ -11,13 +11,14 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Limits, Root, merge
+from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.ignored import is_entered
@@ -62,6 +63,7 @@ def outline(
     characters: int,
     *,
     now: Callable[[], float] = time.monotonic,
+    stored: Sequence[StoredRoot | None] = (),
 ) -> Outline:
     """Look at the roots.
 
@@ -71,35 +73,43 @@ def outline(
         order: in which order a model gets the names of skills.
         characters: how much text that is at the most: reading ends when the names are as long together.
         now: seconds of a clock that never goes back.
+        stored: what an earlier process knew of each root. It stands for what the time does not suffice to look at, and
+            a SKILL.md that has not changed since is not read.
     """
     begun = now()
-    walk = _Walk(roots, limits)
+    known = {root.index: each for root, each in zip(roots, stored, strict=False) if each is not None}
+    walk = _Walk(roots, limits, known)
     cut = not walk.go_on(lambda: now() - begun < WALK_S)
     while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < _INSIDE_S):
         continue
-    skills = merge(_supposed(root, found) for root, found in zip(roots, walk.found, strict=True))[0]
+    if cut and len(known) == len(roots):
+        cut = False
+        for root, found in zip(roots, walk.found, strict=True):
+            found.extend(filter(walk.may_hold_skill, known[root.index].directories))
+    skills = merge(_supposed(root, dict.fromkeys(found)) for root, found in zip(roots, walk.found, strict=True))[0]
     read: set[str] = set()
     begun = now()
     for skill in order([skills[path] for path in sorted(skills)]):
         if characters < 0 or (now() - begun >= READ_S and len(read) >= LEAST_READ):
             break
-        known = _read(roots[skill.root], skill, limits)
-        if known is not None:
-            skills[skill.path] = known
+        seen = _read(roots[skill.root], skill, limits, known.get(skill.root))
+        if seen is not None:
+            skills[skill.path] = seen
             read.add(skill.path)
-            characters -= len(known.name) + 2 if known.standing > Standing.UNUSABLE else 0
+            characters -= len(seen.name) + 2 if seen.standing > Standing.UNUSABLE else 0
     return Outline(Snapshot(skills), frozenset(read), cut)
 
 
 class _Walk:
     """Goes through directories, the upper ones first, and not into skills before `enter_skills`."""
 
-    def __init__(self, roots: Sequence[Root], limits: Limits) -> None:
+    def __init__(self, roots: Sequence[Root], limits: Limits, known: Mapping[int, StoredRoot]) -> None:
         self.found: list[list[str]] = [[] for _ in roots]
         """Directories of skills, by root."""
         self._roots = roots
+        self._known = known
         self._depth = limits.depth
-        self._hidden = limits.hidden
+        self._hidden = self._looks_hidden = limits.hidden
         self._todo: deque[tuple[Root, str]] = deque()
         self._skills: list[tuple[Root, str]] = []
         for root in roots:
@@ -117,7 +127,9 @@ class _Walk:
                     for number, name in enumerate(inner, 1):
                         if number % _NAMES == 0 and not may():
                             return False
-                        self._note(root, join(directory, name), is_skill=_holds_skill(handle, name))
+                        place = join(directory, name)
+                        is_known = root.index in self._known and place in self._known[root.index]
+                        self._note(root, place, is_skill=is_known or _holds_skill(handle, name))
             except OSError:
                 continue
         return True
@@ -137,6 +149,11 @@ class _Walk:
             self._skills.append((root, directory))
         else:
             self._todo.append((root, directory))
+
+    def may_hold_skill(self, directory: str) -> bool:
+        """Whether a skill in this directory would be looked for."""
+        steps = directory.split("/") if directory else []
+        return len(steps) <= self._depth and all(is_entered(step, hidden=self._looks_hidden) for step in steps)
 
     def _is_in_reach(self, directory: str) -> bool:
         return (directory.count("/") + 1 if directory else 0) < self._depth
@@ -162,7 +179,7 @@ def _holds_skill(handle: disk.Handle, name: str) -> bool:
     return stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)
 
 
-def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
+def _supposed(root: Root, directories: Collection[str]) -> Iterator[Skill]:
     """A skill for each of these directories, by the rule that it has the directory's name."""
     namespace = disk.spelled(os.path.basename(root.path)) if "" in directories else ""
     for directory in directories:
@@ -170,7 +187,7 @@ def _supposed(root: Root, directories: Sequence[str]) -> Iterator[Skill]:
         yield Skill(path, root.index, directory, _UNREAD, {}, (), Standing.LENIENT, origin=root.origin)
 
 
-def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
+def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None) -> Skill | None:
     """The skill with what its SKILL.md says, None where that cannot be known (yet)."""
     location = join(skill.directory, SKILL_MD)
     found = disk.look(root.path, location)
@@ -179,8 +196,12 @@ def _read(root: Root, skill: Skill, limits: Limits) -> Skill | None:
     file = disk.file_from(found, root.index, location, time.time_ns())
     fields = None
     if file.size <= limits.skill_md:
+        before = None if stored is None else stored.skill(skill.directory)
         try:
-            fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
+            if before is not None and before.reading is not None and before.signature == file.signature:
+                fields = before.reading.frontmatter if before.reading.standing > Standing.UNUSABLE else None
+            else:
+                fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
         except StaleFileError:
             return None
     standing = Standing.UNUSABLE if fields is None else Standing.LENIENT

@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Final, Self
 
 from mcp_skills_server.catalog import collector, tree
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
+from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.index_keeper import IndexKeeper
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
@@ -43,6 +46,7 @@ class Registry(Reader):
         limits: what a skill may measure; by default `Limits()`.
         quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
             skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
+        index_files: where an earlier process left what it knew of the roots; None for nowhere.
 
     Attributes:
         limits: what a skill may measure.
@@ -60,6 +64,7 @@ class Registry(Reader):
         limits: Limits | None = None,
         *,
         quiet_s: float = QUIET_S,
+        index_files: IndexFiles | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
         self.limits = limits or Limits()
@@ -68,6 +73,7 @@ class Registry(Reader):
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
+        self.keeper = IndexKeeper(index_files, self._indexes)
         self._listeners = Listeners()
         self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
@@ -86,6 +92,7 @@ class Registry(Reader):
                 if not self.refresh():
                     self._listeners.notify(Changes({}, {}), first=True)
         finally:
+            self.keeper.forget()
             self.loaded.set()
 
     async def aload(self) -> None:
@@ -138,7 +145,7 @@ class Registry(Reader):
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
-        with self._lock:
+        with self._lock, collector.paused() if paths is None else nullcontext():
             if paths is None:
                 for root in self.roots:
                     root.follow()
@@ -148,7 +155,8 @@ class Registry(Reader):
             same_paths = True
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
-                    found = index.scan(part)
+                    stored = None if part or self.loaded.is_set() else self.keeper.stored(index.root.index)
+                    found = index.scan(part, stored)
                     self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
@@ -178,6 +186,14 @@ class Registry(Reader):
         """Call the listeners with what `rescan` found and left to this."""
         with self._lock:
             self._listeners.notify_deferred()
+
+    def keep_index(self, pause: Callable[[], bool]) -> None:
+        """Leave what is known to the next process, where enough of it is new; costs nothing where it is not.
+
+        Args:
+            pause: called now and then; returns whether to stop.
+        """
+        self.keeper.save(self._lock, pause)
 
     def _touched(self, paths: Iterable[str]) -> Iterable[tuple[RootIndex, list[str]]]:
         parts: list[set[str]] = [set() for _ in self._indexes]

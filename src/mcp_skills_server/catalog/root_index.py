@@ -11,9 +11,10 @@ from mcp_skills_server.catalog.grace import GracePeriod
 from mcp_skills_server.catalog.path_index import PathIndex, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
+from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.codes import problem
 from mcp_skills_server.format.ignored import is_entered, is_ignored
-from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot
+from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class RootIndex:
         self.skills = PathIndex()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
+        self.unsaved = 0
+        """How many skills are not in the index file as they are now."""
         self._limits = limits
         self._grace = grace
         self._unattached: list[tuple[str, Problem]] = []
@@ -102,8 +105,11 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str) -> Difference:
-        """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference."""
+    def scan(self, part: str, stored: StoredRoot | None = None) -> Difference:
+        """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
+
+        `stored` is what an earlier process knew of the root.
+        """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
@@ -115,7 +121,7 @@ class RootIndex:
             return keep
 
         try:
-            found = scan(self.root, part, known, namespace, self._limits, hold=hold)
+            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored)
             self.missing = None
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
@@ -131,6 +137,11 @@ class RootIndex:
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
+        if stored is None:
+            self.unsaved += len(gone.keys() | came.keys())
+        else:
+            # Of what is new, what is gone, and of what not all was known.
+            self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
         return Difference(gone, came, found.read)
 
     def _report_missing(self, error: OSError) -> None:
@@ -139,3 +150,8 @@ class RootIndex:
             reason = error.strerror or "cannot be read"
             logger.warning("%s: the root cannot be read (%s); serving what was read before", shown, reason)
         self.missing = problem("root-missing", "the root cannot be read").at(shown, "")
+
+
+def _lacks_digests(skill: Skill) -> bool:
+    """Whether some digest is still to be computed; of an unusable skill none is."""
+    return skill.standing > Standing.UNUSABLE and any(file.digest is None for file in skill.files.values())

@@ -18,6 +18,7 @@ from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
@@ -44,21 +45,31 @@ class Scan:
         problems: (place below the root, problem) of what belongs to no skill.
         passed: dot folders that were passed over, by their place below the root.
         read: what was read of each SKILL.md that is not what was known of it.
+        recalled: how many of the skills were read by an earlier process and not by this scan.
     """
 
     skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
     problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
     passed: list[str] = field(default_factory=list[str])
     read: dict[SkillFile, bytes] = field(default_factory=dict[SkillFile, bytes])
+    recalled: int = 0
 
 
 def scan(
-    root: Root, part: str, known: Mapping[str, Skill], namespace: str, limits: Limits, *, hold: Hold | None = None
+    root: Root,
+    part: str,
+    known: Mapping[str, Skill],
+    namespace: str,
+    limits: Limits,
+    *,
+    hold: Hold | None = None,
+    stored: StoredRoot | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
-    `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was.
+    `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
+    earlier process knew: a file under the signature that it had then is not read.
 
     Raises:
         OSError: the directory cannot be opened.
@@ -77,7 +88,7 @@ def scan(
                 raise
     if found is None:
         return Scan()
-    scanner = _Scanner(root, known, namespace if part else "", limits, hold)
+    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
     scanner.visit(found, inside=False)
     return scanner.out
 
@@ -101,9 +112,17 @@ class _Scanner:
     """Turns one walk into skills, with what is known already."""
 
     def __init__(
-        self, root: Root, known: Mapping[str, Skill], namespace: str, limits: Limits, hold: Hold | None
+        self,
+        root: Root,
+        known: Mapping[str, Skill],
+        namespace: str,
+        limits: Limits,
+        *,
+        hold: Hold | None,
+        stored: StoredRoot | None,
     ) -> None:
         self.out = Scan()
+        self._stored = stored
         self._hold = hold
         self._root = root
         self._known = known
@@ -114,10 +133,14 @@ class _Scanner:
 
     def visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
+        stored = None
+        if self._stored is not None and here.path in self._stored:
+            stored = self._stored.skill(here.path)
+            self._files.recall(stored.digests)
         for name, file in here.files.items():
             here.files[name] = self._files.recognise(file)
         manifest = self._manifest(here, inside)
-        skill = None if manifest is None else self._skill(here, manifest)
+        skill = None if manifest is None else self._skill(here, manifest, stored)
         held = self._held(here, skill)
         if held is not None:
             skill = held
@@ -151,6 +174,8 @@ class _Scanner:
             return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
+        if inside and not (here.links or here.denied or here.foreign or here.irregular or here.directories):
+            return None  # most directories: nothing else there can be a SKILL.md
         if SKILL_MD in here.links:
             linked = self._files.link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
@@ -171,7 +196,7 @@ class _Scanner:
                     return problem("skill-md-case", f"the file is named {name}").at(place, "")
         return None
 
-    def _skill(self, here: Directory, manifest: SkillFile | Problem) -> Skill:
+    def _skill(self, here: Directory, manifest: SkillFile | Problem, stored: StoredSkill | None) -> Skill:
         """The skill without its files, which are not known before the directories below were visited."""
         old = self._known.get(here.path)
         if isinstance(manifest, Problem):
@@ -179,16 +204,28 @@ class _Scanner:
             path = self._path(here, reading)
         else:
             unchanged = old is not None and old.files.get(SKILL_MD) is manifest and not _is_unread(old.reading)
-            reading = old.reading if old is not None and unchanged else self._read(here, manifest)
+            if old is not None and unchanged:
+                reading = old.reading
+            else:
+                reading = self._recalled(manifest, stored) or self._read(here, manifest)
             path = self._path(here, reading)
-        place = self._root.show(join(here.path, SKILL_MD))
         if reading.problems:
+            place = self._root.show(join(here.path, SKILL_MD))
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
             reading = replace(reading, problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origins.of(here.path)
         return Skill(path, self._root.index, here.path, reading, {}, (), reading.standing, origin=origin)
+
+    def _recalled(self, manifest: SkillFile, stored: StoredSkill | None) -> Reading | None:
+        """What an earlier process read of this SKILL.md, None where it is not the same or must not be read now."""
+        if stored is None or stored.signature != manifest.signature or not manifest.mtime_reliable:
+            return None
+        if manifest.size > self._limits.skill_md:
+            return None
+        self.out.recalled += 1
+        return stored.reading
 
     def _path(self, here: Directory, reading: Reading) -> str:
         if here.path:

@@ -86,6 +86,7 @@ def walk(
     here.unnamed = unnamed = list[str]()
     here.denied = denied = list[str]()
     now = time.time_ns()
+    by_descriptor = isinstance(handle, int)
     with os.scandir(handle) as entries:
         for entry in entries:
             name = entry.name
@@ -101,7 +102,7 @@ def walk(
                     if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
                         here.overfull += 1
                         continue
-                    found = entry.stat(follow_symlinks=False) if isinstance(handle, int) else os.lstat(entry.path)
+                    found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
                     if found.st_nlink > 1 and is_foreign(found, handle):
                         here.foreign = (*here.foreign, name)
                         continue

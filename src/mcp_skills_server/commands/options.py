@@ -14,6 +14,7 @@ from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.index_files import IndexFiles
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.runtime import Runtime
@@ -61,7 +62,7 @@ class SiteOptions(Options):
     heading: ClassVar[str] = "Roots that are sites"
     cache_dir: str | None = option(
         None,
-        "Where skills of sites are kept, and what publish need not read again; by default the user's cache.",
+        "Where skills of sites are kept, what a restart and publish need not read again; by default the user's cache.",
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
@@ -261,8 +262,13 @@ def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
     return registry
 
 
-def open_roots(given: Sequence[str], options: RootOptions) -> tuple[Registry, Mirrors | None]:
+def open_roots(given: Sequence[str], options: RootOptions, *, indexed: bool = False) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -272,7 +278,7 @@ def open_roots(given: Sequence[str], options: RootOptions) -> tuple[Registry, Mi
 
     limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
     if all(os.path.isdir(root) for root in given):
-        return Registry(given, limits), None
+        return Registry(given, limits, index_files=_index_files(options) if indexed else None), None
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
@@ -284,4 +290,17 @@ def open_roots(given: Sequence[str], options: RootOptions) -> tuple[Registry, Mi
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
     mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
-    return Registry([mirrors.root(root) for root in given], limits), mirrors
+    index_files = _index_files(options) if indexed else None
+    return Registry([mirrors.root(root) for root in given], limits, index_files=index_files), mirrors
+
+
+def _index_files(options: RootOptions) -> IndexFiles:
+    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
+    from pathlib import Path
+
+    from mcp_skills_server.catalog.index_files import LEAST_SKILLS, IndexFiles
+    from mcp_skills_server.directories import cache_directory
+
+    if options.cache_dir:
+        return IndexFiles(Path(options.cache_dir, "index"), least=1)
+    return IndexFiles(cache_directory() / "index", LEAST_SKILLS)

@@ -55,7 +55,7 @@ def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registr
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
-    registry, mirrors = open_roots(given, options)
+    registry, mirrors = open_roots(given, options, indexed=True)
 
     def start() -> None:
         if mirrors is not None:

@@ -149,7 +149,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     end_on_signals()
     log_to_stderr(options.log_level)
-    registry, mirrors = open_roots(roots, options)
+    registry, mirrors = open_roots(roots, options, indexed=True)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests

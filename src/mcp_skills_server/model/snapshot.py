@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Final
+from weakref import ReferenceType, ref
 
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
+
+_REMEMBERED: Final = 8
+_FEW: Final = 100
+"""How many snapshots a snapshot knows that it came from, and how many paths of a difference it keeps."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,10 @@ class Snapshot:
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
         self.skills = MappingProxyType(skills)
         self.problems = problems
+        self._replaced: list[tuple[ReferenceType[Snapshot], frozenset[str]]] = []
+        """The last snapshots that this one came from, and at which paths it is another."""
 
-    def replacing(self, after: Mapping[str, Skill], gone: Iterable[str], problems: tuple[Problem, ...]) -> Snapshot:
+    def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
         """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
         skills: dict[str, Skill] = self.skills.copy()
         same_face = True
@@ -77,12 +85,24 @@ class Snapshot:
             skills[path] = skill
             same_face = same_face and old is not None and (old.name, old.standing) == (skill.name, skill.standing)
         snapshot = Snapshot(skills, problems)
+        paths = frozenset(gone) | after.keys()
+        if len(paths) <= _FEW:
+            earlier = [(each, known | paths) for each, known in self._replaced if len(known) <= _FEW]
+            snapshot._replaced = [(ref(self), paths), *earlier[: _REMEMBERED - 1]]
         if same_face:
             # An edit seldom adds or renames a skill, and sorting ten thousand paths costs more than the edit.
             for memo in ("_paths", "_names", "_deepest"):
                 if memo in self.__dict__:
                     snapshot.__dict__[memo] = self.__dict__[memo]
         return snapshot
+
+    def differing(self, earlier: Snapshot) -> Collection[str]:
+        """The skill paths at which something else stands than in an earlier snapshot; costs little after one edit."""
+        for snapshot, paths in self._replaced:
+            if snapshot() is earlier:
+                return paths
+        old, new = earlier.skills, self.skills
+        return {path for path in old.keys() | new.keys() if old.get(path) is not new.get(path)}
 
     @cached_property
     def _paths(self) -> dict[Standing, list[str]]:

@@ -7,9 +7,10 @@ that asks early, and once, has names.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import basename
 from typing import Final
 
@@ -33,6 +34,8 @@ class _Texts:
     snapshot: Snapshot
     overview: Overview
     instructions: str
+    is_crowded: bool = False
+    """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
     tools: dict[bool, list[dict[str, Json]]] = field(default_factory=dict[bool, list[dict[str, Json]]])
     """By whether the session is an argument."""
 
@@ -72,7 +75,10 @@ class Briefing:
         registry = self._registry
         with self._looking, collector.paused():
             if self._outline is None and not registry.loaded.is_set():
-                self._outline = outline(registry.roots, registry.limits, self._in_turns, self._characters)
+                stored = [registry.keeper.stored(root.index) for root in registry.roots]
+                self._outline = outline(
+                    registry.roots, registry.limits, self._in_turns, self._characters, stored=stored
+                )
                 self._current()
 
     def is_small(self, count: int) -> bool:
@@ -119,8 +125,31 @@ class Briefing:
         snapshot = self._registry.snapshot if seen is None else seen.snapshot
         kept = self._texts
         if kept is None or kept.snapshot is not snapshot:
-            kept = self._texts = self._write(snapshot, seen)
+            again = None if kept is None or seen is not None else self._with_descriptions(kept, snapshot)
+            kept = self._texts = again or self._write(snapshot, seen)
         return kept
+
+    def _with_descriptions(self, kept: _Texts, snapshot: Snapshot) -> _Texts | None:
+        """The same texts for a snapshot in which only descriptions are others, where not even all names fit.
+
+        None where something else differs, too, or descriptions are shown. An edit of one skill among very many would
+        else cost what all of them cost.
+        """
+        if not kept.is_crowded:
+            return None
+        old, new = kept.snapshot.skills, snapshot.skills
+        offers = list(kept.overview.offers)
+        for path in snapshot.differing(kept.snapshot):
+            before, after = old.get(path), new.get(path)
+            if before is None or after is None or (before.name, before.standing) != (after.name, after.standing):
+                return None
+            if (before.root, before.directory) != (after.root, after.directory):
+                return None
+            if runtime.is_offered(before) != runtime.is_offered(after):
+                return None
+            if runtime.is_offered(after):
+                offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
+        return replace(kept, snapshot=snapshot, overview=replace(kept.overview, offers=offers))
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():
@@ -136,7 +165,10 @@ class Briefing:
                 ]
             overview = Overview(offers, more=seen is not None and seen.cut)
             text = runtime.instructions(overview, self._characters, scripts=self._scripts())
-            return _Texts(snapshot, overview, text)
+            # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
+            names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
+            is_crowded = seen is None and names > self._characters
+            return _Texts(snapshot, overview, text, is_crowded)
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)
@@ -184,6 +216,10 @@ class Briefing:
 def name_of(skill: Skill, snapshot: Snapshot) -> str:
     """What a skill is called where a model loads it."""
     return identity.name_of(skill, snapshot, Standing.LENIENT)
+
+
+def _path_of(offer: Offer) -> str:
+    return offer.path
 
 
 def _offered(skills: Mapping[str, Skill]) -> set[str]:

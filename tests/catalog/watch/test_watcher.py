@@ -1,4 +1,4 @@
-"""The watch: armed before the first scan, quiet when nothing changed, and alive whatever happens to its roots."""
+"""The watch: armed beside the first scan, quiet when nothing changed, and alive whatever happens to its roots."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.usefixtures("source")
 def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch is armed before the scan begins, so what the scan came too early for is told afterwards."""
+    """What the first scan came too early for is found once the watch is armed."""
     plant(tmp_path, skills("one"))
     real = root_index.scan
 
@@ -59,6 +59,31 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(root_index, "scan", scan)
     with watching(tmp_path) as (_, seen):
         seen.until(serves("one", "two"))
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_edit_while_the_watch_is_armed_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """One just before the directory is watched, one just after: what was there is shown without either."""
+    plant(tmp_path, skills("one"))
+    real, shown = module.open_events, []
+
+    def arm(*arguments: Any, **options: Any) -> Any:
+        shown.extend(registry.snapshot.skills)
+        if moment == "before":
+            edit(tmp_path, "one", 2)
+        events = real(*arguments, **options)
+        if moment == "after":
+            edit(tmp_path, "one", 2)
+        return events
+
+    monkeypatch.setattr(module, "open_events", arm)
+    registry = Registry([tmp_path])
+    told = Told(registry)
+    with Watcher(registry):
+        told.until(version("one", 2))
+    assert shown == ["one"]
 
 
 @pytest.mark.usefixtures("source")

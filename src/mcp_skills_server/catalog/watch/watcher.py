@@ -1,9 +1,10 @@
 """Events -> registry.refresh -> the registry's listeners.
 
-The watch is armed before the first scan, or an edit in between would be lost. Events say where to look, the scan says
-what changed. After a while everything is looked at, and the watch armed anew, because events do get lost (NFS,
-containers, mounts). Where the system gives no events, the scan is repeated instead. Runs in a thread of its own: arming
-takes half a second in a large tree, and the client has its answer to `initialize` before.
+The first scan does not wait for the watch, which takes as long to arm: once it is armed everything is looked at again,
+so no edit in between is lost. Events say where to look, the scan says what changed. After a while everything is looked
+at, and the watch armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events,
+the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client
+has its answer to `initialize` before.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
 _LOOK_FOR_STOP_S: Final = 0.1
+_STEP_S: Final = 0.0005
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
@@ -52,7 +54,7 @@ class Watcher:
             ...
 
     Args:
-        registry: loaded by the watcher, once the watch is armed.
+        registry: loaded by the watcher.
         poll: look at time stamps instead of waiting for events, for network file systems.
         reconcile: seconds between full scans, by default 300; events do get lost.
         again: seconds, by default 60, after which events are tried again where the system had none to give.
@@ -69,11 +71,13 @@ class Watcher:
         self._threads: list[threading.Thread] = []
         self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
         self._unsubscribe: Callable[[], None] = lambda: None
+        self.armed = threading.Event()
+        """Set once no change since the first scan can be missed: by events, or by looking every so often."""
         self._trouble = ""
         """Why there are no events, as it was last logged; empty while there are."""
 
     def start(self) -> None:
-        """Begin: arm the watch, load the registry, then follow. Returns at once; `registry.loaded` says when it is."""
+        """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded` says when it is."""
         self._unsubscribe = self._registry.subscribe(self._note)
         self._registry.followed = True
         self._note(Changes({}, self._registry.snapshot.skills))
@@ -135,16 +139,24 @@ class Watcher:
                 # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
                 self._report("the file watch failed; arming it again", traceback=True)
                 self._load_or_refresh()
+                self.armed.set()
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again."""
+        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again.
+
+        The first time what is there is shown before the watch is armed. What changes before its directory is watched
+        is found by the look that follows.
+        """
+        if not self._registry.loaded.is_set():
+            self._registry.load()
         roots = self._registry.roots
         identities = _identities(roots)
         # Where they lead now, and not at the start: a root may be a link that is moved.
         tops = [os.path.realpath(root.given) for root in roots]
         with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
             self._load_or_refresh()
+            self.armed.set()
             if self._trouble:
                 logger.warning("file events are back; changes are heard of at once again")
                 self._trouble = ""
@@ -163,6 +175,7 @@ class Watcher:
         while not self._stop.is_set() and (began := time.monotonic()) < until:
             worked = time.thread_time()
             self._load_or_refresh()
+            self.armed.set()
             worked = time.thread_time() - worked
             now = time.monotonic()
             self._stop.wait(min(max(_POLL_S, _POLL_SHARE * worked, now - began), max(0.0, until - now)))
@@ -184,8 +197,14 @@ class Watcher:
         while (skill := self._unproved.get()) is not None:
             if any(file.digest is None for file in skill.files.values()):
                 self._registry.hash_files(skill)
-                if self._stop.wait(0.0005):
+                if self._pause():
                     return
+            if self._unproved.empty():
+                self._registry.keep_index(self._pause)
+
+    def _pause(self) -> bool:
+        """Let requests come first; whether it is time to stop."""
+        return self._stop.wait(_STEP_S)
 
     def _note(self, changes: Changes) -> None:
         for skill in changes.after.values():

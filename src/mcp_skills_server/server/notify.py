@@ -103,6 +103,7 @@ class Notifier:
         self._tools = tools
         self._prompts = prompts
         self.relays = False
+        self._is_closing = False
         self._sent_to: set[Mailbox] = set()
         self._streams: set[Mailbox] = set()
         self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
@@ -133,7 +134,11 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request."""
+        """End every listen stream as the protocol says: what is owed, then the result of the request.
+
+        One that is asked for later is acknowledged, and ended in the same way.
+        """
+        self._is_closing = True
         for mailbox in list(self._streams):
             mailbox.close()
 
@@ -198,6 +203,8 @@ class Notifier:
         for oldest in self._places.claim(mailbox, owner):
             oldest.close()
         self._streams.add(mailbox)
+        if self._is_closing:
+            mailbox.close()
         try:
             await stream.send("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": honoured})
             del honoured, wanted  # a stream may last for days; what it needs is in its mailbox

@@ -1,0 +1,62 @@
+"""Our front and the SDK's answer alike: every answer, every error and every notification of a conversation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from conversations import conversation
+from fronts import by_ours, by_the_sdk, talk, unordered
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.requests import Settings
+from wire import write_skill
+
+CONVERSATIONS: Final = 1000
+"""Of each kind."""
+COUNTED: dict[str, int] = {}
+SETTINGS = [Settings(), Settings(tools=False), Settings(prompts=False), Settings(dialect="sep-2640", page_size=1)]
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """Two skills, read."""
+    folder = tmp_path_factory.mktemp("skills")
+    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md).\n", guide_md="guide")
+    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
+    (folder / "b").mkdir()
+    (folder / "b" / "SKILL.md").write_text(
+        "---\nname: b\ndescription: Makes tea.\narguments:\n  - name: topic\n    description: What of.\n---\n\n{{topic}}\n"
+    )
+    out = Registry([folder])
+    out.load()
+    yield out
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["in turn", "at once"])
+def test_a_conversation_is_the_same_on_both_fronts(registry: Registry, patient: bool) -> None:
+    @settings(max_examples=CONVERSATIONS, database=None, derandomize=True)
+    @given(conversation(patient=patient), st.sampled_from(SETTINGS))
+    def check(lines: list[bytes], chosen: Settings) -> None:
+        for line in lines:
+            note(repr(line[:300]))
+        theirs = talk(by_the_sdk, lines, registry, chosen, patient=patient)
+        ours = talk(by_ours, lines, registry, chosen, patient=patient)
+        if patient:
+            assert list(map(shown, ours)) == list(map(shown, theirs))
+        else:
+            assert unordered(ours) == unordered(theirs)
+        COUNTED[str(patient)] = COUNTED.get(str(patient), 0) + 1
+
+    check()
+    assert COUNTED[str(patient)] >= CONVERSATIONS
+
+
+def shown(message: dict[str, Any]) -> str:
+    """A message, its keys in order."""
+    return json.dumps(message, sort_keys=True)

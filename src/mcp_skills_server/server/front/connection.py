@@ -75,20 +75,24 @@ class Request:
         method: what is asked for.
         params: as they came; None where there are none.
         era: of the connection.
-        client: who asks.
+        client: who asks, as it is known when the request comes.
+        admitted: whether the handshake was over by then.
         scope: what ends the work.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
     """
 
-    __slots__ = ("client", "done", "era", "id", "method", "params", "scope", "taken_back")
+    __slots__ = ("admitted", "client", "done", "era", "id", "method", "params", "scope", "taken_back")
 
-    def __init__(self, id_: Id, method: str, params: Params | None, era: Era) -> None:
+    def __init__(
+        self, id_: Id, method: str, params: Params | None, era: Era, client: Client, *, admitted: bool
+    ) -> None:
         self.id = id_
         self.method = method
         self.params = params
         self.era = era
-        self.client: Client = eras.NOBODY
+        self.client = client
+        self.admitted = admitted
         self.scope = anyio.CancelScope()
         self.taken_back = False
         self.done = False
@@ -177,8 +181,9 @@ class Connection:
         if message.kind != "request":
             self._hear(message)
             return
-        fields = message.fields
-        request = Request(message.id, fields["method"], fields.get("params"), self._era)
+        fields, era = message.fields, self._era
+        admitted = era.modern or self._is_open
+        request = Request(message.id, fields["method"], fields.get("params"), era, self._client, admitted=admitted)
         self._requests[_alike(request.id)] = request
         if request.method == INITIALIZE:
             await self._answer(request)  # before the next message is looked at, which may count on it
@@ -189,9 +194,10 @@ class Connection:
         """A notification; an answer is to nothing that was asked, and is passed over."""
         if message.kind != "notification":
             return
-        method, params = message.fields["method"], message.fields.get("params")
+        method: str = message.fields["method"]
+        params: Params | None = message.fields.get("params")
         if method == CANCELLED:
-            id_ = (params or {}).get("requestId")
+            id_: object = (params or {}).get("requestId")
             request = self._requests.get(_alike(id_)) if isinstance(id_, str | int) else None
             if request is not None and not isinstance(id_, bool):
                 request.taken_back = True
@@ -235,7 +241,8 @@ class Connection:
         fault = era.refusal(request.method, params)
         if fault is not None:
             raise FaultError(fault)
-        request.client = eras.client_of_request(params or {}) if era.modern else self._client
+        if era.modern:
+            request.client = eras.client_of_request(params or {})
         if not events.has_readers():
             return await self._handled(request)
         with events.Request("mcp", request.method, principal=None, era=era.name, host=request.client.name) as event:
@@ -252,7 +259,7 @@ class Connection:
         era, method = request.era, request.method
         answer = self._answers.get(method)
         fault = era.refused(method, request.params) or (eras.unknown(method) if answer is None else None)
-        if fault is None and not (era.modern or self._is_open or method in {INITIALIZE, _PING}):
+        if fault is None and not request.admitted and method not in {INITIALIZE, _PING}:
             fault = eras.UNFIT
         if fault is not None or answer is None:
             raise FaultError(fault or eras.unknown(method))
@@ -311,8 +318,8 @@ class Connection:
         return methods.served(self._attachment, view)
 
     async def _report(self, request: Request, seconds: float) -> None:
-        meta = (request.params or {}).get("_meta")
-        token = meta.get("progressToken") if isinstance(meta, dict) else None
+        meta: Params = (request.params or {}).get("_meta") or {}
+        token = meta.get("progressToken")
         if isinstance(token, str | int) and not isinstance(token, bool) and not request.done:
             said = {"progressToken": token, "progress": seconds, "message": f"running for {seconds:.0f} s"}
             await self.send("notifications/progress", said)

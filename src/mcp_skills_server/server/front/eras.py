@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
 import mcp_skills_server
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
@@ -28,7 +28,7 @@ _SERVER_KEY: Final = "io.modelcontextprotocol/serverInfo"
 UNFIT: Final = Fault(INVALID_PARAMS, "Invalid request parameters", "")
 """What a request is refused with whose parameters do not fit, or that comes before the handshake."""
 
-Params = Mapping[str, Any]
+Params: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,12 @@ def _not_modern(method: str, params: Params | None) -> Fault | None:
             "connection is serving the 2026-07-28 protocol; the initialize handshake is not accepted",
             data,
         )
-    meta = given.get("_meta")
+    there: object = given.get("_meta")
     keys = (VERSION_KEY, CAPABILITIES_KEY)
-    if not isinstance(meta, dict):
+    if not isinstance(there, dict):
         needed = " and ".join(map(repr, keys))
         return Fault(INVALID_PARAMS, f"params._meta must be an object carrying the required {needed} envelope keys")
+    meta = cast(Params, there)
     missing = [key for key in keys if key not in meta]
     if missing:
         return Fault(INVALID_PARAMS, f"params._meta is missing the required envelope key(s): {', '.join(missing)}")

@@ -20,6 +20,7 @@ from mcp_skills_server.server.methods import MODERN_VERSIONS, Fault
 
 INITIALIZE: Final = "initialize"
 DISCOVER: Final = "server/discover"
+PING: Final = "ping"
 LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Revisions that a handshake can settle on; the last where the client asks for none of them."""
 _UNSUPPORTED_VERSION: Final = -32022

@@ -43,12 +43,17 @@ class Script:
     Args:
         lines: what it says.
         patient: it waits for what each line calls for before it says the next.
+
+    Attributes:
+        said: what it was told.
+        in_turn: how much of that in turn, before it had no more to say.
     """
 
     max_line = 1 << 16
 
     def __init__(self, lines: list[bytes], *, patient: bool) -> None:
         self.said: list[dict[str, Any]] = []
+        self.in_turn = 0
         self._lines = lines
         self._patient = patient
         self._heard = anyio.Event()
@@ -68,6 +73,7 @@ class Script:
                             await self._heard.wait()
                 for _ in range(20):  # what is owed beside the answer, and what a notification sets off
                     await anyio.lowlevel.checkpoint()
+                self.in_turn = len(self.said)
 
     async def send(self, raw: bytes) -> None:
         """As `Pipes.send`."""
@@ -106,18 +112,19 @@ async def by_ours(script: Script, registry: Registry, settings: Settings) -> Non
 
 def talk(
     front: Callable[..., Any], lines: list[bytes], registry: Registry, settings: Settings, *, patient: bool
-) -> list[dict[str, Any]]:
-    """All that a front says in a conversation."""
+) -> Script:
+    """A client after a conversation with a front."""
+    script = Script(lines, patient=patient)
 
-    async def held() -> list[dict[str, Any]]:
-        script = Script(lines, patient=patient)
+    async def hold() -> None:
         with anyio.fail_after(DEADLINE):
             await front(script, registry, settings)
-        return script.said
 
-    return anyio.run(held)
+    anyio.run(hold)
+    return script
 
 
-def unordered(said: list[dict[str, Any]]) -> Counter[str]:
-    """What was said, where the order of answers to requests that overlap does not count."""
-    return Counter(json.dumps(each, sort_keys=True) for each in said)
+def shown(script: Script) -> tuple[list[str], Counter[str]]:
+    """What a client was told: in order as far as it waited, then without the order in which requests overlapped."""
+    messages = [json.dumps(each, sort_keys=True) for each in script.said]
+    return messages[: script.in_turn], Counter(messages[script.in_turn :])

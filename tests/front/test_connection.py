@@ -63,7 +63,7 @@ def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(regis
     listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
     back = {"method": "notifications/cancelled", "params": {"requestId": 7}}
     lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
-    heard = talk(by_ours, lines, registry, Settings(), patient=True)
+    heard = talk(by_ours, lines, registry, Settings(), patient=True).said
     assert [each.get("method", each.get("id")) for each in heard] == [
         "notifications/subscriptions/acknowledged",
         "notifications/subscriptions/acknowledged",
@@ -75,10 +75,10 @@ def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(regis
 
 def test_what_comes_before_the_first_request_waits_for_it(registry: Registry) -> None:
     lines = said({"method": "notifications/initialized"}, {"id": 1, "method": "skills/list"})
-    (answer,) = talk(by_ours, lines, registry, Settings(), patient=True)
+    (answer,) = talk(by_ours, lines, registry, Settings(), patient=True).said
     assert answer["result"]["skills"]
     more = said(*[{"method": "notifications/none"}] * 8)
-    (answer,) = talk(by_ours, more + lines, registry, Settings(), patient=True)
+    (answer,) = talk(by_ours, more + lines, registry, Settings(), patient=True).said
     assert answer["error"]["code"] == -32602
 
 
@@ -90,6 +90,6 @@ def test_a_bug_is_told_without_its_words(
 
     monkeypatch.setattr("mcp_skills_server.server.skills.page_of", broken)
     lines = said({"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"})
-    answer = talk(by_ours, lines, registry, Settings(), patient=True)[-1]
+    answer = talk(by_ours, lines, registry, Settings(), patient=True).said[-1]
     assert answer["error"] == {"code": -32603, "message": "Internal error"}
     assert "skills/list failed" in caplog.text and "secret" in caplog.text

@@ -105,7 +105,7 @@ class Notifier:
         self.relays = False
         self._is_closing = False
         self._sent_to: set[Mailbox] = set()
-        self._streams: set[Mailbox] = set()
+        self._streams: dict[Mailbox, None] = {}
         self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
@@ -202,7 +202,7 @@ class Notifier:
         meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._places.claim(mailbox, owner):
             oldest.close()
-        self._streams.add(mailbox)
+        self._streams[mailbox] = None
         if self._is_closing:
             mailbox.close()
         try:
@@ -215,7 +215,7 @@ class Notifier:
                 ended = {"requestId": stream.id, "reason": "the server ends the stream"}
                 await stream.send("notifications/cancelled", ended)
         finally:
-            self._streams.discard(mailbox)
+            self._streams.pop(mailbox, None)
             self._places.release(mailbox)
         return {"_meta": meta, "resultType": "complete"}
 

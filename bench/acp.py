@@ -100,8 +100,8 @@ def _started(*commands: list[str]) -> Iterator[Way]:
 def message(size: int) -> bytes:
     """A piece of an answer, as an agent sends it, of about so many bytes."""
     update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x" * size}}
-    told = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}
-    return json.dumps(told).encode() + b"\n"
+    seen = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}
+    return json.dumps(seen).encode() + b"\n"
 
 
 SETUP: Final = b'{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}\n'

@@ -59,12 +59,12 @@ class Server:
             [sys.executable, *arguments], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=REPOSITORY
         )
         assert self._process.stderr is not None
-        told = b""
-        while not (found := re.search(rb"listening on http://[^:]+:(\d+)/mcp", told)):
+        seen = b""
+        while not (found := re.search(rb"listening on http://[^:]+:(\d+)/mcp", seen)):
             line = self._process.stderr.readline()
             if not line:
-                raise BenchError(f"the server ended: {told.decode(errors='replace')}")
-            told += line
+                raise BenchError(f"the server ended: {seen.decode(errors='replace')}")
+            seen += line
         self.port = int(found[1])
 
     def __enter__(self) -> Server:
@@ -184,10 +184,10 @@ class Load:
         line = self._process.stdout.readline()
         if not line:
             raise BenchError("the load ended")
-        told = json.loads(line)
-        if "error" in told:
-            raise BenchError(told["error"])
-        return Round(told["times"], count / told["seconds"], told["answer"].encode())
+        seen = json.loads(line)
+        if "error" in seen:
+            raise BenchError(seen["error"])
+        return Round(seen["times"], count / seen["seconds"], seen["answer"].encode())
 
 
 class _Connection(asyncio.Protocol):
@@ -242,10 +242,10 @@ async def _load() -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         job = json.loads(line)
         try:
-            told = await asyncio.wait_for(_job(connections, **job), _PATIENCE_S)
+            seen = await asyncio.wait_for(_job(connections, **job), _PATIENCE_S)
         except (BenchError, OSError, TimeoutError) as error:
-            told = {"error": repr(error)}
-        print(json.dumps(told), flush=True)
+            seen = {"error": repr(error)}
+        print(json.dumps(seen), flush=True)
 
 
 async def _job(
@@ -334,10 +334,10 @@ def _open_session(load: Load, server: Server) -> str:
 
 
 def _result(answer: bytes) -> dict[str, Any]:
-    told = json.loads(answer[answer.index(b'{"jsonrpc"') : answer.rindex(b"}") + 1])
-    if "result" not in told:
+    seen = json.loads(answer[answer.index(b'{"jsonrpc"') : answer.rindex(b"}") + 1])
+    if "result" not in seen:
         raise BenchError(f"no result: {answer[:500]!r}")
-    return told["result"]
+    return seen["result"]
 
 
 def requests(bench: Http) -> Iterator[Row]:
@@ -373,16 +373,16 @@ def _beside(bench: Http, pair: tuple[Server, Server], what: str, request: Callab
         ]
         if len(warm[0]) - len(warm[1]) not in range(-256, 256):
             raise BenchError(f"{what}: the floor's answer is not of the same size")
-        told: tuple[list[Round], list[Round]] = ([], [])
+        seen: tuple[list[Round], list[Round]] = ([], [])
         for number in range(rounds):
             for side in (0, 1) if number % 2 else (1, 0):
-                told[side].append(bench.load.ask(pair[side], sides[side], each))
+                seen[side].append(bench.load.ask(pair[side], sides[side], each))
         n = rounds * each
         label = f"{what}, {connections} connection{'s' if connections > 1 else ''}"
-        times = [sorted(time for one in side for time in one.times) for side in told]
+        times = [sorted(time for one in side for time in one.times) for side in seen]
         middle = [median(side) * _MS for side in times]
         slow = [side[round(0.99 * (n - 1))] * _MS for side in times]
-        rate = [median(one.rate for one in side) for side in told]
+        rate = [median(one.rate for one in side) for side in seen]
         yield Row(f"{label}, p50", bench.size, n, middle[0], middle[1], "ms", 1.3)
         yield Row(f"{label}, p99", bench.size, n, slow[0], slow[1], "ms", 1.3)
         yield Row(f"{label}, requests", bench.size, rounds, rate[0], rate[1], "/s")

@@ -117,9 +117,9 @@ def _list_all(client: Client, size: int | None, pages: int = -1) -> tuple[float,
         cursor = {"cursor": lines[-1][found + 14 : lines[-1].index(b'"', found + 14)].decode()}
     seconds = perf_counter() - start
     if size is not None:
-        told = sum(len(json.loads(line)["result"]["skills"]) for line in lines)
-        if told != size:
-            raise BenchError(f"{told} skills were listed, {size} are there")
+        reported = sum(len(json.loads(line)["result"]["skills"]) for line in lines)
+        if reported != size:
+            raise BenchError(f"{reported} skills were listed, {size} are there")
     return seconds, json.loads(lines[0])["result"], len(lines)
 
 

@@ -126,19 +126,19 @@ def _timed(search: Search, query: str) -> float:
     return perf_counter() - start
 
 
-def quality(told: Sequence[Score]) -> list[tuple[str, ...]]:
+def quality(seen: Sequence[Score]) -> list[tuple[str, ...]]:
     """Lines of a table: catalogue, kind, number of questions, recall among the first five, mean reciprocal rank."""
     lines = [("catalogue", "kind", "queries", f"recall@{FIRST}", "MRR")]
-    for catalogue in dict.fromkeys(score.query.catalogue for score in told):
-        mine = [score for score in told if score.query.catalogue == catalogue]
+    for catalogue in dict.fromkeys(score.query.catalogue for score in seen):
+        mine = [score for score in seen if score.query.catalogue == catalogue]
         lines += [_line(catalogue, kind, [score for score in mine if score.query.kind == kind]) for kind in KINDS]
         lines.append(_line(catalogue, "all", mine))
-    return [*lines, _line("all", "all", told)]
+    return [*lines, _line("all", "all", seen)]
 
 
-def _line(catalogue: str, kind: str, told: Sequence[Score]) -> tuple[str, ...]:
-    recall = mean(score.recall for score in told)
-    return catalogue, kind, str(len(told)), f"{recall:.3f}", f"{mean(score.reciprocal_rank for score in told):.3f}"
+def _line(catalogue: str, kind: str, seen: Sequence[Score]) -> tuple[str, ...]:
+    recall = mean(score.recall for score in seen)
+    return catalogue, kind, str(len(seen)), f"{recall:.3f}", f"{mean(score.reciprocal_rank for score in seen):.3f}"
 
 
 def main() -> int:
@@ -152,11 +152,11 @@ def main() -> int:
     rows = list(speed(options.size, options.quick))
     fixtures = Registry([FIXTURES])
     fixtures.load()
-    told = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
+    seen = scores("fixtures", Search(fixtures)) + scores("generated", Search(holding(plausible(options.size))))
     run.tell(rows)
-    print(f"\n{table(quality(told), right=range(2, 5))}")
+    print(f"\n{table(quality(seen), right=range(2, 5))}")
     if options.failed:
-        for score in told:
+        for score in seen:
             if score.reciprocal_rank < 1:
                 query = score.query
                 print(f"\n{query.kind}: {query.query}\n  meant {', '.join(query.expect)}")

@@ -110,10 +110,10 @@ def test_list_shows_every_skill_as_table_and_json() -> None:
     done = run("list", "fixtures/skills")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0].split() == ["PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION"]
-    told = json.loads(run("list", "fixtures/skills", "--format", "json").stdout)["skills"]
-    assert len(told) == len(done.stdout.splitlines()) - 1 == len(list(FIXTURES.rglob("SKILL.md")))
+    seen = json.loads(run("list", "fixtures/skills", "--format", "json").stdout)["skills"]
+    assert len(seen) == len(done.stdout.splitlines()) - 1 == len(list(FIXTURES.rglob("SKILL.md")))
     wanted = {"name", "path", "uri", "title", "description", "version", "files", "bytes", "problems"}
-    for each in told:
+    for each in seen:
         assert wanted <= each.keys()
         bundle = [path for path in (FIXTURES / each["path"]).rglob("*") if path.is_file()]
         assert each["files"] == len(bundle) and each["bytes"] == sum(path.stat().st_size for path in bundle)
@@ -122,20 +122,20 @@ def test_list_shows_every_skill_as_table_and_json() -> None:
 def test_list_tells_of_what_is_not_served(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("nothing")
-    told = {each["path"]: each for each in json.loads(run("list", tmp_path, "--format", "json").stdout)["skills"]}
-    assert (told["good"]["served"], told["good"]["problems"]) == (True, 0)
-    assert (told["torn"]["served"], told["torn"]["problems"]) == (False, 1)
+    seen = {each["path"]: each for each in json.loads(run("list", tmp_path, "--format", "json").stdout)["skills"]}
+    assert (seen["good"]["served"], seen["good"]["problems"]) == (True, 0)
+    assert (seen["torn"]["served"], seen["torn"]["problems"]) == (False, 1)
     assert "(not served)" in run("list", tmp_path).stdout
 
 
 def test_show_tells_one_skill_whole() -> None:
     done = run("show", "fixtures/skills", "csv-profiling")
     assert done.returncode == 0 and "scripts/profile_csv.py" in done.stdout
-    told = json.loads(run("show", "fixtures/skills", "acme/billing/refunds", "--format", "json").stdout)
-    assert told["frontmatter"]["name"] == told["name"] == "refunds"
-    assert told["instructions"].startswith("# ")
-    assert {each["path"] for each in told["files"]} >= {"SKILL.md"}
-    assert all(each["digest"].startswith("sha256:") for each in told["files"])
+    seen = json.loads(run("show", "fixtures/skills", "acme/billing/refunds", "--format", "json").stdout)
+    assert seen["frontmatter"]["name"] == seen["name"] == "refunds"
+    assert seen["instructions"].startswith("# ")
+    assert {each["path"] for each in seen["files"]} >= {"SKILL.md"}
+    assert all(each["digest"].startswith("sha256:") for each in seen["files"])
 
 
 def test_show_tells_what_is_wrong_with_a_skill_that_cannot_be_read(tmp_path: Path) -> None:
@@ -157,9 +157,9 @@ def test_validate_names_path_line_code_and_hint(tmp_path: Path) -> None:
     assert f"{skill}/SKILL.md:3: error: the description is" in done.stdout
     assert "[description-missing]" in done.stdout and "; add 'description:'" in done.stdout
     for given in (skill, skill / "SKILL.md", tmp_path):
-        told = json.loads(run("validate", given, "--format", "json").stdout)
-        assert (told["ok"], told["skills"]) == (False, 1)
-        (problem,) = told["problems"]
+        seen = json.loads(run("validate", given, "--format", "json").stdout)
+        assert (seen["ok"], seen["skills"]) == (False, 1)
+        (problem,) = seen["problems"]
         assert problem.keys() == {"path", "skill", "severity", "code", "message", "hint", "line"}
         assert (problem["severity"], problem["code"], problem["line"]) == ("error", "description-missing", 3)
         assert problem["message"] == "the description is empty" and problem["hint"].startswith("add 'desc")
@@ -277,8 +277,8 @@ def test_skills_in_dot_folders_are_counted_and_named_and_never_said_not_to_be_th
     for command in (["list"], ["validate"]):
         done = run(*command, tmp_path)
         assert (done.returncode, done.stderr) == (0, said)
-        told = json.loads(run(*command, tmp_path, "--format", "json").stdout)
-        assert told["passed_over"] == [counted | {"complete": True}]
+        seen = json.loads(run(*command, tmp_path, "--format", "json").stdout)
+        assert seen["passed_over"] == [counted | {"complete": True}]
     assert said in run("publish", tmp_path, "--output", tmp_path.parent / "out").stderr
 
 
@@ -287,12 +287,12 @@ def test_with_hidden_they_are_skills_as_any(tmp_path: Path, given: list[str]) ->
     shape_of_dot_folders(tmp_path)
     (tmp_path / ".curated/one/.secret").write_text("x")
     environment = {} if given else {"MCP_SKILLS_HIDDEN": "1"}
-    told = json.loads(run("list", tmp_path, "--format", "json", *given, **environment).stdout)
-    assert [each["path"] for each in told["skills"]] == [
+    seen = json.loads(run("list", tmp_path, "--format", "json", *given, **environment).stdout)
+    assert [each["path"] for each in seen["skills"]] == [
         ".curated/one", ".curated/one/nested", ".curated/two", ".system/three", "plugin/.claude/skills/four",
     ]  # fmt: skip
-    assert (told["skills"][0]["uri"], told["skills"][0]["files"]) == ("skill://.curated/one/SKILL.md", 2)
-    assert told["passed_over"] == told["problems"] == []
+    assert (seen["skills"][0]["uri"], seen["skills"][0]["files"]) == ("skill://.curated/one/SKILL.md", 2)
+    assert seen["passed_over"] == seen["problems"] == []
     done = run("validate", tmp_path, *given, **environment)
     assert done.stdout.splitlines()[-1].startswith("5 skills, 0 errors")
 
@@ -329,12 +329,12 @@ def test_list_and_validate_of_several_roots_tell_what_hides_what(tmp_path: Path)
     write_skill(tmp_path / "two" / "other")
     (tmp_path / "two" / "link").symlink_to(tmp_path / "one")
     roots = (tmp_path / "one", tmp_path / "two")
-    told = json.loads(run("list", *roots, "--format", "json").stdout)
-    assert [each["path"] for each in told["skills"]] == ["other", "same"]
-    assert {(each["code"], each["skill"]) for each in told["problems"]} == {("shadowed", "same"), ("link-outside", "")}
-    told = json.loads(run("validate", *roots, "--format", "json").stdout)
-    assert told["skills"] == 3
-    found = {each["code"]: each for each in told["problems"]}
+    seen = json.loads(run("list", *roots, "--format", "json").stdout)
+    assert [each["path"] for each in seen["skills"]] == ["other", "same"]
+    assert {(each["code"], each["skill"]) for each in seen["problems"]} == {("shadowed", "same"), ("link-outside", "")}
+    seen = json.loads(run("validate", *roots, "--format", "json").stdout)
+    assert seen["skills"] == 3
+    found = {each["code"]: each for each in seen["problems"]}
     assert set(found) == {"shadowed", "link-outside", "description-missing"}
     assert found["shadowed"]["path"] == str(tmp_path / "two/same")
     assert f"is hidden by {tmp_path / 'one/same'}" in found["shadowed"]["message"]

@@ -169,3 +169,11 @@ def test_every_module_says_what_it_is_about(module: str) -> None:
             if any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
                 continue
             assert ast.get_docstring(node), f"{module}: {node.name} has no docstring"
+
+
+PLAIN_WORDS = re.compile(r"\b(room|rooms|house|laws?|mend(?:s|ed)?|told|wish(?:es)?|in earnest)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_words_are_those_of_the_field(module: str) -> None:
+    assert not PLAIN_WORDS.findall((SOURCE / module).read_text(encoding="utf-8"))

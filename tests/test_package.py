@@ -46,9 +46,9 @@ def targets(tokens: list[Token]) -> Iterator[str]:
 
 def test_an_index_page_has_no_link_that_leads_nowhere(wheel: zipfile.ZipFile) -> None:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-    told = email.message_from_bytes(wheel.read(name))
-    assert told["Description-Content-Type"] == "text/markdown"
-    text = str(told.get_payload())
+    seen = email.message_from_bytes(wheel.read(name))
+    assert seen["Description-Content-Type"] == "text/markdown"
+    text = str(seen.get_payload())
     found = list(targets(MarkdownIt("commonmark").enable("table").parse(text)))
     assert found and [each for each in found if not each.startswith("https://")] == []
     assert "`docs/hosts.md`" in text and "[The details](references/details.md)" in text  # an example stays as it is

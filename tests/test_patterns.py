@@ -210,11 +210,14 @@ def test_there_are_patterns():
 
 
 @pytest.mark.parametrize(
-    ("where", "pattern", "searched"),
-    [each for each in PATTERNS if each[0].removeprefix("mcp_skills_server.") not in SHORT_OR_SURE],
+    ("pattern", "searched"),
+    [
+        pytest.param(pattern, searched, id=where)
+        for where, pattern, searched in PATTERNS
+        if where.removeprefix("mcp_skills_server.") not in SHORT_OR_SURE
+    ],
 )
-def test_a_pattern_reads_each_place_a_bounded_number_of_times(where: str, pattern: re.Pattern[Any], searched: bool):
-    del where  # names the test
+def test_a_pattern_reads_each_place_a_bounded_number_of_times(pattern: re.Pattern[Any], searched: bool):
     assert faults(pattern, searched=searched) == []
 
 

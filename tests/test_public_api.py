@@ -53,6 +53,16 @@ def test_a_public_name_is_documented(name: str) -> None:
         assert inspect.getdoc(public(name))
 
 
+@pytest.mark.parametrize(
+    ("label", "subject"),
+    [*((name, public(name)) for name in NAMES), *EVERY],
+    ids=[*NAMES, *(each[0] for each in EVERY)],
+)
+def test_help_speaks_of_no_requirement_by_its_number(label: str, subject: Any) -> None:
+    """Numbers stand in tests, and in a comment on the line that keeps the rule."""
+    assert not re.findall(r"\b(?!UTF)[A-Z]+[0-9]*-[0-9]+\b", inspect.getdoc(subject) or ""), label
+
+
 @pytest.mark.parametrize(("label", "function"), EVERY, ids=[label for label, _ in EVERY])
 def test_a_public_function_is_documented_and_all_it_returns_and_raises_is_public(
     label: str, function: Callable[..., Any]

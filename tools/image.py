@@ -94,8 +94,8 @@ def run(arguments: Sequence[str | Path], **options: Any) -> str:
     """
     done = subprocess.run([str(each) for each in arguments], capture_output=True, text=True, check=False, **options)
     if done.returncode:
-        told = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
-        raise ImageError(f"{arguments[0]} failed with {done.returncode}: {' '.join(map(str, arguments))}\n{told}")
+        reported = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
+        raise ImageError(f"{arguments[0]} failed with {done.returncode}: {' '.join(map(str, arguments))}\n{reported}")
     return done.stdout.strip()
 
 
@@ -408,8 +408,8 @@ def talk(client: Client, steps: Steps) -> None:
     )
     message = {"jsonrpc": "2.0", "id": 1, "method": "list_skills", "params": {"limit": 100}}
     with client.connection("POST", "/rpc", message) as response:
-        told = answer(json.loads(response.read()))["skills"]
-    steps.check(len(told) == len(expected) + 1, f"/rpc: list_skills has {len(told)}, one of them its guide")
+        reported = answer(json.loads(response.read()))["skills"]
+    steps.check(len(reported) == len(expected) + 1, f"/rpc: list_skills has {len(reported)}, one of them its guide")
 
 
 def open_streams(client: Client) -> dict[str, http.client.HTTPResponse]:
@@ -539,10 +539,10 @@ def end_and_check(server: Running, client: Client, steps: Steps) -> None:
             raise ImageError(f"the {era} stream was cut off in the middle") from None
         said = next((line[5:].decode() for line in received.splitlines() if line.startswith(b"data:")), " nothing")
         steps.check(era == "legacy" or '"result"' in said, f"the {era} stream ended properly, its last word:{said}")
-    told = server.log.read_text().splitlines()
-    for line in told:
+    reported = server.log.read_text().splitlines()
+    for line in reported:
         steps.saw(f"    {line}")
-    wrong = [line for line in told if line.startswith(("mcp-skills-server: ERROR", "Traceback"))]
+    wrong = [line for line in reported if line.startswith(("mcp-skills-server: ERROR", "Traceback"))]
     steps.check(not wrong, "no error in its log, above")
 
 
@@ -575,9 +575,9 @@ def run_by_buildah(built: Built, buildah: Buildah, scratch: Path, steps: Steps) 
 
     steps.step("run without configuration: it must not be open to everybody")
     done = subprocess.run(command(program), capture_output=True, text=True, timeout=DEADLINE, check=False)
-    told = [line for line in done.stderr.splitlines() if line.startswith("mcp-skills-server:")]
+    reported = [line for line in done.stderr.splitlines() if line.startswith("mcp-skills-server:")]
     steps.check(done.returncode == 2 and "Traceback" not in done.stderr, "exit code 2 and no traceback")
-    steps.check(len(told) == 1 and "refusing to listen on 0.0.0.0" in told[0], f"one line: {told[0]}")
+    steps.check(len(reported) == 1 and "refusing to listen on 0.0.0.0" in reported[0], f"one line: {reported[0]}")
 
     steps.step("run by buildah, MCP_SKILLS_ALLOWED_HOST=127.0.0.1")
     before = snapshot(place)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry as Registry
     from mcp_skills_server.catalog.roots import Limits as Limits
     from mcp_skills_server.catalog.roots import MirroredRoot as MirroredRoot
+    from mcp_skills_server.catalog.view import View as View
     from mcp_skills_server.catalog.watch import Watcher as Watcher
     from mcp_skills_server.errors import NotServedError as NotServedError
     from mcp_skills_server.errors import RequestError as RequestError
@@ -62,6 +63,7 @@ _HOMES = {
     "StaleFileError": "errors",
     "Standing": "model",
     "UsageError": "errors",
+    "View": "catalog.view",
     "Watcher": "catalog.watch",
     "attach": "server.attach",
 }
@@ -90,6 +92,7 @@ __all__ = [
     "StaleFileError",
     "Standing",
     "UsageError",
+    "View",
     "Watcher",
     "__version__",
     "attach",

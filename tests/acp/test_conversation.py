@@ -209,16 +209,16 @@ def test_sessions_and_requests_without_an_answer_are_bounded(monkeypatch: pytest
 
 def test_a_thousand_sessions_and_a_thousand_requests_are_kept_in_mind() -> None:
     talk = make()
-    talk.tell(ONE)
+    talk.announce(ONE)
     for number in range(1001):
         talk.ask(request(number, "session/load", sessionId=str(number)))
     heard = b"".join(talk.hear(line(id=number, result={})) for number in range(1001))
     wanted = [str(number) for number in range(1, 1001)]
     assert [name for name, _ in told(heard)] == wanted
-    assert [name for name, _ in told(talk.tell(TWO))] == wanted
+    assert [name for name, _ in told(talk.announce(TWO))] == wanted
     talk.ask(request(0, "session/load", sessionId="one more"))
     talk.hear(line(id=0, result={}))
-    assert [name for name, _ in told(talk.tell(ONE))] == [*wanted[1:], "one more"]
+    assert [name for name, _ in told(talk.announce(ONE))] == [*wanted[1:], "one more"]
 
 
 def kept(talk: Conversation) -> int:
@@ -294,7 +294,7 @@ def test_the_longest_name_of_a_session_has_1024_characters() -> None:
         talk.ask(request(number, "session/new", mcpServers=[]))
         talk.hear(commands(name, availableCommands=LONG) + line(id=number, result={"sessionId": name}))
         assert 2000 < kept(talk) < 3000
-    assert [name for name, _ in told(talk.tell(TWO))] == ["s", "t" * 1024]
+    assert [name for name, _ in told(talk.announce(TWO))] == ["s", "t" * 1024]
 
 
 def test_a_session_with_a_huge_name_is_passed_over() -> None:

@@ -507,8 +507,8 @@ def fail(*_): raise RuntimeError("a bug\\nof two lines")
 for name in ("ask", "hear", "tell"):
     setattr(conversation.Conversation, name, fail)
 registry = Registry([sys.argv[1]])
-supply = proxy.Supply(["x"], lambda: (registry, registry.load))
-sys.exit(proxy.run([sys.executable, "-c", sys.argv[2]], supply, grace=2))
+offer = proxy.SkillsOffer(["x"], lambda: (registry, registry.load))
+sys.exit(proxy.run([sys.executable, "-c", sys.argv[2]], offer, grace=2))
 """
 
 

@@ -122,9 +122,9 @@ async def test_every_session_is_told_and_the_agent_s_own_commands_stay(root: Pat
         assert (await client.update()).field_meta is None
         assert names(await client.update()) == ["one", "two"]
         write_skill(root / "one", description="Does one better.")
-        told = [await asyncio.wait_for(client.updates.get(), DEADLINE) for _ in range(2)]
-        assert [session_id for session_id, _ in told] == [first.session_id, "old"]
-        for _, update in told:
+        seen = [await asyncio.wait_for(client.updates.get(), DEADLINE) for _ in range(2)]
+        assert [session_id for session_id, _ in seen] == [first.session_id, "old"]
+        for _, update in seen:
             assert [each.name for each in update.available_commands] == ["create_plan"]
             assert update.field_meta[dialect.DETAILS][0]["description"] == "Does one better."
 

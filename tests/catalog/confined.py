@@ -22,18 +22,18 @@ def limit(root: Path, name: str, number: str) -> None:
     before = file.read_text()
     file.write_text(number)
     plant(root, skills("one", "two/three", "four"))
-    with hearing() as heard, watching(root, again=0.3) as (_, told):
+    with hearing() as heard, watching(root, again=0.3) as (_, seen):
         print(heard.next())
         edit(root, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         plant(root, skills("five"))
-        told.until(serves("five", "four", "one", "two/three"))
+        seen.until(serves("five", "four", "one", "two/three"))
         shutil.rmtree(root / "four")
-        told.until(serves("five", "one", "two/three"))
+        seen.until(serves("five", "one", "two/three"))
         file.write_text(before)
         print(heard.next())
         edit(root, "one", 3)
-        told.until(version("one", 3))
+        seen.until(version("one", 3))
     assert heard.records.empty()
 
 
@@ -41,15 +41,15 @@ def reached(root: Path) -> None:
     """A limit that is reached while the watch goes on."""
     plant(root, skills("one", "two/three"))
     (LIMITS / "max_inotify_watches").write_text("5")
-    with hearing() as heard, watching(root, again=0.3) as (_, told):
+    with hearing() as heard, watching(root, again=0.3) as (_, seen):
         edit(root, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         assert heard.records.empty()
         plant(root, skills("four/five", "six/seven"))
-        told.until(serves("four/five", "one", "six/seven", "two/three"))
+        seen.until(serves("four/five", "one", "six/seven", "two/three"))
         print(heard.next())
         edit(root, "six/seven", 2)
-        told.until(version("six/seven", 2))
+        seen.until(version("six/seven", 2))
         shutil.rmtree(root / "six")
         shutil.rmtree(root / "four")
         print(heard.next())
@@ -62,28 +62,28 @@ def permissions(root: Path) -> None:
     (root / "two").chmod(0)
     (root / "four").chmod(0o444)
     try:
-        with watching(root) as (registry, told):
+        with watching(root) as (registry, seen):
             assert serves("one", "six/seven")(registry)
             for name in ("two", "four"):
                 (root / name).chmod(0o755)
-            told.until(serves("four/five", "one", "six/seven", "two/three"))
+            seen.until(serves("four/five", "one", "six/seven", "two/three"))
             for number, path in enumerate(("two/three", "four/five"), 2):
                 edit(root, path, number)
-                told.until(version(path, number))
+                seen.until(version(path, number))
             (root / "six").chmod(0)
-            told.until(serves("four/five", "one", "two/three"))
+            seen.until(serves("four/five", "one", "two/three"))
             (root / "six").chmod(0o755)
-            told.until(serves("four/five", "one", "six/seven", "two/three"))
+            seen.until(serves("four/five", "one", "six/seven", "two/three"))
             edit(root, "six/seven", 2)
-            told.until(version("six/seven", 2))
+            seen.until(version("six/seven", 2))
             with hearing() as heard:
                 root.chmod(0)
                 print(heard.next())
                 root.chmod(0o755)
                 edit(root, "one", 2)
-                told.until(version("one", 2))
+                seen.until(version("one", 2))
                 edit(root, "two/three", 9)
-                told.until(version("two/three", 9))
+                seen.until(version("two/three", 9))
     finally:
         for path in (root, root / "two", root / "four", root / "six"):
             path.chmod(0o755)
@@ -97,22 +97,22 @@ def mounts(root: Path) -> None:
         assert status == 0, command
 
     plant(root, skills("one", "two/three"))
-    with watching(root, reconcile=0.5) as (_, told):
+    with watching(root, reconcile=0.5) as (_, seen):
         run("mount", "-t", "tmpfs", "none", str(root))
-        told.until(serves())
+        seen.until(serves())
         plant(root, skills("inner/four"))
-        told.until(serves("inner/four"))
+        seen.until(serves("inner/four"))
         run("umount", str(root))
-        told.until(serves("one", "two/three"))
+        seen.until(serves("one", "two/three"))
         run("mount", "-t", "tmpfs", "none", str(root / "two"))
-        told.until(serves("one"))
+        seen.until(serves("one"))
         plant(root, skills("two/five"))
-        told.until(serves("one", "two/five"))
-    with watching(root) as (_, told):
+        seen.until(serves("one", "two/five"))
+    with watching(root) as (_, seen):
         run("umount", str(root / "two"))
-        told.until(serves("one", "two/three"))
+        seen.until(serves("one", "two/three"))
         edit(root, "two/three", 2)
-        told.until(version("two/three", 2))
+        seen.until(version("two/three", 2))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from mcp_skills_server.model import Standing
 def watching(*roots: Path, limits: Limits | None = None, **options: Any) -> Iterator[tuple[Registry, Told]]:
     """A registry under watch, after its first scan."""
     registry = Registry(roots, limits)
-    told, watcher = Told(registry), Watcher(registry, **options)
+    reported, watcher = Told(registry), Watcher(registry, **options)
     watcher.start()
     try:
         assert registry.loaded.wait(DEADLINE)
-        told.next()
-        yield registry, told
+        reported.next()
+        yield registry, reported
     finally:
         watcher.stop(DEADLINE)
         assert not [thread for thread in watcher._threads if thread.is_alive()]

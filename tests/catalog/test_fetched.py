@@ -88,8 +88,8 @@ def bundle(folder: Path) -> None:
     files = {"SKILL.md": "1" * 64, "references/a.md": "2" * 64}
     nested = {f"parts/inner/{path}": digest for path, digest in files.items()}
     source = f"{SITE}/.well-known/agent-skills/index.json"
-    for name, told in (("outer", files | nested), ("inner", files)):
-        record(folder, name).write_text(json.dumps({"name": name, "source": source, "files": told}))
+    for name, seen in (("outer", files | nested), ("inner", files)):
+        record(folder, name).write_text(json.dumps({"name": name, "source": source, "files": seen}))
 
 
 @pytest.mark.parametrize("below", ["", "some/folder"])
@@ -110,11 +110,11 @@ def test_a_nested_skill_that_was_fetched_alone_too_is_one_skill(tmp_path: Path, 
 def test_it_stays_a_skill_of_its_own_where_that_is_not_what_was_fetched(tmp_path: Path, wrong: str) -> None:
     bundle(tmp_path)
     file = tmp_path / ".mcp-skills" / "skills" / "inner.json"
-    told = json.loads(file.read_text())
+    seen = json.loads(file.read_text())
     if wrong == "gone":
         (tmp_path / "inner" / "SKILL.md").unlink()
     elif wrong == "record":
         file.unlink()
     else:
-        file.write_text(json.dumps(told | {wrong: "https://other.example" if wrong == "source" else {"SKILL.md": "3"}}))
+        file.write_text(json.dumps(seen | {wrong: "https://other.example" if wrong == "source" else {"SKILL.md": "3"}}))
     assert "outer/parts/inner" in origins(tmp_path)

@@ -55,25 +55,25 @@ def test_what_was_found_whole_is_no_longer_held(monkeypatch: pytest.MonkeyPatch)
 )
 def test_a_skill_stands_while_its_skill_md_is_torn_and_falls_when_it_stays_so(tmp_path: Path, torn: str | None) -> None:
     registry = loaded(plant(tmp_path, skills("a", "a/inner", "b")), quiet_s=0.3)
-    told, before = Told(registry), registry.snapshot.skills["a"]
+    seen, before = Told(registry), registry.snapshot.skills["a"]
     if torn is None:
         (tmp_path / "a/SKILL.md").unlink()
     else:
         plant(tmp_path, {"a/SKILL.md": torn})
     assert not registry.refresh() and not registry.refresh([str(tmp_path / "a/SKILL.md")])
     assert registry.snapshot.skills["a"] is before and codes(registry) == []
-    assert dict(told.next().before)["a"] is before  # nobody looked but the registry itself
+    assert dict(seen.next().before)["a"] is before  # nobody looked but the registry itself
     assert served(registry) == ["a/inner", "b"]
 
 
 def test_a_skill_that_is_whole_again_was_never_gone(tmp_path: Path) -> None:
     registry = loaded(plant(tmp_path, skills("a")), quiet_s=60)
-    told = Told(registry)
+    seen = Told(registry)
     for text in ("", "---\n", skill_md("a", "version: 2")):
         plant(tmp_path, {"a/SKILL.md": text})
         registry.refresh([str(tmp_path / "a/SKILL.md")])
         assert served(registry) == ["a"]
-    (changes,) = told.all
+    (changes,) = seen.all
     assert registry.snapshot.skills["a"].frontmatter["version"] == 2
     assert changes.files == {("a", SKILL_MD)}
 

@@ -41,10 +41,10 @@ def test_a_registry_is_empty_until_it_is_loaded(tmp_path: Path) -> None:
 def test_an_unchanged_tree_gives_no_changes_and_the_same_objects(tmp_path: Path) -> None:
     plant(tmp_path, skills("a", "a/b", "c") | {"a/ref.md": "x", "bad/SKILL.md": "x", "c/skill.md": "x"})
     registry = loaded(tmp_path)
-    snapshot, told = registry.snapshot, Told(registry)
+    snapshot, reported = registry.snapshot, Told(registry)
     for paths in (None, [], [str(tmp_path / "a/SKILL.md")], [str(tmp_path)], [str(tmp_path / "bad")]):
         assert not registry.refresh(paths)
-    assert registry.snapshot is snapshot and told.all == []
+    assert registry.snapshot is snapshot and reported.all == []
 
 
 def test_an_edit_replaces_the_skill_and_names_the_file(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_files_that_come_and_go_change_the_skill(tmp_path: Path) -> None:
     plant(tmp_path, {"a/sub/new.md": "x"})
     assert registry.refresh([str(tmp_path / "a/sub")]).files == {("a", "sub/new.md")}
     (tmp_path / "a/sub/new.md").rename(tmp_path / "a/sub/newer.md")
-    told = [str(tmp_path / "a/sub/new.md"), str(tmp_path / "a/sub/newer.md")]
-    assert registry.refresh(told).files == {("a", "sub/new.md"), ("a", "sub/newer.md")}
+    reported = [str(tmp_path / "a/sub/new.md"), str(tmp_path / "a/sub/newer.md")]
+    assert registry.refresh(reported).files == {("a", "sub/new.md"), ("a", "sub/newer.md")}
     (tmp_path / "a/sub").rename(tmp_path / "a/bus")
     assert registry.refresh([str(tmp_path / "a/sub"), str(tmp_path / "a/bus")])
     assert list(registry.snapshot.skills["a"].files) == ["SKILL.md", "bus/newer.md"]
@@ -165,29 +165,33 @@ def test_nobody_ever_sees_a_half_filled_snapshot(tmp_path: Path) -> None:
 def test_problems_come_by_place(tmp_path: Path) -> None:
     plant(tmp_path, {"b/SKILL.md": "x", "a/SKILL.md": skill_md("z"), "c/skill.md": "x"} | skills("ok"))
     registry = loaded(tmp_path)
-    told = [(problem.path, problem.code) for problem in registry.problems()]
-    assert told == sorted(told)
+    reported = [(problem.path, problem.code) for problem in registry.problems()]
+    assert reported == sorted(reported)
     assert codes(registry) == ["frontmatter-missing", "name-mismatch", "skill-md-case"]
 
 
 @pytest.mark.requirement("S40-37")
 def test_names_that_several_served_skills_share_are_told_of_each(tmp_path: Path) -> None:
     plant(tmp_path, skills("x/same", "y/same", "z/other") | {"bad/SKILL.md": skill_md("same")})
-    told = [problem for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
-    assert [(problem.skill, problem.path) for problem in told] == [
+    reported = [problem for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
+    assert [(problem.skill, problem.path) for problem in reported] == [
         ("x/same", str(tmp_path / "x/same")),
         ("y/same", str(tmp_path / "y/same")),
     ]
-    assert "y/same" in told[0].message and "bad" not in told[0].message
+    assert "y/same" in reported[0].message and "bad" not in reported[0].message
 
 
 def test_a_name_that_very_many_share_is_told_in_a_bounded_line(tmp_path: Path) -> None:
     """10: each line had all the others; 2,000 skills of one name made 90 MB of `validate`."""
     plant(tmp_path, skills(*(f"team-{number:03}/same" for number in range(300))))
-    told = [problem.message for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
-    assert len(told) == 300 and max(map(len, told)) < 150
-    assert told[0].endswith("team-001/same, team-002/same, team-003/same, team-004/same, team-005/same and 294 more")
-    assert told[299].endswith("team-000/same, team-001/same, team-002/same, team-003/same, team-004/same and 294 more")
+    reported = [problem.message for problem in loaded(tmp_path).problems() if problem.code == "name-shared"]
+    assert len(reported) == 300 and max(map(len, reported)) < 150
+    assert reported[0].endswith(
+        "team-001/same, team-002/same, team-003/same, team-004/same, team-005/same and 294 more"
+    )
+    assert reported[299].endswith(
+        "team-000/same, team-001/same, team-002/same, team-003/same, team-004/same and 294 more"
+    )
 
 
 @pytest.mark.requirement("S76-9", "X-14")
@@ -201,12 +205,12 @@ def test_a_resource_dependency_that_no_served_skill_has_is_told(tmp_path: Path) 
         skills("b") | {"a/SKILL.md": skill_md("a", depends + "]}"), "bad/SKILL.md": skill_md("other", depends + "]}")},
     )
     registry = loaded(tmp_path)
-    told = [problem for problem in registry.problems() if problem.code == "dependency-unresolved"]
-    assert [next(uri for uri in wanted if uri in problem.message) for problem in told] == wanted[1:3]
-    assert {(problem.path, problem.skill, problem.line) for problem in told} == {
+    reported = [problem for problem in registry.problems() if problem.code == "dependency-unresolved"]
+    assert [next(uri for uri in wanted if uri in problem.message) for problem in reported] == wanted[1:3]
+    assert {(problem.path, problem.skill, problem.line) for problem in reported} == {
         (str(tmp_path / "a/SKILL.md"), "a", None)
     }
-    assert not any("hammer" in problem.message or "ask" in problem.message for problem in told)
+    assert not any("hammer" in problem.message or "ask" in problem.message for problem in reported)
     plant(tmp_path, {"b/none.md": "x", "bad/SKILL.md": skill_md("bad")})
     registry.refresh()
     assert codes(registry).count("dependency-unresolved") == 0
@@ -226,16 +230,16 @@ def test_an_inspection_reads_every_text_file_of_the_skill_but_not_of_nested_ones
     )
     registry = loaded(tmp_path)
     (tmp_path / "a/gone.md").unlink()
-    told = sorted(
+    reported = sorted(
         (problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])
     )
     place = str(tmp_path / "a")
-    assert told[1:] == [
+    assert reported[1:] == [
         ("hidden-characters", f"{place}/ref/x.md", 2),
         ("reference-missing", f"{place}/SKILL.md", 7),
         ("unreadable", f"{place}/gone.md", None),
     ]
-    assert told[0][:2] == ("broad-permission", f"{place}/SKILL.md")
+    assert reported[0][:2] == ("broad-permission", f"{place}/SKILL.md")
     assert [problem.code for problem in registry.lint(registry.snapshot.skills["a/b"])] == ["hidden-characters"]
 
 
@@ -243,8 +247,8 @@ def test_an_inspection_tells_of_comments_in_markdown_and_of_none_elsewhere(tmp_p
     hidden = "Fine.\n<!-- hidden -->\n"
     plant(tmp_path, {"a/SKILL.md": skill_md("a", body=hidden), "a/ref/x.md": hidden, "a/page.txt": hidden})
     registry = loaded(tmp_path)
-    told = [(problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])]
-    assert sorted(told) == [
+    reported = [(problem.code, problem.path, problem.line) for problem in registry.lint(registry.snapshot.skills["a"])]
+    assert sorted(reported) == [
         ("hidden-comment", str(tmp_path / "a/SKILL.md"), 7),
         ("hidden-comment", str(tmp_path / "a/ref/x.md"), 2),
     ]
@@ -332,21 +336,21 @@ def remove(place: Path) -> None:
 def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
     """Do it, and return the paths that a watch would name at the least. What cannot be done is left undone."""
     moves = verb in ("move", "rename")
-    place, target, told = top / one, top / other if moves else top / one, list[str]()
+    place, target, reported = top / one, top / other if moves else top / one, list[str]()
     if top in (place.parent, target.parent) or any(
         os.path.realpath(p.parent) != str(p.parent) for p in (place, target)
     ):
-        return told  # the roots stay, and nothing is done through a link
+        return reported  # the roots stay, and nothing is done through a link
     if verb == "rename" and place.is_dir():
-        return told  # or a link that nobody touched would lead to a directory, of which no event tells
+        return reported  # or a link that nobody touched would lead to a directory, of which no event tells
     if place.is_symlink() and verb not in ("remove", "move", "rename"):
-        return told
+        return reported
     with suppress(OSError):
         if verb in ("write", "directory", "link"):
-            told += make_way(place)
+            reported += make_way(place)
         elif moves:
-            told += make_way(target)
-        told += [] if told else [str(target)]
+            reported += make_way(target)
+        reported += [] if reported else [str(target)]
         if verb == "write":
             place.write_text(other)
         elif verb == "same":
@@ -363,8 +367,8 @@ def perform(top: Path, verb: str, one: str, other: str) -> list[str]:
             remove(place)
         else:
             place.rename(target)
-            told.append(str(place))
-    return told
+            reported.append(str(place))
+    return reported
 
 
 def check(registry: Registry, top: Path) -> None:
@@ -472,8 +476,7 @@ def test_a_registry_that_is_closed_looks_at_nothing_of_its_own_accord(tmp_path: 
         (tmp_path / "a/SKILL.md").unlink()
         registry.refresh()
         assert served(registry) == ["a"]
-        timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-        assert timers
-    for timer in timers:
-        timer.join(DEADLINE / 2)
-        assert not timer.is_alive()
+        timer = registry._grace._timer
+        assert timer is not None and timer.is_alive()
+    timer.join(DEADLINE / 2)
+    assert not timer.is_alive()

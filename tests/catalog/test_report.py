@@ -57,13 +57,13 @@ def test_what_is_not_served_is_told_with_place_reason_and_mend(
     plant(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x"})
     plant(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
-    first, *told = caplog.messages
+    first, *seen = caplog.messages
     assert first.startswith("serving 1 skill from ")
-    assert [message.split(": ", 1)[0] for message in told] == [
+    assert [message.split(": ", 1)[0] for message in seen] == [
         f"{tmp_path / 'one/bad/SKILL.md'}:1",
         str(tmp_path / "two/good"),
     ]
-    assert "begin the file with a line" in told[0] and "[shadowed]" in told[1]
+    assert "begin the file with a line" in seen[0] and "[shadowed]" in seen[1]
 
 
 def lines(caplog: pytest.LogCaptureFixture, registry: Registry) -> list[tuple[str, str]]:
@@ -187,10 +187,10 @@ def test_a_server_says_on_stderr_what_came_and_went(tmp_path: Path, era: Era) ->
         plant(tmp_path, {"b/SKILL.md": "x"})
         wire.until("notifications/skills/list_changed")
         assert wire.close() == 0
-        told = wire.stderr.decode()
-    assert "INFO: skill new: added\n" in told
-    assert "INFO: skill a: removed: its folder is gone\n" in told
-    assert "WARNING: skill b: no longer served: " in told and "[frontmatter-missing]\n" in told
+        seen = wire.stderr.decode()
+    assert "INFO: skill new: added\n" in seen
+    assert "INFO: skill a: removed: its folder is gone\n" in seen
+    assert "WARNING: skill b: no longer served: " in seen and "[frontmatter-missing]\n" in seen
 
 
 def test_a_root_that_goes_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

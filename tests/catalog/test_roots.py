@@ -59,10 +59,10 @@ def test_the_earlier_root_wins_and_the_later_skill_is_told_as_shadowed(tmp_path:
     registry = loaded(tmp_path / "one", tmp_path / "two")
     assert served(registry) == ["acme/free", "acme/inner", "outer", "own", "same"]
     assert [registry.snapshot.skills[path].root for path in served(registry)] == [1, 0, 0, 1, 0]
-    told = {problem.skill: problem for problem in registry.problems() if problem.code == "shadowed"}
-    assert sorted(told) == ["acme", "outer/inner", "same"]
-    assert told["same"].path == str(tmp_path / "two/same") and str(tmp_path / "one/same") in told["same"].message
-    assert str(tmp_path / "one/acme/inner") in told["acme"].message
+    seen = {problem.skill: problem for problem in registry.problems() if problem.code == "shadowed"}
+    assert sorted(seen) == ["acme", "outer/inner", "same"]
+    assert seen["same"].path == str(tmp_path / "two/same") and str(tmp_path / "one/same") in seen["same"].message
+    assert str(tmp_path / "one/acme/inner") in seen["acme"].message
     turned = loaded(tmp_path / "two", tmp_path / "one")
     assert [turned.snapshot.skills[path].root for path in served(turned)] == [0, 0, 0, 0, 0]
 

@@ -154,8 +154,8 @@ def test_a_broken_skill_leaves_its_neighbours_served(
     registry = loaded(tmp_path)
     assert served(registry) == ["bad/nested", "good"]
     assert registry.snapshot.skills["bad"].standing is standing
-    told = [problem for problem in registry.problems() if problem.code == code]
-    assert [(problem.path, problem.skill) for problem in told] == [(str(tmp_path / "bad/SKILL.md"), "bad")]
+    seen = [problem for problem in registry.problems() if problem.code == code]
+    assert [(problem.path, problem.skill) for problem in seen] == [(str(tmp_path / "bad/SKILL.md"), "bad")]
 
 
 @pytest.mark.parametrize("target", ["../two/SKILL.md", "nowhere", "SKILL.md", "sub", "/etc/passwd", ".hidden.md"])
@@ -192,8 +192,8 @@ def test_outside_every_skill_links_to_directories_and_unwritable_names_are_told(
     plant(Path(os.fsdecode(os.fsencode(root) + b"/k\xff")), {"SKILL.md": skill_md("k")})
     registry = loaded(root)
     assert served(registry) == ["one"]
-    told = sorted((problem.code, problem.path) for problem in registry.snapshot.problems)
-    assert told == [("file-name", str(root / "k\\xff")), ("link-outside", str(root / "two"))]
+    seen = sorted((problem.code, problem.path) for problem in registry.snapshot.problems)
+    assert seen == [("file-name", str(root / "k\\xff")), ("link-outside", str(root / "two"))]
 
 
 def test_a_directory_that_cannot_be_opened_makes_its_skill_unusable_and_no_other(

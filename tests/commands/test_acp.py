@@ -107,8 +107,8 @@ for line in sys.stdin:
 def test_the_guide_links_to_the_specification_and_names_what_there_is() -> None:
     guide = (ROOT / "docs" / "acp.md").read_text(encoding="utf-8")
     assert "https://agentskills.io/specification" in guide
-    told = run("--help").stdout.decode()
-    assert all(option in told for option in re.findall(r"^\| `(--[a-z-]+)", guide, re.MULTILINE))
+    seen = run("--help").stdout.decode()
+    assert all(option in seen for option in re.findall(r"^\| `(--[a-z-]+)", guide, re.MULTILINE))
     announced = f'clientCapabilities._meta["{acp.OURS}"]'
     assert all(word in guide for word in (announced, acp.NESTED, acp.NOTIFICATION, acp.EXTENSION_METHOD, acp.DETAILS))
     examples = [json.loads(each) for each in re.findall(r"```json\n(.*?)```", guide, re.DOTALL)]

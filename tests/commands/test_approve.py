@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -76,17 +77,18 @@ def test_a_script_of_a_site_runs_only_as_it_was_approved(site: Server, published
         assert approved(tmp_path, address, "thing").returncode == 0
         assert run(wire)["structuredContent"]["stdout"] == "1\n"
     (published / "thing" / "scripts" / "run.py").write_text("print(2)\n")
-    _fetched_anew(address, tmp_path)
+    _fetched_anew(address, tmp_path, b"print(2)\n")
     with serving(address, *options(tmp_path), *allowed, "--allow-scripts-of", address) as wire:
         refused = run(wire)
         assert refused["isError"] and "changed since it was approved on 2" in text(refused)
 
 
-def _fetched_anew(address: str, tmp_path: Path) -> None:
+def _fetched_anew(address: str, tmp_path: Path, raw: bytes) -> None:
+    digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
     for _ in range(200):
         words = [*COMMAND, "show", address, "thing", "--format", "json", *options(tmp_path)]
-        told = json.loads(forkserver.run(words, check=True, capture_output=True).stdout)
-        if any(each["size"] == 9 and each["digest"] for each in told["files"] if each["path"] == "scripts/run.py"):
+        seen = json.loads(forkserver.run(words, check=True, capture_output=True).stdout)
+        if digest in {each["digest"] for each in seen["files"]}:
             return
     pytest.fail("the site never published the change")
 
@@ -96,8 +98,8 @@ def test_what_was_fetched_into_a_folder_is_asked_about_too(site: Server, tmp_pat
     address, mine = f"http://127.0.0.1:{site.port}", tmp_path / "mine"
     words = [*COMMAND, "fetch", address, "--output", str(mine), "--allow-private"]
     forkserver.run(words, check=True, capture_output=True, timeout=DEADLINE)
-    told = forkserver.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
-    assert [each["origin"] for each in json.loads(told.stdout)["skills"]] == [address]
+    seen = forkserver.run([*COMMAND, "list", str(mine), "--format", "json"], check=True, capture_output=True)
+    assert [each["origin"] for each in json.loads(seen.stdout)["skills"]] == [address]
     allowed = ["--allow-scripts", *LOOSE, "--approvals", str(tmp_path / "approvals.json")]
     with serving(mine, *allowed, "--allow-scripts-of", address) as wire:
         assert "was never approved" in text(run(wire))

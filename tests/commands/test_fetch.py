@@ -191,15 +191,15 @@ def test_a_terminal_sees_a_progress_bar(site: Publisher, tmp_path: Path) -> None
     arguments = [*COMMAND, "fetch", site.url, "--allow-private", "--output", str(tmp_path)]
     process = forkserver.Popen(arguments, stderr=secondary, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
     os.close(secondary)
-    told = b""
+    seen = b""
     with suppress(OSError):  # the end of a terminal
         while piece := os.read(primary, 65536):
-            told += piece
+            seen += piece
     os.close(primary)
     assert process.wait(DEADLINE) == 0
     assert process.stdout is not None and process.stdout.read() == b""
     process.stdout.close()
-    assert b"2/2" in told and b"2 added" in told
+    assert b"2/2" in seen and b"2 added" in seen
 
 
 def test_what_is_fetched_is_served(site: Publisher, tmp_path: Path) -> None:
@@ -220,10 +220,10 @@ def test_publish_fetch_and_serve_keep_the_number_of_skills(tmp_path: Path) -> No
         address = f"http://127.0.0.1:{site.port}"
         words = [*COMMAND, "fetch", address, "--output", str(tmp_path / "mine"), "--allow-private"]
         forkserver.run(words, check=True, capture_output=True, timeout=DEADLINE)
-    told: dict[Path, list[dict[str, Any]]] = {}
+    seen: dict[Path, list[dict[str, Any]]] = {}
     for root in (FIXTURES, tmp_path / "mine"):
         listed = forkserver.run([*COMMAND, "list", str(root), "--format", "json"], check=True, capture_output=True)
-        told[root] = json.loads(listed.stdout)["skills"]
-    names = {root: sorted(each["name"] for each in skills) for root, skills in told.items()}
+        seen[root] = json.loads(listed.stdout)["skills"]
+    names = {root: sorted(each["name"] for each in skills) for root, skills in seen.items()}
     assert names[FIXTURES] == names[tmp_path / "mine"] and len(names[FIXTURES]) == 17
-    assert {each["origin"] for each in told[tmp_path / "mine"]} == {address}
+    assert {each["origin"] for each in seen[tmp_path / "mine"]} == {address}

@@ -41,11 +41,11 @@ def test_what_it_makes_is_valid_and_says_what_is_still_to_be_written(tmp_path: P
         "references/details.md",
     ]
     assert os.listdir(skill.parent) == [name]
-    told = CliRunner().invoke(cli, ["validate", str(skill), "--strict", "--format", "json"], standalone_mode=False)
-    found = json.loads(told.stdout)["problems"]
+    seen = CliRunner().invoke(cli, ["validate", str(skill), "--strict", "--format", "json"], standalone_mode=False)
+    found = json.loads(seen.stdout)["problems"]
     assert {(each["code"], each["severity"]) for each in found} == {("placeholder", "warning")}
     assert [each["line"] for each in found] == [3, 10]
-    assert told.return_value == 1
+    assert seen.return_value == 1
 
 
 def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
@@ -53,8 +53,8 @@ def test_what_its_author_has_written_is_no_placeholder(tmp_path: Path) -> None:
     skill = tmp_path / "refunds" / "SKILL.md"
     begun = skill.read_text(encoding="utf-8").partition("\n# ")[0]
     skill.write_text(begun + "\n# Refunds\n\nAsk for the [order](references/details.md).\n", encoding="utf-8")
-    told = CliRunner().invoke(cli, ["validate", str(skill), "--strict"], standalone_mode=False)
-    assert told.return_value == 0, told.output
+    seen = CliRunner().invoke(cli, ["validate", str(skill), "--strict"], standalone_mode=False)
+    assert seen.return_value == 0, seen.output
 
 
 def test_it_says_what_to_do_next_on_stderr(tmp_path: Path) -> None:

@@ -248,10 +248,10 @@ def test_an_action_and_code_run_where_they_are_allowed(sandbox_mode: str) -> Non
     with lines(ACTIONS, *options, environment={"SALESFORCE_API_KEY": "k"}) as started:
         blob = started.ask("create_blob", content="name\na\n", kind="text/csv")["result"]["blob_id"]
         args = {"sheet_blob": blob, "env": "dev"}
-        told = started.ask("execute_skill", name="salesforce.leads.sync", args=args)["result"]
-        assert told["output"] == {"env": "dev", "leads": 1, "authorised": True}, told
-        told = started.ask("run_code", language="python", code="print(6 * 7)")["result"]
-        assert told["output"] == 42, told
+        seen = started.ask("execute_skill", name="salesforce.leads.sync", args=args)["result"]
+        assert seen["output"] == {"env": "dev", "leads": 1, "authorised": True}, seen
+        seen = started.ask("run_code", language="python", code="print(6 * 7)")["result"]
+        assert seen["output"] == 42, seen
 
 
 def test_a_long_run_holds_up_nobody_and_its_answer_still_comes(tmp_path: Path, sandbox_mode: str) -> None:

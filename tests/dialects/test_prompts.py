@@ -317,3 +317,11 @@ def test_an_unusable_skill_is_no_news_until_it_can_be_read() -> None:
 def test_a_skill_that_was_not_chosen_is_news_by_its_name_alone() -> None:
     assert not changed([build.skill("a")], [build.skill("a", description="Does more.")], "b")
     assert changed([], [build.skill("x/b", user_invocable=False)], "b")
+
+
+def test_a_prompt_says_how_many_hidden_characters_its_skill_holds() -> None:
+    text = prompts.instructions(build.skill("a"), "a", "Do it.\u200b\u200b", "now")
+    assert text.endswith(
+        "The skill holds 2 hidden characters, which no person who looked at it has seen.\n\nArguments: now"
+    )
+    assert "hidden" not in prompts.instructions(build.skill("a"), "a", "Do it.", "")

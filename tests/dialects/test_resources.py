@@ -38,15 +38,15 @@ def test_a_skill_md_is_described_by_its_frontmatter():
 def test_what_is_not_said_leaves_no_key():
     assert set(resources.descriptor(skill("a"), None)) == {"uri", "name", "description", "mimeType", "size"}
     bare = skill("acme/a", only={}, standing=Standing.LENIENT)
-    told = resources.descriptor(bare, None)
-    assert set(told) == {"uri", "name", "mimeType", "size"}
-    assert told["name"] == "a"
+    seen = resources.descriptor(bare, None)
+    assert set(seen) == {"uri", "name", "mimeType", "size"}
+    assert seen["name"] == "a"
 
 
 @pytest.mark.requirement("S40-11")
 def test_name_and_description_are_not_told_twice():
-    told = resources.descriptor(skill("a", title="T"), "T")
-    assert told["_meta"] == {"io.modelcontextprotocol.skills/title": "T"}
+    seen = resources.descriptor(skill("a", title="T"), "T")
+    assert seen["_meta"] == {"io.modelcontextprotocol.skills/title": "T"}
 
 
 # Directories
@@ -97,9 +97,9 @@ def test_listings_say_how_long_they_hold_and_for_whom():
 @pytest.mark.parametrize(("count", "more"), [(0, False), (1, False), (100, False), (101, True), (10_000, True)])
 def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count: int, more: bool):
     asked = iter(range(count))
-    told = resources.completion(str(number) for number in asked)
-    assert told["completion"] == {"values": [str(number) for number in range(min(count, 100))], "hasMore": more}
-    assert told["resultType"] == "complete"
+    seen = resources.completion(str(number) for number in asked)
+    assert seen["completion"] == {"values": [str(number) for number in range(min(count, 100))], "hasMore": more}
+    assert seen["resultType"] == "complete"
     assert next(asked, count) == min(101, count)
 
 
@@ -131,7 +131,7 @@ def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: b
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.sampled_from(["a.md", "a.png", "a", "a.json"]))
 @example(b"\xef\xbb\xbf\r\n\r\0", "a.md")
 def test_contents_give_the_very_bytes_back(raw: bytes, path: str):
-    told: Any = resources.contents("skill://a/x", path, raw, 0)
-    (item,) = told["contents"]
+    seen: Any = resources.contents("skill://a/x", path, raw, 0)
+    (item,) = seen["contents"]
     assert ("text" in item) != ("blob" in item)
     assert (item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)) == raw

@@ -44,8 +44,8 @@ def skills(size: int) -> Overview:
 
 def texts(size: int) -> tuple[str, str]:
     """The instructions and the description of the loading tool."""
-    told = runtime.instructions(skills(size), OVERVIEW_CHARACTERS, scripts=False)
-    return told, loading(skills(size), OVERVIEW_CHARACTERS)[0]
+    seen = runtime.instructions(skills(size), OVERVIEW_CHARACTERS, scripts=False)
+    return seen, loading(skills(size), OVERVIEW_CHARACTERS)[0]
 
 
 def golden(size: int) -> Path:
@@ -145,9 +145,9 @@ def test_whatever_a_skill_says_stays_in_its_place(found: list[Offer]) -> None:
 @given(OFFERS, st.integers(0, 5_000))
 @example([Offer("<", "&&&&&"), Offer("<<<", "&&&&")], 537)
 def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[Offer], characters: int) -> None:
-    told = runtime.instructions(Overview(found), characters, scripts=False)
-    rule, _, block = told.partition("<available_skills>")
-    assert len(told) <= characters or not block
+    seen = runtime.instructions(Overview(found), characters, scripts=False)
+    rule, _, block = seen.partition("<available_skills>")
+    assert len(seen) <= characters or not block
     assert runtime.instructions(Overview(found), 0, scripts=False).strip() == rule.strip()
     if block:
         ElementTree.fromstring(f"<available_skills>{block}")
@@ -160,12 +160,12 @@ def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[
 def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
     found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
     shown, complete = within(found, 1_000)
-    told = dict(line.removeprefix("- ").split(": ", 1) for line in shown.splitlines())
+    seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.splitlines())
     assert complete and len(shown) <= 1_000
-    assert told["short"] == "Does it."
-    lengths = {len(each) for key, each in told.items() if key != "short"}
+    assert seen["short"] == "Does it."
+    lengths = {len(each) for key, each in seen.items() if key != "short"}
     assert max(lengths) - min(lengths) == 0 and min(lengths) > 80
-    assert all(each.endswith(("many...", "words...")) for key, each in told.items() if key != "short")
+    assert all(each.endswith(("many...", "words...")) for key, each in seen.items() if key != "short")
 
 
 def test_names_come_before_any_description() -> None:
@@ -205,8 +205,8 @@ def test_groups_take_turns_and_a_newcomer_moves_nobody() -> None:
 
 def test_the_texts_depend_on_the_skills_alone() -> None:
     again = made_up(600, folders=20)
-    told = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
-    assert (told, loading(again, OVERVIEW_CHARACTERS)[0]) == texts(600)
+    seen = runtime.instructions(again, OVERVIEW_CHARACTERS, scripts=False)
+    assert (seen, loading(again, OVERVIEW_CHARACTERS)[0]) == texts(600)
 
 
 # While the skills are still being read
@@ -214,8 +214,8 @@ def test_the_texts_depend_on_the_skills_alone() -> None:
 
 def test_what_is_unread_is_counted_and_not_named() -> None:
     found = Overview([Offer("a", "Does a.", path="a"), Offer("", "", path="b", known=False)])
-    told = runtime.instructions(found, PLENTY, scripts=False)
-    assert told.startswith("2 skills here") and "\na, ..." in told
+    seen = runtime.instructions(found, PLENTY, scripts=False)
+    assert seen.startswith("2 skills here") and "\na, ..." in seen
     tools: Any = runtime.definitions(found, PLENTY, scripts=False, handles=False)
     assert "enum" not in tools[2]["inputSchema"]["properties"]["names"]["items"]
 
@@ -224,8 +224,8 @@ def test_a_count_that_was_cut_short_is_said_as_such() -> None:
     found = Overview([Offer("a", "Does a.", path="a")], more=True)
     assert lead(found).startswith("More than 1 skill here")
     none = Overview([], more=True)
-    told = runtime.instructions(none, PLENTY, scripts=False)
-    assert "MUST" in told and "<available_skills>" not in told
+    seen = runtime.instructions(none, PLENTY, scripts=False)
+    assert "MUST" in seen and "<available_skills>" not in seen
     assert len(lead(made_up(10_000))) <= FIRST_LINE - len("More than ") - 1
     assert [tool["name"] for tool in runtime.definitions(none, PLENTY, scripts=False, handles=True)]
 

@@ -321,9 +321,9 @@ def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files:
     here = snapshot(one)
     others = [path for path in one.files if path != SKILL_MD]
     linked = dict.fromkeys(random.sample(others, random.randint(0, len(others))), "text")
-    told = [each for each in sep2076.files(one, linked) if isinstance(each, dict)]
-    assert sorted(str(each["name"]) for each in told) == others
-    for each in told:
+    seen = [each for each in sep2076.files(one, linked) if isinstance(each, dict)]
+    assert sorted(str(each["name"]) for each in seen) == others
+    for each in seen:
         parts = segments(str(each["uri"]))
         assert parts is not None
         assert here.find(parts, VALID) == (one, each["name"])
@@ -346,6 +346,6 @@ def test_every_file_but_skill_md_is_told_once_with_a_uri_that_can_be_read(files:
 )
 def test_no_frontmatter_is_too_odd_to_be_shown(fields: dict[str, Any]):
     one = skill("a", ["x.md"], only={"name": "a", **fields}, standing=Standing.LENIENT)
-    told = entry(one, least=Standing.LENIENT)
-    assert set(told) <= ENTRY_KEYS
-    assert all(isinstance(told.get(key, ""), str) for key in ("name", "title", "description", "version"))
+    seen = entry(one, least=Standing.LENIENT)
+    assert set(seen) <= ENTRY_KEYS
+    assert all(isinstance(seen.get(key, ""), str) for key in ("name", "title", "description", "version"))

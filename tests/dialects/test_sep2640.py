@@ -63,10 +63,10 @@ def test_an_entry_is_uri_frontmatter_and_resources():
 @given(st.dictionaries(st.text(max_size=8), _JSON, max_size=5))
 def test_frontmatter_is_passed_on_field_by_field_as_it_is(fields: dict[str, Any]):
     before = copy.deepcopy(fields)
-    told = entry(skill("a", only=fields))["frontmatter"]
-    assert told == before
-    assert list(told) == list(before)
-    assert type(told) is dict
+    seen = entry(skill("a", only=fields))["frontmatter"]
+    assert seen == before
+    assert list(seen) == list(before)
+    assert type(seen) is dict
 
 
 @pytest.mark.requirement("S40-13")
@@ -79,10 +79,10 @@ def test_an_entry_that_a_caller_changes_leaves_the_skill_alone():
 @pytest.mark.requirement("S40-14", "S40-6")
 @pytest.mark.parametrize("path", ["a", "acme/refunds", "acme/billing/refunds"])
 def test_the_skill_path_of_the_uri_ends_with_the_name(path: str):
-    told = entry(skill(path))
-    directory, _, file = told["uri"].rpartition("/")
+    seen = entry(skill(path))
+    directory, _, file = seen["uri"].rpartition("/")
     assert file == SKILL_MD
-    assert directory.rpartition("/")[2] == told["frontmatter"]["name"]
+    assert directory.rpartition("/")[2] == seen["frontmatter"]["name"]
 
 
 @pytest.mark.requirement("S40-15", "S40-16", "S40-17", "S40-18")
@@ -191,8 +191,8 @@ def test_results_are_framed_as_complete_with_a_time_to_live_and_a_scope():
 
 @pytest.mark.requirement("S40-23", "S40-26")
 def test_get_answers_the_very_entry_of_the_list_without_a_cursor():
-    told = entry(skill("a", ["b.md"]))
-    assert sep2640.one(told) == {"skill": told}
+    seen = entry(skill("a", ["b.md"]))
+    assert sep2640.one(seen) == {"skill": seen}
 
 
 # The union with SEP-2076

@@ -62,8 +62,8 @@ def test_a_part_of_a_blob_is_cut_between_characters(mode: Any, most: int | None,
 @given(st.binary(max_size=64), st.sampled_from(["sample_head", "sample_tail", "full"]), st.none() | st.integers(1, 80))
 def test_any_part_of_any_blob_is_of_that_blob(raw: bytes, mode: Any, most: int | None) -> None:
     part = results.blob_part(raw, BlobRequest("b", mode, most))
-    told = str(part["content"])
-    got = b64decode(told) if part.get("encoding") == "base64" else told.encode()
+    seen = str(part["content"])
+    got = b64decode(seen) if part.get("encoding") == "base64" else seen.encode()
     assert (raw.endswith(got) if mode == "sample_tail" else raw.startswith(got)) and len(got) <= (most or 64)
     assert part["truncated"] == (most is not None and most < len(raw))
     assert part["truncated"] or got == raw

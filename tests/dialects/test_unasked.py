@@ -58,8 +58,8 @@ def test_no_listing_has_hidden_characters() -> None:
     )
     assert seen({key: value for key, value in cast("dict[str, Json]", acp.entry(each)).items() if key != "_meta"})
     assert seen(runtime.entry("tables", each, "skill://tables/SKILL.md", title=identity.title(each)))
-    told = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
-    assert told is not None and seen(results.skill_list([told], "summary", None))
+    reported = manifest.read(None, {**FIELDS, "version": "1.0.0"}, "tables").manifest
+    assert reported is not None and seen(results.skill_list([reported], "summary", None))
 
 
 @pytest.mark.requirement("S40-13")
@@ -91,15 +91,15 @@ def test_a_model_that_loads_the_skill_learns_that_it_holds_what_nobody_saw(tmp_p
         unasked = (await session.instructions(), *session.tools())
         found = [await session.call("skills_list"), await session.call("skills_search", {"query": "tables"})]
         loaded = await session.call("skills_load", {"names": ["tables"]})
-        told = await session.call("skills_read", {"path": "references/more.md"})
-        return [*unasked, *found], loaded, told, await session.instructions()
+        reported = await session.call("skills_read", {"path": "references/more.md"})
+        return [*unasked, *found], loaded, reported, await session.instructions()
 
-    unasked, loaded, told, later = anyio.run(run)
+    unasked, loaded, reported, later = anyio.run(run)
     assert seen(unasked)
     problems = loaded["structuredContent"]["active_skills"][0]["problems"]
     assert problems == ["it holds 12 hidden characters, which no person who looked at it has seen"]
     assert TAGS in str(later)
-    assert [each["text"] for each in told["content"]] == [
+    assert [each["text"] for each in reported["content"]] == [
         f"More.{TAGS}",
         "[4 hidden characters, which no person who looked at it has seen]",
     ]

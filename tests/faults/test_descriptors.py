@@ -65,6 +65,6 @@ def test_an_edit_that_cannot_be_read_is_found_once_it_can(folder: Path) -> None:
             assert {skill["uri"].split("/")[-2] for skill in wire.every_skill()} == {"alpha", "beta"}
         write_skill(folder / "gamma")
         wire.until("notifications/skills/list_changed")
-        told = {skill["uri"].split("/")[-2]: skill["frontmatter"]["description"] for skill in wire.every_skill()}
-        assert told["alpha"] == "Another." and {"beta", "gamma"} <= told.keys()
+        seen = {skill["uri"].split("/")[-2]: skill["frontmatter"]["description"] for skill in wire.every_skill()}
+        assert seen["alpha"] == "Another." and {"beta", "gamma"} <= seen.keys()
     assert b"Traceback" not in wire.stderr

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from catalog.test_watch_limits import NAMESPACE, TESTS, _can
+
+from catalog.watch.test_watcher_limits import NAMESPACE, TESTS, _can
 
 pytestmark = pytest.mark.skipif(
     not _can(*NAMESPACE, "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"),

@@ -100,12 +100,12 @@ def zipped(
         offset = len(out) if each.offset is None else each.offset
         name = each.name if each.local_name is None else each.local_name
         assert isinstance(name, bytes) and isinstance(each.name, bytes)
-        told = (0, 0, 0) if each.flags & 8 else (each.crc, len(each.packed), each.size)
+        seen = (0, 0, 0) if each.flags & 8 else (each.crc, len(each.packed), each.size)
         if each.local_size is not None:
-            told = (0 if each.flags & 8 else each.crc, len(each.packed), each.local_size)
+            seen = (0 if each.flags & 8 else each.crc, len(each.packed), each.local_size)
         shared = (20, each.flags, each.method, 0, 33)
         if not each.listed_only:
-            head = struct.pack("<4s5H3L2H", b"PK\3\4", *shared, *told, len(name), 0)
+            head = struct.pack("<4s5H3L2H", b"PK\3\4", *shared, *seen, len(name), 0)
             out += head + name + each.packed + each.descriptor
         sizes = (each.crc, len(each.packed), each.size, len(each.name), 0, 0, 0, 0, each.mode << 16, offset)
         central += struct.pack("<4s6H3L5H2L", b"PK\1\2", each.system << 8 | 20, *shared, *sizes) + each.name

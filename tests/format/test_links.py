@@ -127,8 +127,8 @@ _PIECES = st.lists(st.sampled_from(_MARKS + _NAMES), max_size=30).map("".join)
 @example("`" * 2001)
 def test_no_body_is_too_odd(body: str):
     heading(body)
-    told = headings(body)
-    assert all(told) and len(told) <= 40 and sum(map(len, told)) <= 2_000
+    seen = headings(body)
+    assert all(seen) and len(seen) <= 40 and sum(map(len, seen)) <= 2_000
     found = references(body)
     for each in found:
         assert each.target and not each.target.startswith("/")

@@ -212,8 +212,8 @@ def test_a_client_that_saw_no_tool_at_all_has_not_seen_everything() -> None:
 
 
 def test_the_tools_to_be_seen_are_those_of_a_server_without_scripts() -> None:
-    catalogue = runtime.Catalogue([runtime.Offer("alpha", "Does alpha.")])
-    defined = runtime.definitions(catalogue, 4000, scripts=False, handles=True)
+    overview = runtime.Overview([runtime.Offer("alpha", "Does alpha.")])
+    defined = runtime.definitions(overview, 4000, scripts=False, handles=True)
     assert [each["name"] for each in defined] == list(tool.TOOLS)
 
 

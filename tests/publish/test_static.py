@@ -197,10 +197,10 @@ def test_a_check_names_what_differs_and_writes_nothing(root: Path, output: Path,
     (root / "more" / "references" / "a.md").write_bytes(b"A")
     (root / "third" / "notes.md").rename(root / "third" / "renamed.md")
     before, bytes_before = times(output), files(output)
-    told = check(root, output)
-    artifacts = [each for each in told if "agent-skills/" in each and each.endswith(".tar.gz: missing")]
-    assert len(artifacts) == 2 and told == sorted(told)
-    assert [each for each in told if each not in artifacts] == [
+    reported = check(root, output)
+    artifacts = [each for each in reported if "agent-skills/" in each and each.endswith(".tar.gz: missing")]
+    assert len(artifacts) == 2 and reported == sorted(reported)
+    assert [each for each in reported if each not in artifacts] == [
         ".well-known/agent-skills/index.json: different",
         ".well-known/skills/index.json: different",
         ".well-known/skills/more/references/a.md: different",

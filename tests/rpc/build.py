@@ -47,8 +47,8 @@ class Desk:
 
     async def send(self, raw: bytes | Any) -> Any:
         """What a message is answered with; None for nothing."""
-        told = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
-        return None if told is None else json.loads(told)
+        seen = await self.rpc.answer(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
+        return None if seen is None else json.loads(seen)
 
     async def call(self, method: str, **params: Any) -> Any:
         """The result of a call.
@@ -56,11 +56,11 @@ class Desk:
         Raises:
             CallFailedError: there is none.
         """
-        told = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
-        assert told["jsonrpc"] == "2.0" and told["id"] == "x" and len(told) == 3
-        if "error" in told:
-            raise CallFailedError(told["error"])
-        return told["result"]
+        seen = await self.send({"jsonrpc": "2.0", "id": "x", "method": method, "params": params})
+        assert seen["jsonrpc"] == "2.0" and seen["id"] == "x" and len(seen) == 3
+        if "error" in seen:
+            raise CallFailedError(seen["error"])
+        return seen["result"]
 
     async def names(self, **params: Any) -> list[str]:
         """The skills of a list, as `name version`."""

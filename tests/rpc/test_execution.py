@@ -78,17 +78,17 @@ def appears(temporary: Path, name: str) -> None:
 
 async def run(desk: Desk, method: str = "execute_skill", **params: Any) -> Any:
     """A run, whose shape is checked."""
-    told = await desk.call(method, **params)
-    assert set(told) == (FIELDS if told["status"] == "completed" else FIELDS | {"error"})
-    assert told["run_id"].startswith("run_") and told["summary"] and "\n" not in told["summary"]
-    return told
+    reported = await desk.call(method, **params)
+    assert set(reported) == (FIELDS if reported["status"] == "completed" else FIELDS | {"error"})
+    assert reported["run_id"].startswith("run_") and reported["summary"] and "\n" not in reported["summary"]
+    return reported
 
 
 async def failed(desk: Desk, method: str = "execute_skill", **params: Any) -> tuple[str, str]:
     """Type and message of a run that fails."""
-    told = await run(desk, method, **params)
-    assert told["status"] == "failed" and told["output"] is None
-    return told["error"]["type"], told["error"]["message"]
+    reported = await run(desk, method, **params)
+    assert reported["status"] == "failed" and reported["output"] is None
+    return reported["error"]["type"], reported["error"]["message"]
 
 
 def python(top: Path, code: str, **more: Any) -> Path:
@@ -111,18 +111,18 @@ async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, tempor
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}
-    told = await run(served, name="salesforce.leads.sync", args=args)
-    assert told["status"] == "completed", told
-    assert told["output"] == {"env": "prod", "leads": 2, "authorised": True}
-    assert "2 leads for prod" in told["logs_preview"] and told["output_blobs"] == []
+    reported = await run(served, name="salesforce.leads.sync", args=args)
+    assert reported["status"] == "completed", reported
+    assert reported["output"] == {"env": "prod", "leads": 2, "authorised": True}
+    assert "2 leads for prod" in reported["logs_preview"] and reported["output_blobs"] == []
     assert not left(temporary)
 
 
 async def test_what_a_run_leaves_becomes_blobs(box: Any) -> None:
     served = desk(box, ACTIONS)
-    told = await run(served, name="salesforce.contacts.export")
-    (blob,) = told["output_blobs"]
-    assert (told["status"], told["output"]) == ("completed", {"contacts": 2})
+    reported = await run(served, name="salesforce.contacts.export")
+    (blob,) = reported["output_blobs"]
+    assert (reported["status"], reported["output"]) == ("completed", {"contacts": 2})
     whole = await served.call("read_blob", blob_id=blob, mode="full")
     assert whole["content"].startswith("name,mail\nAda Lovelace") and whole["truncated"] is False
     assert (await served.call("read_blob", blob_id=blob, max_bytes=4)) == {"content": "name", "truncated": True}
@@ -134,8 +134,12 @@ async def test_what_a_run_leaves_becomes_blobs(box: Any) -> None:
 async def test_a_program_finds_its_blobs_and_prints_its_output(box: Any) -> None:
     served = desk(box, ACTIONS)
     blobs = [(await served.call("create_blob", content=text))["blob_id"] for text in ("a\nb\n", "c\n")]
-    told = await run(served, name="text.line-count", input_blobs=blobs)
-    assert (told["status"], told["output"], told["logs_preview"]) == ("completed", {"lines": 3}, "counted\n")
+    reported = await run(served, name="text.line-count", input_blobs=blobs)
+    assert (reported["status"], reported["output"], reported["logs_preview"]) == (
+        "completed",
+        {"lines": 3},
+        "counted\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,8 @@ async def test_arguments_reach_a_program_as_a_file(box: Any, tmp_path: Path) -> 
 async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: Any, tmp_path: Path) -> None:
     code = "import near\ndef main(args):\n    print('said')\n    return {'got': args, 'near': near.X}\n"
     python(tmp_path, code, code__near_py="X = 5\n")
-    told = await run(desk(box, tmp_path), name="thing", args={"a": "é"})
-    assert told["output"] == {"got": {"a": "é"}, "near": 5} and told["logs_preview"] == "said\n"
+    reported = await run(desk(box, tmp_path), name="thing", args={"a": "é"})
+    assert reported["output"] == {"got": {"a": "é"}, "near": 5} and reported["logs_preview"] == "said\n"
 
 
 @pytest.mark.parametrize(
@@ -180,8 +184,8 @@ async def test_a_function_is_given_the_arguments_and_finds_its_neighbours(box: A
 @pytest.mark.requirement("SP-20")
 async def test_a_function_that_fails_is_a_result(box: Any, tmp_path: Path, code: str, kind: str, said: str) -> None:
     python(tmp_path, code)
-    told = await failed(desk(box, tmp_path), name="thing")
-    assert told[0] == kind and said in told[1]
+    reported = await failed(desk(box, tmp_path), name="thing")
+    assert reported[0] == kind and said in reported[1]
 
 
 @pytest.mark.parametrize(
@@ -201,16 +205,16 @@ async def test_a_function_that_fails_is_a_result(box: Any, tmp_path: Path, code:
 )
 async def test_a_program_that_fails_is_a_result(box: Any, tmp_path: Path, code: str, kind: str, said: str) -> None:
     shell(tmp_path, code)
-    told = await failed(desk(box, tmp_path), name="thing")
-    assert told[0] == kind and said in told[1]
+    reported = await failed(desk(box, tmp_path), name="thing")
+    assert reported[0] == kind and said in reported[1]
 
 
 @pytest.mark.requirement("SP-25", "SP-31")
 async def test_a_run_ends_with_its_time(box: Any, tmp_path: Path) -> None:
     mark = secrets.token_hex(8)
     shell(tmp_path, f"echo begun >&2\nexec sh -c 'sleep 600; : {mark}'")
-    told = await run(desk(box, tmp_path), name="thing", timeout_ms=700)
-    assert told["error"]["type"] == "timeout" and "begun" in told["logs_preview"]
+    reported = await run(desk(box, tmp_path), name="thing", timeout_ms=700)
+    assert reported["error"]["type"] == "timeout" and "begun" in reported["logs_preview"]
     assert not LINUX or zoo.running(mark) == []
 
 
@@ -243,8 +247,8 @@ async def test_what_cannot_run_is_told(tmp_path: Path, runtime: str, kind: str, 
     write(
         tmp_path / "thing", toml("thing", runtime=runtime), code__main_py="", code__main_sh="", code__notes_txt="Notes."
     )
-    told = await failed(desk("off", tmp_path), name="thing")
-    assert told[0] == kind and said in told[1]
+    reported = await failed(desk("off", tmp_path), name="thing")
+    assert reported[0] == kind and said in reported[1]
 
 
 @pytest.mark.parametrize("name", ["weather", "writing.tone", "skills.protocol.guide"])
@@ -259,10 +263,10 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
     monkeypatch.setenv("KEPT_BACK", "1")
     text = toml("thing", runtime=PYTHON, permissions='secrets = ["API_KEY"]')
     write(tmp_path / "thing", text, code__main_py="import os\ndef main(args):\n    return dict(os.environ)\n")
-    told = await failed(desk(box, tmp_path), name="thing")
-    assert told == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
+    reported = await failed(desk(box, tmp_path), name="thing")
+    assert reported == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
-    assert (await failed(desk(box, tmp_path, settings=ExecutionSettings(secrets=other)), name="thing")) == told
+    assert (await failed(desk(box, tmp_path, settings=ExecutionSettings(secrets=other)), name="thing")) == reported
     settings = ExecutionSettings(secrets={**other, "thing": {"API_KEY": "k", "OTHER": "o"}})
     seen = (await run(desk(box, tmp_path, settings=settings), name="thing"))["output"]
     assert seen["API_KEY"] == "k" and not {"OTHER", "KEPT_BACK"} & set(seen)
@@ -288,8 +292,8 @@ async def test_in_the_sandbox_an_action_is_nobody_without_network_and_its_skill_
         "            'dir': os.environ['SKILL_DIR']}\n"
     )
     write(tmp_path / "thing", toml("acme.thing", runtime=PYTHON), code__main_py=code, name="thing")
-    told = await run(desk(box, tmp_path), name="acme.thing")
-    assert told["output"] == {
+    reported = await run(desk(box, tmp_path), name="acme.thing")
+    assert reported["output"] == {
         "user": 65534,
         "home": "/workspace",
         "skills": ["acme.thing"],
@@ -326,8 +330,8 @@ async def test_neither_links_nor_pipes_nor_directories_become_blobs(box: Any, tm
         "echo f > f",
     )
     served = desk(box, tmp_path / "root")
-    told = await run(served, name="thing")
-    (blob,) = told["output_blobs"]
+    reported = await run(served, name="thing")
+    (blob,) = reported["output_blobs"]
     assert (await served.call("read_blob", blob_id=blob))["content"] == "f\n"
 
 
@@ -358,8 +362,8 @@ async def test_a_result_that_is_no_json_is_told(box: Any, tmp_path: Path) -> Non
 async def test_a_function_may_return_a_mib_of_json(tmp_path: Path, more: int, status: str) -> None:
     length = (1 << 20) - len('{"output": ""}') + more
     python(tmp_path, f"def main(args):\n    return 'x' * {length}\n")
-    told = await run(desk("off", tmp_path), name="thing")
-    assert told["status"] == status and (told["output"] is None or len(told["output"]) == length)
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert reported["status"] == status and (reported["output"] is None or len(reported["output"]) == length)
 
 
 @pytest.mark.parametrize(
@@ -370,15 +374,15 @@ async def test_the_summary_of_a_failure_is_one_line_of_two_hundred_characters(
     tmp_path: Path, message: str, summary: str
 ) -> None:
     python(tmp_path, f"def main(args):\n    raise ValueError({message})\n")
-    told = await run(desk("off", tmp_path), name="thing")
-    assert (told["summary"], told["error"]["type"]) == (summary, "ValueError")
+    reported = await run(desk("off", tmp_path), name="thing")
+    assert (reported["summary"], reported["error"]["type"]) == (summary, "ValueError")
 
 
 async def test_blobs_of_a_run_are_bounded_in_number_and_bytes(box: Any, tmp_path: Path) -> None:
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in $(seq 100); do echo $i > f$i; done')
-    told = await run(desk(box, tmp_path), name="thing")
-    assert len(told["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
-    assert "more files in output_blobs than are kept" in told["logs_preview"]
+    reported = await run(desk(box, tmp_path), name="thing")
+    assert len(reported["output_blobs"]) == execution.MAX_OUTPUT_BLOBS
+    assert "more files in output_blobs than are kept" in reported["logs_preview"]
     shell(tmp_path, 'cd "$SKILL_WORKSPACE/output_blobs"; for i in 1 2 3; do head -c 40 /dev/zero > f$i; done')
     assert len((await run(desk(box, tmp_path, blobs=Blobs(most_bytes=100)), name="thing"))["output_blobs"]) == 2
 
@@ -388,9 +392,9 @@ async def test_a_blob_of_a_run_that_finds_no_place_is_told(tmp_path: Path) -> No
     for number in range(4):  # as much as each of four owners may have
         blobs.add(b"x" * 25, "text/plain", f"owner {number}")
     shell(tmp_path, 'echo more > "$SKILL_WORKSPACE/output_blobs/f"')
-    told = await run(desk("off", tmp_path, blobs=blobs), name="thing")
-    assert (told["status"], told["output_blobs"]) == ("completed", [])
-    assert "more files in output_blobs than are kept" in told["logs_preview"]
+    reported = await run(desk("off", tmp_path, blobs=blobs), name="thing")
+    assert (reported["status"], reported["output_blobs"]) == ("completed", [])
+    assert "more files in output_blobs than are kept" in reported["logs_preview"]
 
 
 async def test_a_blob_that_is_not_there_is_an_error_of_the_call() -> None:
@@ -410,8 +414,8 @@ async def test_too_many_blobs_are_refused() -> None:
     with pytest.raises(CallFailedError, match="at most 64 blobs"):
         await served.call("execute_skill", name="text.line-count", input_blobs=names)
     assert (await run(served, name="text.line-count", input_blobs=names[:1] * 100))["status"] == "completed"
-    told = await run(served, name="text.line-count", input_blobs=names[:-1])
-    assert (told["status"], told["output"]) == ("completed", {"lines": 64})
+    reported = await run(served, name="text.line-count", input_blobs=names[:-1])
+    assert (reported["status"], reported["output"]) == ("completed", {"lines": 64})
 
 
 async def test_a_blob_is_text_of_whole_characters() -> None:
@@ -438,16 +442,16 @@ async def test_the_store_is_bounded() -> None:
 async def test_runs_take_turns_and_who_waits_too_long_is_told(box: Any, tmp_path: Path) -> None:
     shell(tmp_path, 'while [ ! -e "$SKILL_WORKSPACE/blobs/../stop" ]; do sleep 0.05; done')
     served = desk(box, tmp_path, concurrent=1)
-    told: list[Any] = []
+    reported: list[Any] = []
     async with anyio.create_task_group() as tasks:
 
         async def one() -> None:
-            told.append(await failed(served, name="thing", timeout_ms=5000))
+            reported.append(await failed(served, name="thing", timeout_ms=5000))
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(one)
         tasks.start_soon(one)
-    assert told[0][0] == "not_run" and "1 scripts are running already" in told[0][1]
+    assert reported[0][0] == "not_run" and "1 scripts are running already" in reported[0][1]
 
 
 async def test_what_waits_for_its_turn_takes_no_room_on_the_disk(
@@ -464,19 +468,19 @@ async def test_what_waits_for_its_turn_takes_no_room_on_the_disk(
         fill(*given)
 
     monkeypatch.setattr(execution, "_fill", count)
-    told: list[Any] = []
+    reported: list[Any] = []
     async with anyio.create_task_group() as tasks:
 
         async def one() -> None:
-            told.append(await run(served, name="thing", input_blobs=[blob]))
-            if len(told) == 4:  # only the one that runs has a directory now; the others must not be written into
+            reported.append(await run(served, name="thing", input_blobs=[blob]))
+            if len(reported) == 4:  # only the one that runs has a directory now; the others must not be written into
                 for each in left(temporary):
                     (each / "stop").touch()
 
         for _ in range(5):
             tasks.start_soon(one)
-    assert [each["status"] for each in told] == ["failed"] * 4 + ["completed"]
-    assert {each["error"]["type"] for each in told[:4]} == {"not_run"} and len(filled) == 1
+    assert [each["status"] for each in reported] == ["failed"] * 4 + ["completed"]
+    assert {each["error"]["type"] for each in reported[:4]} == {"not_run"} and len(filled) == 1
     assert not left(temporary)
 
 
@@ -526,8 +530,8 @@ async def test_code_runs_in_the_languages_of_the_interpreters(
     box: Any, language: str, code: str, entrypoint: str | None, output: Any
 ) -> None:
     served = desk(box, ACTIONS, settings=OPEN)
-    told = await run(served, "run_code", language=language, code=code, entrypoint=entrypoint, args={"a": "b"})
-    assert (told["status"], told["output"]) == ("completed", output), told
+    reported = await run(served, "run_code", language=language, code=code, entrypoint=entrypoint, args={"a": "b"})
+    assert (reported["status"], reported["output"]) == ("completed", output), reported
 
 
 @pytest.mark.requirement("SP-26", "SP-32")
@@ -543,7 +547,7 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
         "            'table': (skills / 'weather/resources/table.md').read_text()[:16],\n"
         "            'blob': (work / 'blobs' / args['blob'][5:]).read_text()}\n"
     )
-    told = await run(
+    reported = await run(
         served,
         "run_code",
         language="python",
@@ -553,11 +557,11 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
         mount_skills=["weather", "salesforce.leads.sync", "weather"],
         input_blobs=[blob],
     )
-    assert told["output"] == {
+    assert reported["output"] == {
         "there": ["salesforce.leads.sync", "weather"],
         "table": "# Table of 1.2.0",
         "blob": "from a blob",
-    }, told
+    }, reported
 
 
 @pytest.mark.parametrize(
@@ -573,19 +577,21 @@ async def test_code_sees_the_skills_that_are_mounted_and_its_blobs(box: Any) -> 
     ],
 )
 async def test_code_that_cannot_run_is_told(params: dict[str, Any], kind: str, said: str) -> None:
-    told = await failed(desk("off", ACTIONS, settings=OPEN), "run_code", **{"code": "x", **params})
-    assert told[0] == kind
+    reported = await failed(desk("off", ACTIONS, settings=OPEN), "run_code", **{"code": "x", **params})
+    assert reported[0] == kind
     if said:
         with pytest.raises(AssertionError, match=said):
-            raise AssertionError(told[1])
+            raise AssertionError(reported[1])
 
 
 async def test_a_mounted_skill_must_be_there() -> None:
     served = desk("off", ACTIONS, settings=OPEN)
     with pytest.raises(CallFailedError, match="Unknown skill 'gone'"):
         await served.call("run_code", language="sh", code="true", mount_skills=["gone"])
-    told = await run(served, "run_code", language="sh", code="ls $SKILL_DIR", mount_skills=["skills.protocol.guide"])
-    assert told["output"] == ""
+    reported = await run(
+        served, "run_code", language="sh", code="ls $SKILL_DIR", mount_skills=["skills.protocol.guide"]
+    )
+    assert reported["output"] == ""
 
 
 async def test_arguments_that_are_nested_too_deeply_have_an_answer(tmp_path: Path) -> None:
@@ -634,8 +640,8 @@ async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> No
     served = desk("off", tmp_path, settings=ExecutionSettings(code=True))
     with pytest.raises(CallFailedError, match="at most 16 skills are mounted"):
         await served.call("run_code", language="sh", code="true", mount_skills=names)
-    told = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
-    assert told["status"] == "completed"
+    reported = await run(served, "run_code", language="sh", code="true", mount_skills=names[1:])
+    assert reported["status"] == "completed"
 
 
 async def test_code_of_a_call_mounts_no_skill_that_is_not_approved(tmp_path: Path) -> None:

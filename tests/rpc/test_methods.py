@@ -124,8 +124,8 @@ async def test_a_cursor_of_another_list_is_refused(desk: Desk) -> None:
 async def test_the_latest_version_is_taken_when_none_is_asked_for(
     desk: Desk, version: str | None, expected: str
 ) -> None:
-    told = (await desk.call("describe_skill", name="weather", version=version))["skill"]
-    assert told["manifest"]["version"] == expected
+    reported = (await desk.call("describe_skill", name="weather", version=version))["skill"]
+    assert reported["manifest"]["version"] == expected
     table = await desk.call("read_skill_file", name="weather", version=version, path="resources/table.md")
     assert table["content"].startswith(f"# Table of {expected}\n")
 
@@ -150,19 +150,19 @@ async def test_a_version_may_stand_in_the_manifest_alone(tmp_path: Path) -> None
 )
 async def test_each_detail_shows_what_it_says(desk: Desk, detail: str | None, fields: set[str]) -> None:
     for name in ("salesforce.leads.sync", "writing.tone", "skills.protocol.guide"):
-        told = await desk.call("describe_skill", name=name, detail=detail)
-        assert set(told) == {"skill"} and set(told["skill"]) == fields
-        assert told["skill"]["manifest"]["name"] == name
+        reported = await desk.call("describe_skill", name=name, detail=detail)
+        assert set(reported) == {"skill"} and set(reported["skill"]) == fields
+        assert reported["skill"]["manifest"]["name"] == name
     if detail == "full":
         raw = (ACTIONS / "salesforce" / "leads-sync" / "SKILL.md").read_text(encoding="utf-8")
-        told = await desk.call("describe_skill", name="salesforce.leads.sync", detail=detail)
-        assert told["skill"]["skill_md_content"] == raw
+        reported = await desk.call("describe_skill", name="salesforce.leads.sync", detail=detail)
+        assert reported["skill"]["skill_md_content"] == raw
 
 
 @pytest.mark.requirement("X-25")
 async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk) -> None:
-    told = (await desk.call("describe_skill", name="writing.tone"))["skill"]
-    assert told["manifest"] == {
+    reported = (await desk.call("describe_skill", name="writing.tone"))["skill"]
+    assert reported["manifest"] == {
         "name": "writing.tone",
         "version": "1.1.0",
         "description": "Keeps a text in one tone of voice. Use it when the user asks for a text that sounds friendly "
@@ -171,7 +171,7 @@ async def test_a_skill_without_skill_toml_has_a_manifest_all_the_same(desk: Desk
         "namespace": "writing",
         "tags": ["writing", "style"],
     }
-    assert told["skill_md_frontmatter"]["name"] == "tone"
+    assert reported["skill_md_frontmatter"]["name"] == "tone"
 
 
 @pytest.mark.requirement("SP-29")
@@ -197,8 +197,8 @@ async def test_nobody_takes_the_place_of_the_guide(tmp_path: Path, caplog: pytes
 @pytest.mark.requirement("SP-12")
 async def test_a_file_is_text(desk: Desk) -> None:
     for path in ("SKILL.md", "skill.toml", "code/main.py", "resources/schema.json"):
-        told = await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
-        assert told == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
+        reported = await desk.call("read_skill_file", name="salesforce.leads.sync", path=path)
+        assert reported == {"content": (ACTIONS / "salesforce/leads-sync" / path).read_text(encoding="utf-8")}
 
 
 @pytest.mark.requirement("SP-13", "SP-14", "SP-15", "X-28")
@@ -297,9 +297,9 @@ async def test_there_is_no_other_method_and_no_skill_is_one(desk: Desk, method: 
 async def test_without_leave_what_runs_answers_that_it_is_disabled(
     desk: Desk, method: str, params: dict[str, Any]
 ) -> None:
-    told = await desk.call(method, **params)
-    assert (told["status"], told["error"]["type"]) == ("failed", "execution_disabled")
-    assert "--allow-scripts" in told["error"]["message"]
+    reported = await desk.call(method, **params)
+    assert (reported["status"], reported["error"]["type"]) == ("failed", "execution_disabled")
+    assert "--allow-scripts" in reported["error"]["message"]
     with pytest.raises(CallFailedError):
         await desk.call(method, **{name: [] for name in params})
 
@@ -358,8 +358,8 @@ async def test_many_problems_are_told_in_short(tmp_path: Path, caplog: pytest.Lo
     for number in range(30):
         write(tmp_path / f"skill-{number}", b"=")
     await Desk(tmp_path).names()
-    told = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(told) == 21 and "and 10 more" in told[-1].getMessage()
+    reported = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(reported) == 21 and "and 10 more" in reported[-1].getMessage()
 
 
 async def test_an_edit_shows_at_once(tmp_path: Path) -> None:
@@ -395,8 +395,8 @@ async def test_every_skill_that_mcp_serves_is_there(tmp_path: Path) -> None:
     served = {path.replace("/", ".") for path in desk.registry.snapshot.skills}
     assert {each["name"] for each in skills} == served | {"skills.protocol.guide"}
     for each in skills:
-        told = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
-        assert json.dumps(told)
+        reported = await desk.call("describe_skill", name=each["name"], version=each["version"], detail="full")
+        assert json.dumps(reported)
 
 
 async def test_calls_at_once_get_answers_of_their_own(desk: Desk) -> None:
@@ -404,8 +404,8 @@ async def test_calls_at_once_get_answers_of_their_own(desk: Desk) -> None:
     seen: list[str] = []
 
     async def ask(version: str) -> None:
-        told = await fresh.call("describe_skill", name="weather", version=version, detail="manifest")
-        seen.append(told["skill"]["manifest"]["version"])
+        reported = await fresh.call("describe_skill", name="weather", version=version, detail="manifest")
+        seen.append(reported["skill"]["manifest"]["version"])
         assert seen[-1] == version
 
     async with anyio.create_task_group() as tasks:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import anyio
 import pytest
-from mcp_skills_server.server.stdio import Pipes
 
 from mcp_skills_server.rpc import stdio
+from mcp_skills_server.transport.pipes import Pipes
 from rpc.build import ACTIONS, Desk
 from wire import DEADLINE
 
@@ -26,44 +26,35 @@ def anyio_backend() -> str:
 class Held(Pipes):
     """Pipes out of lists."""
 
-    def __init__(self, lines: list[bytes | None], *, ends: bool = True, unread: list[bool] | None = None) -> None:
+    def __init__(self, lines: list[bytes | None]) -> None:
         self._lines = lines
-        self._ends = ends
-        self.looks = unread if unread is not None else []
         self.sent: list[Any] = []
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         for line in self._lines:
             yield line
-        if not self._ends:
-            await anyio.sleep_forever()
 
     async def send(self, raw: bytes) -> None:
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
         self.sent.append(json.loads(raw))
 
-    def unread(self) -> bool:
-        return self.looks.pop(0) if self.looks else False
+    async def serve(
+        self, work: Callable[[], Awaitable[None]], before_signalled: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        await work()
 
 
 async def serve(monkeypatch: pytest.MonkeyPatch, pipes: Held) -> None:
-    monkeypatch.setattr(stdio, "_LOOK_S", 0)
-    monkeypatch.setattr(stdio, "Pipes", lambda _longest: pipes)
+    monkeypatch.setattr(stdio, "Pipes", lambda _max_line: pipes)
     with anyio.fail_after(DEADLINE):
         await stdio.serve(Desk(ACTIONS).rpc)
-
-
-async def test_it_ends_when_stdout_has_no_reader_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipes = Held([], ends=False, unread=[False, False, True, False])
-    await serve(monkeypatch, pipes)
-    assert pipes.looks == [False]
 
 
 async def test_it_ends_with_stdin_when_everything_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     pipes = Held([GUIDE, None, b"[]", b'{"jsonrpc":"2.0","method":"list_skills"}', GUIDE])
     await serve(monkeypatch, pipes)
-    told = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
-    assert sorted(told) == [-32600, -32600, 1, 1]
+    seen = [each["error"]["code"] if "error" in each else each["id"] for each in pipes.sent]
+    assert sorted(seen) == [-32600, -32600, 1, 1]
 
 
 async def test_more_lines_than_are_answered_at_once_all_get_their_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,11 +37,11 @@ def test_the_extension_is_declared_inline_without_envelope_keys(wire: Wire) -> N
 @pytest.mark.requirement("MCP-5", "MCP-12")
 def test_discover_tells_versions_and_how_long_it_holds() -> None:
     with serving(FIXTURES, era="modern", opened=False) as wire:
-        told = wire.open()
-        assert told["supportedVersions"] == ["2026-07-28"]
-        assert told["ttlMs"] >= 0 and told["cacheScope"] in {"public", "private"}
-        assert told["resultType"] == "complete"
-        assert told["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
+        seen = wire.open()
+        assert seen["supportedVersions"] == ["2026-07-28"]
+        assert seen["ttlMs"] >= 0 and seen["cacheScope"] in {"public", "private"}
+        assert seen["resultType"] == "complete"
+        assert seen["_meta"][META + "serverInfo"]["name"] == "mcp-skills-server"
 
 
 @pytest.mark.requirement("MCP-6")

@@ -84,17 +84,17 @@ async def test_a_host_lists_gets_and_reads(mode: Literal["legacy", "auto"]) -> N
 async def test_a_legacy_host_hears_of_changes(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     heard: list[str] = []
-    told = anyio.Event()
+    reported = anyio.Event()
 
     async def hear(message: Any) -> None:
         heard.append(getattr(message, "method", None) or getattr(getattr(message, "root", None), "method", ""))
         if "notifications/resources/list_changed" in heard:
-            told.set()
+            reported.set()
 
     async with connected(tmp_path, "legacy", message_handler=hear) as client:
         await ask(client, "skills/list")
         write_skill(tmp_path / "b")
-        await told.wait()
+        await reported.wait()
         assert len((await ask(client, "skills/list"))["skills"]) == 2
 
 

@@ -108,8 +108,8 @@ def test_a_skill_that_comes_or_goes_is_told(folder: Path, era: Era) -> None:
         assert counted(wire, wire.until(RESOURCES)) == ALL_LISTS
         assert len(wire.every_skill()) == 3
         shutil.rmtree(folder / "a")
-        told = counted(wire, wire.until(UPDATED))
-        assert told[(UPDATED, "skill://a/SKILL.md")] == 1
+        reported = counted(wire, wire.until(UPDATED))
+        assert reported[(UPDATED, "skill://a/SKILL.md")] == 1
         assert [skill["name"] for skill in wire.every_skill()] == ["b", "c"]
 
 
@@ -177,8 +177,8 @@ def test_a_modern_client_without_a_stream_hears_nothing(folder: Path) -> None:
         wire.request("skills/list")
         later = wire.listen(resourceSubscriptions=["skill://b/zz.md"])
         (folder / "b" / "zz.md").write_text("other")
-        (told,) = wire.until(UPDATED)
-        assert told["params"]["_meta"][META + "subscriptionId"] == later
+        (reported,) = wire.until(UPDATED)
+        assert reported["params"]["_meta"][META + "subscriptionId"] == later
         assert wire.pending() == []
 
 
@@ -210,8 +210,8 @@ def test_two_streams_are_told_apart_by_their_ids(folder: Path) -> None:
         wire.every_skill()
         streams = {wire.listen(skillsListChanged=True), wire.listen(skillsListChanged=True)}
         write_skill(folder / "c")
-        told = [wire.notification(), wire.notification()]
-        assert {each["params"]["_meta"][META + "subscriptionId"] for each in told} == streams
+        reported = [wire.notification(), wire.notification()]
+        assert {each["params"]["_meta"][META + "subscriptionId"] for each in reported} == streams
 
 
 @pytest.mark.parametrize("era", ["modern"])
@@ -267,9 +267,9 @@ def test_the_notification_keeps_its_schema(folder: Path) -> None:
     with serving(folder) as wire:
         wire.every_skill()
         write_skill(folder / "c")
-        told = wire.until(SKILLS)[-1]
+        reported = wire.until(SKILLS)[-1]
         schema = json.loads((SCHEMAS / "sep-2076.schema.json").read_text())
-        jsonschema.validate(told, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
+        jsonschema.validate(reported, {**schema, "$ref": "#/$defs/SkillListChangedNotification"})
 
 
 @pytest.mark.requirement("S40-33")
@@ -280,6 +280,6 @@ def test_a_pinned_dialect_is_told_of_changes_in_its_own_words(
     with serving(folder, "--dialect", dialect, era=era) as wire:
         follow(wire)
         write_skill(folder / "c")
-        told = counted(wire, wire.until(RESOURCES))
-        assert {method for method, _ in told} == kinds | {TOOLS, PROMPTS}
+        reported = counted(wire, wire.until(RESOURCES))
+        assert {method for method, _ in reported} == kinds | {TOOLS, PROMPTS}
         assert len(wire.every_skill()) == 3

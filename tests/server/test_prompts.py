@@ -371,9 +371,9 @@ def test_news_is_what_another_listing_would_show(tmp_path: Path) -> None:
     def news(files: dict[str, str], settings: Settings = settings) -> bool:
         before = listed(registry, settings)
         plant(tmp_path, files)
-        told = prompts.changed(registry.refresh(), settings)
-        assert told or listed(registry, settings) == before
-        return told
+        seen = prompts.changed(registry.refresh(), settings)
+        assert seen or listed(registry, settings) == before
+        return seen
 
     assert not prompts.changed(Changes({}, {}), settings)
     assert not news({"a/SKILL.md": skill_md("a", body="Do it better.")})

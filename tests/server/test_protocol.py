@@ -128,10 +128,10 @@ def test_the_server_sends_no_request_and_no_log_message(tmp_path: Path, era: Era
         wire.until("notifications/skills/list_changed")
         seen = wire.pending()
         wire.close()
-        told = {each["method"] for each in seen}
+        reported = {each["method"] for each in seen}
         for line in wire.lines:
             assert not (b'"id"' in line and b'"method"' in line)
-        assert "notifications/message" not in told
+        assert "notifications/message" not in reported
         assert b'"notifications/message"' not in b"".join(wire.lines)
 
 

@@ -198,9 +198,9 @@ def test_progress_is_told_and_a_cancelled_script_is_ended(folder: Path, door: so
         asked = call(handle, "scripts/hold.py", args=[str(door.getsockname()[1])])
         identifier = wire.start("tools/call", {**asked, "_meta": {"progressToken": "p"}})
         held = running(door)
-        told = wire.notification()
-        assert told["method"] == "notifications/progress"
-        assert told["params"]["progressToken"] == "p" and told["params"]["progress"] > 0
+        seen = wire.notification()
+        assert seen["method"] == "notifications/progress"
+        assert seen["params"]["progressToken"] == "p" and seen["params"]["progress"] > 0
         wire.notify("notifications/cancelled", {"requestId": identifier})
         assert held.recv(1) == b""
         held.close()

@@ -240,10 +240,10 @@ def test_a_modern_connection_refuses_the_old_handshake() -> None:
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"])
 def test_every_older_version_is_spoken(version: str) -> None:
     with serving(FIXTURES, opened=False) as wire:
-        told = wire.request(
+        seen = wire.request(
             "initialize", {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
         )
-        assert told["protocolVersion"] == version
+        assert seen["protocolVersion"] == version
         wire.notify("notifications/initialized")
         assert wire.request("skills/list")["skills"]
         assert wire.request("resources/list")["resources"]

@@ -197,12 +197,12 @@ def test_the_definitions_keep_the_protocol_s_shape(unloaded: Wire) -> None:
 @pytest.mark.requirement("RT-3", "RT-4", "RT-5", "ASG-20", "ASG-21")
 def test_the_handshake_tells_the_rule_and_the_skills(folder: Path, era: Era) -> None:
     with serving(folder, era=era, opened=False) as wire:
-        told = wire.open()["instructions"]
-        assert "MUST call skills_load" in told
-        assert "<name>alpha</name>" in told and "<name>Odd</name>" in told
+        seen = wire.open()["instructions"]
+        assert "MUST call skills_load" in seen
+        assert "<name>alpha</name>" in seen and "<name>Odd</name>" in seen
     with serving(folder, "--catalog-chars", "500", era=era, opened=False) as wire:
-        told = wire.open()["instructions"]
-        assert told.startswith("3 skills here") and told.endswith(
+        seen = wire.open()["instructions"]
+        assert seen.startswith("3 skills here") and seen.endswith(
             "<available_skills>\nalpha, beta, Odd\n</available_skills>"
         )
 
@@ -238,9 +238,9 @@ def test_results_say_what_came_and_went_since_the_model_was_told(folder: Path, e
         while "beta" in (names := [skill["name"] for skill in wire.every_skill()]) or "gamma" not in names:
             wire.until(TOOLS)
         for name, given in (("skills_search", {"query": "alpha"}), ("skills_load", {"names": ["alpha"]})):
-            told = call(wire, name, **given)
+            seen = call(wire, name, **given)
             assert (
-                "1 added and 1 removed" in said(told) and "1 added and 1 removed" in told["structuredContent"]["note"]
+                "1 added and 1 removed" in said(seen) and "1 added and 1 removed" in seen["structuredContent"]["note"]
             )
 
 
@@ -283,8 +283,8 @@ def test_without_skills_there_are_no_tools_until_there_are(tmp_path: Path, era: 
 
 def test_what_is_switched_off_is_not_there(folder: Path, era: Era) -> None:
     with serving(folder, "--no-tools", "--no-prompts", era=era, opened=False) as wire:
-        told = wire.open()
-        assert not {"tools", "prompts"} & told["capabilities"].keys() and "instructions" not in told
+        seen = wire.open()
+        assert not {"tools", "prompts"} & seen["capabilities"].keys() and "instructions" not in seen
         for method, params in (("tools/list", {}), ("prompts/list", {}), ("tools/call", {"name": "skills_list"})):
             with pytest.raises(WireError) as caught:
                 wire.request(method, params)

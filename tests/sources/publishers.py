@@ -35,9 +35,9 @@ Route = bytes | Callable[[Asked], Iterable[bytes]]
 
 def answer(body: bytes = b"", status: int = 200, *, length: int | None = None, **headers: str) -> bytes:
     """A response. `length` may lie; headers are given as `content_type="text/html"`."""
-    told = {"content-length": str(len(body) if length is None else length)}
-    told |= {name.replace("_", "-"): value for name, value in headers.items()}
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    seen = {"content-length": str(len(body) if length is None else length)}
+    seen |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in seen.items())
     return f"HTTP/1.1 {status} Said\r\n{head}\r\n".encode("latin-1") + body
 
 
@@ -59,8 +59,8 @@ def digest(raw: bytes) -> str:
 def entry(name: str, raw: bytes, url: str, **changed: Any) -> dict[str, Any]:
     """An entry of an index 0.2.0."""
     kind = "skill-md" if raw.startswith(b"---") else "archive"
-    told = {"name": name, "type": kind, "description": f"Does {name}.", "url": url, "digest": digest(raw)}
-    return {key: value for key, value in (told | changed).items() if value is not ...}
+    seen = {"name": name, "type": kind, "description": f"Does {name}.", "url": url, "digest": digest(raw)}
+    return {key: value for key, value in (seen | changed).items() if value is not ...}
 
 
 def index_of(entries: Iterable[Any]) -> bytes:

@@ -29,12 +29,12 @@ from sources.publishers import (
 
 
 @pytest.mark.requirement("WK-26")
-@pytest.mark.parametrize("told", ["application/gzip", "application/zip", "application/octet-stream", "text/plain"])
-def test_the_bytes_tell_the_format(site: Publisher, place: Path, told: str) -> None:
+@pytest.mark.parametrize("seen", ["application/gzip", "application/zip", "application/octet-stream", "text/plain"])
+def test_the_bytes_tell_the_format(site: Publisher, place: Path, seen: str) -> None:
     files: Files = {"SKILL.md": (skill_md("a"), False), "b.txt": (b"b", False)}
     suffix, raw = archive.pack(files)
     assert suffix == ".tar.gz"
-    site.add("a", raw, route=answer(raw, content_type=told))
+    site.add("a", raw, route=answer(raw, content_type=seen))
     assert fetch(site, place).added == ("a",)
 
 

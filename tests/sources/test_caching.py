@@ -56,8 +56,8 @@ def test_when_to_come_again(text: str, expected: float | None) -> None:
 
 
 def test_a_date_to_come_again_is_measured_from_the_answers_own() -> None:
-    told = {"retry-after": IN_AN_HOUR, "date": DATE}
-    assert [retry_after_s(told, NOW + days * 86_400) for days in (-400, 0, 400)] == [3600, 3600, 3600]
+    seen = {"retry-after": IN_AN_HOUR, "date": DATE}
+    assert [retry_after_s(seen, NOW + days * 86_400) for days in (-400, 0, 400)] == [3600, 3600, 3600]
 
 
 @given(st.dictionaries(st.sampled_from(["cache-control", "expires", "date", "age", "retry-after"]), st.text()))

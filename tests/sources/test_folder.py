@@ -49,9 +49,9 @@ def test_a_skill_is_put_with_a_record_beside_it(tmp_path: Path) -> None:
             assert os.access(place / "a" / path, os.X_OK) is executable or os.geteuid() == 0
             assert bool((place / "a" / path).stat().st_mode & 0o100) is executable
     assert sum(1 for path in (place / "a").rglob("*") if path.is_file()) == len(FILES)
-    (told,) = read_records(place)
-    assert (told.name, told.source, told.digest, told.former) == ("a", SOURCE, "sha256:1", None)
-    assert told.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
+    (seen,) = read_records(place)
+    assert (seen.name, seen.source, seen.digest, seen.former) == ("a", SOURCE, "sha256:1", None)
+    assert seen.files == {path: hashlib.sha256(raw).hexdigest() for path, (raw, _) in FILES.items()}
     assert not list((place / ".mcp-skills" / "stage").iterdir())
     assert state(place) is State.KEPT
 
@@ -69,8 +69,8 @@ def test_an_update_replaces_all_of_it(tmp_path: Path) -> None:
     assert put(tmp_path, MORE, digest="sha256:2")
     assert os.listdir(tmp_path / "a") == ["SKILL.md"]
     assert state(tmp_path) is State.KEPT
-    (told,) = read_records(tmp_path)
-    assert told.digest == "sha256:2" and told.former is not None and set(told.former) == set(FILES)
+    (seen,) = read_records(tmp_path)
+    assert seen.digest == "sha256:2" and seen.former is not None and set(seen.former) == set(FILES)
 
 
 def test_the_very_same_files_are_not_written_again(tmp_path: Path) -> None:

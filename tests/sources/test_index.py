@@ -58,15 +58,15 @@ def test_a_clock_that_was_wrong_makes_no_index_fresh(
 
 
 @pytest.mark.parametrize(
-    "told", [{"fresh_until": 9e99}, {"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}]
+    "seen", [{"fresh_until": 9e99}, {"asked_at": 9e99}, {"fresh_s": float("nan")}, {"fresh_s": 9e99, "asked_at": 0}]
 )
-def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place: Path, told: dict[str, float]) -> None:
+def test_a_record_that_promises_for_ever_is_not_believed(site: Publisher, place: Path, seen: dict[str, float]) -> None:
     site.headers = {"cache-control": "max-age=3600"}
     site.add("a")
     fetch(site, place)
     (path,) = (place / ".mcp-skills" / "sources").iterdir()
-    said = {**json.loads(path.read_bytes()), **told}
-    if "fresh_until" in told:  # as the first version wrote it
+    said = {**json.loads(path.read_bytes()), **seen}
+    if "fresh_until" in seen:  # as the first version wrote it
         del said["asked_at"], said["fresh_s"]
     path.write_text(json.dumps(said))
     fetch(site, place)

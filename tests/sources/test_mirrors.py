@@ -95,20 +95,20 @@ def test_the_last_good_copy_stays_when_the_site_fails(site: Server, tmp_path: Pa
     with serving(address(site), *options(tmp_path)) as wire:
         assert named(wire).keys() == {"alpha", "beta"}
         wire.kill()
-    told = command("list", address(site), *options(tmp_path))
-    assert told.returncode == 0 and "alpha" in told.stdout
-    assert "serving the last copy" in told.stderr and "Traceback" not in told.stderr
+    seen = command("list", address(site), *options(tmp_path))
+    assert seen.returncode == 0 and "alpha" in seen.stdout
+    assert "serving the last copy" in seen.stderr and "Traceback" not in seen.stderr
 
 
 def test_a_site_that_was_never_reached_is_told_in_one_line(tmp_path: Path) -> None:
-    told = command("list", "http://127.0.0.1:9", *options(tmp_path))
-    assert told.returncode == 2 and not told.stdout
-    assert "there is no copy of it" in told.stderr.splitlines()[-1]
+    seen = command("list", "http://127.0.0.1:9", *options(tmp_path))
+    assert seen.returncode == 2 and not seen.stdout
+    assert "there is no copy of it" in seen.stderr.splitlines()[-1]
 
 
 def test_a_site_on_a_private_address_is_refused_unless_allowed(site: Server, tmp_path: Path) -> None:
-    told = command("list", address(site), "--cache-dir", str(tmp_path / "cache"))
-    assert told.returncode == 2 and "--allow" in told.stderr
+    seen = command("list", address(site), "--cache-dir", str(tmp_path / "cache"))
+    assert seen.returncode == 2 and "--allow" in seen.stderr
 
 
 def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_a_secret_in_the_address_reaches_no_client_and_no_log(tmp_path: Path) ->
         with serving(given, *options(tmp_path)) as wire:
             there = until_there(wire, "alpha")
             assert there["alpha"]["_meta"] == {ORIGIN: shown}
-            told = [wire.request("resources/list"), wire.request("tools/list")]
+            seen = [wire.request("resources/list"), wire.request("tools/list")]
             for name, arguments in (("skills_list", {}), ("skills_load", {"names": ["alpha"]})):
-                told.append(wire.request("tools/call", {"name": name, "arguments": arguments}))
-            assert shown in str(told) and "very-secret" not in str(told)
+                seen.append(wire.request("tools/call", {"name": name, "arguments": arguments}))
+            assert shown in str(seen) and "very-secret" not in str(seen)
             wire.kill()
         assert {asked.path.partition("?")[2] for asked in publisher.asked if INDEX in asked.path} == {"key=very-secret"}
         done = command("list", given, *options(tmp_path), "--format", "json")
@@ -148,9 +148,9 @@ def test_what_the_site_changes_and_drops_is_followed(site: Server, published: Pa
     shutil.rmtree(published / "beta")
     site.kill()
     with http_serving(published, "--port", str(site.port)) as again:
-        told = command("list", address(again), *options(tmp_path), "--format", "json")
-    assert "Says something else" in told.stdout and '"beta"' not in told.stdout
-    assert f'"origin": "{address(again)}"' in told.stdout
+        seen = command("list", address(again), *options(tmp_path), "--format", "json")
+    assert "Says something else" in seen.stdout and '"beta"' not in seen.stdout
+    assert f'"origin": "{address(again)}"' in seen.stdout
 
 
 def packed(kind: str, files: dict[str, str]) -> bytes:
@@ -192,9 +192,9 @@ def test_an_archive_is_served_and_followed(tmp_path: Path, kind: str) -> None:
 def test_an_archive_that_is_refused_is_one_line_and_exit_code_2(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "bad.zip"
     path.write_bytes(raw)
-    told = command("list", str(path))
-    (line,) = told.stderr.splitlines()
-    assert told.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
+    seen = command("list", str(path))
+    (line,) = seen.stderr.splitlines()
+    assert seen.returncode == 2 and "bad.zip" in line and "cannot be unpacked" in line
     assert not (tmp_path / "evil").exists()
 
 
@@ -221,8 +221,8 @@ def test_roots_of_the_environment_may_be_addresses(value: str, roots: list[str])
 
 
 def test_install_writes_an_address_as_it_is(tmp_path: Path) -> None:
-    told = command("install", "cursor", "https://example.com/skills", str(FIXTURES), "--print")
-    assert '"https://example.com/skills"' in told.stdout and told.returncode == 0
+    seen = command("install", "cursor", "https://example.com/skills", str(FIXTURES), "--print")
+    assert '"https://example.com/skills"' in seen.stdout and seen.returncode == 0
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
@@ -236,17 +236,17 @@ def test_an_archive_is_unpacked_without_what_is_never_served(tmp_path: Path, kin
     }
     path = tmp_path / f"skills.{kind}"
     path.write_bytes(packed(kind, files))
-    told = {}
+    seen = {}
     for hidden in (False, True):
         mirrors = Mirrors(SourceSettings(tmp_path / "cache", hidden))
         root = mirrors.root(str(path))
         assert isinstance(root, MirroredRoot) and root.origin == str(path)
         folder = Path(root.path)
-        told[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
+        seen[hidden] = {each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()}
         mirrors.stop()
         assert not folder.exists()
-    assert told[False] == {"alpha/SKILL.md"}
-    assert told[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
+    assert seen[False] == {"alpha/SKILL.md"}
+    assert seen[True] == {"alpha/SKILL.md", ".claude/skills/beta/SKILL.md"}
     listed = command("list", str(path))
     assert listed.returncode == 0 and "alpha" in listed.stdout
     (line,) = [each for each in listed.stderr.splitlines() if "left out" in each]

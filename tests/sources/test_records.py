@@ -38,10 +38,10 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changed", [{"name": "../../outside"}, {"files": {"../../outside/precious": "0" * 64}}])
 def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
-    told = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
+    seen = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
     folder = tmp_path / "skills" / ".mcp-skills" / "skills"
     folder.mkdir(parents=True)
-    (folder / "a.json").write_text(json.dumps(told))
+    (folder / "a.json").write_text(json.dumps(seen))
     assert [record.name for record in read_records(tmp_path / "skills")] == ["a"]
-    (folder / "a.json").write_text(json.dumps(told | changed))
+    (folder / "a.json").write_text(json.dumps(seen | changed))
     assert read_records(tmp_path / "skills") == []

@@ -49,8 +49,8 @@ def test_what_was_packed_arrives_byte_for_byte_and_once(site: Publisher, place: 
     for path, (content, _) in FILES.items():
         assert (place / "packed" / path).read_bytes() == content
     assert archive.pack(_read(place / "packed"))[1] == raw
-    told = {record.name: record for record in read_records(place)}
-    assert told["packed"].digest == digest(raw) and told["packed"].source == f"{site.url}{INDEX}"
+    seen = {record.name: record for record in read_records(place)}
+    assert seen["packed"].digest == digest(raw) and seen["packed"].source == f"{site.url}{INDEX}"
     again = fetch(site, place)
     assert again.unchanged == ("lone", "packed") and again.ok and again.bytes == 0
     first, *artifacts, last = site.paths

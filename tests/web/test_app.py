@@ -86,16 +86,16 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.requirement("MCP-5", "MCP-8", "MCP-30", "S40-1", "S40-4", "S76-1")
 def test_the_capability_is_declared_in_both_eras_on_one_endpoint(server: Server, era: Era) -> None:
     with client(server, era, opened=False) as one:
-        told = one.open()
-        assert told["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
-        assert told["capabilities"]["skills"] == {"listChanged": True}
-        assert told["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
-        assert told["instructions"]
+        seen = one.open()
+        assert seen["capabilities"]["extensions"] == {EXTENSION: {"directoryRead": True}}
+        assert seen["capabilities"]["skills"] == {"listChanged": True}
+        assert seen["capabilities"]["resources"] == {"subscribe": True, "listChanged": True}
+        assert seen["instructions"]
         if era == "legacy":
-            assert told["protocolVersion"] == VERSIONS["legacy"]
+            assert seen["protocolVersion"] == VERSIONS["legacy"]
         else:
-            assert told["supportedVersions"] == [VERSIONS["modern"]]
-            assert told["ttlMs"] >= 0 and told["cacheScope"]
+            assert seen["supportedVersions"] == [VERSIONS["modern"]]
+            assert seen["ttlMs"] >= 0 and seen["cacheScope"]
 
 
 @pytest.mark.requirement("S40-16", "S40-18", "S40-20", "MCP-12", "MCP-15")
@@ -234,12 +234,12 @@ async def test_a_host_lists_gets_and_reads(server: Server, mode: Mode) -> None:
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_host_hears_of_a_change(folder: Path, mode: Mode) -> None:
     heard: list[str] = []
-    told = anyio.Event()
+    seen = anyio.Event()
 
     async def hear(message: Any) -> None:
         heard.append(getattr(message, "method", ""))
         if RESOURCES[0] in heard:
-            told.set()
+            seen.set()
 
     with http_serving(folder) as server:
         async with connected(server, mode, message_handler=hear) as host:
@@ -247,11 +247,11 @@ async def test_a_host_hears_of_a_change(folder: Path, mode: Mode) -> None:
             if mode == "legacy":
                 # The client opens its GET stream by itself, and nothing tells when it stands: edit until it hears.
                 number = 0
-                while not told.is_set():
+                while not seen.is_set():
                     number += 1
                     write_skill(folder / f"c{number}")
                     with anyio.move_on_after(1):
-                        await told.wait()
+                        await seen.wait()
                 assert set(heard) <= {SKILLS[0], RESOURCES[0]}
             else:
                 async with host.listen(resources_list_changed=True) as events:
@@ -310,8 +310,8 @@ def test_two_streams_of_one_client_are_told_apart(folder: Path) -> None:
         streams = {name: one.listen(name, skillsListChanged=True) for name in ("first", "second")}
         write_skill(folder / "c")
         for name, stream in streams.items():
-            told = stream.next()
-            assert told is not None and told["params"]["_meta"][META + "subscriptionId"] == name
+            seen = stream.next()
+            assert seen is not None and seen["params"]["_meta"][META + "subscriptionId"] == name
 
 
 def test_a_skill_that_goes_is_told_and_gone_in_both_eras(folder: Path, era: Era) -> None:
@@ -498,21 +498,21 @@ def test_it_listens_on_loopback_only(server: Server) -> None:
 @pytest.mark.requirement("MCP-46")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "mcp.example.com"])
 def test_it_does_not_listen_for_others_without_a_guard(host: str) -> None:
-    told = refused(FIXTURES, "--host", host)
-    assert host in told and "--allowed-host" in told and "--token-file" in told
+    seen = refused(FIXTURES, "--host", host)
+    assert host in seen and "--allowed-host" in seen and "--token-file" in seen
 
 
 def test_a_port_in_use_is_told_in_a_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = refused(FIXTURES, "--port", str(port))
-    assert f"cannot listen on 127.0.0.1 port {port}" in told and "in use" in told and "--port" in told
+        seen = refused(FIXTURES, "--port", str(port))
+    assert f"cannot listen on 127.0.0.1 port {port}" in seen and "in use" in seen and "--port" in seen
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70 + ".example", "192.0.2.1"])
 def test_a_host_that_cannot_be_listened_on_is_told_in_a_line(host: str) -> None:
-    told = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
-    assert f"cannot listen on {host}" in told and "--host" in told
+    seen = refused(FIXTURES, "--host", host, "--allowed-host", "x", "--port", "0")
+    assert f"cannot listen on {host}" in seen and "--host" in seen
 
 
 def test_an_allowed_host_that_is_a_url_is_wrong_usage() -> None:

@@ -39,20 +39,20 @@ def test_both_headers_are_one_400_and_the_end(server: Server, version: bytes, fi
     lines.sort(key=lambda line: not line.startswith(first))
     cased = [line.lower() if case is bytes.lower else line.upper().replace(b"CHUNKED", b"chunked") for line in lines]
     head = b"\r\n".join([b"POST /mcp HTTP/" + version, b"Host: localhost", *cased])
-    told = answers(server, head + b"\r\n\r\n" + body)
-    assert told.startswith(b"HTTP/1.1 400 ") and told.count(b"HTTP/1.1 ") == 1 and b"alive" not in told
-    assert b"connection: close" in told.lower()
+    seen = answers(server, head + b"\r\n\r\n" + body)
+    assert seen.startswith(b"HTTP/1.1 400 ") and seen.count(b"HTTP/1.1 ") == 1 and b"alive" not in seen
+    assert b"connection: close" in seen.lower()
 
 
 def test_an_encoding_in_http_1_0_is_refused(server: Server) -> None:
-    told = answers(server, b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
-    assert told.startswith(b"HTTP/1.1 400 ") and told.count(b"HTTP/1.1 ") == 1
+    seen = answers(server, b"POST /mcp HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+    assert seen.startswith(b"HTTP/1.1 400 ") and seen.count(b"HTTP/1.1 ") == 1
 
 
 def test_the_second_request_of_a_connection_is_looked_at_too(server: Server) -> None:
     bad = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-    told = answers(server, HIDDEN + bad + HIDDEN)
-    assert told.startswith(b"HTTP/1.1 200 ") and told.count(b"alive") == 1 and told.count(b"HTTP/1.1 400 ") == 1
+    seen = answers(server, HIDDEN + bad + HIDDEN)
+    assert seen.startswith(b"HTTP/1.1 200 ") and seen.count(b"alive") == 1 and seen.count(b"HTTP/1.1 400 ") == 1
 
 
 def test_each_of_them_alone_is_read_whole(server: Server) -> None:

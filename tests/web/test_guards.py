@@ -266,10 +266,10 @@ def test_tokens_are_read_from_lines() -> None:
 def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_tokens(text, "tokens.txt")
-    told = str(caught.value)
-    assert told.startswith("tokens.txt") and message in told
-    assert "\n" not in told
-    assert SECRET[:10] not in told and OTHER[:10] not in told
+    seen = str(caught.value)
+    assert seen.startswith("tokens.txt") and message in seen
+    assert "\n" not in seen
+    assert SECRET[:10] not in seen and OTHER[:10] not in seen
 
 
 def test_a_token_of_sixteen_characters_is_long_enough() -> None:
@@ -384,14 +384,14 @@ def test_a_token_is_in_no_representation(caplog: pytest.LogCaptureFixture) -> No
 
 def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
     """The status of an answer; 200 where the request was handed on."""
-    told: list[int] = []
+    seen: list[int] = []
 
     async def app(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
-            told.append(message["status"])
+            seen.append(message["status"])
 
     async def receive() -> Any:
         raise AssertionError("nobody reads the body")
@@ -399,7 +399,7 @@ def asked(policy: Policy, path: str = "/mcp", **headers: str) -> int:
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": raw}
     anyio.run(guards.Guard(app, policy), scope, receive, send)
-    (status,) = told
+    (status,) = seen
     return status
 
 

@@ -57,14 +57,14 @@ def test_the_skills_protocol_answers_alike_what_json_rpc_does_not_leave_open(ser
 def test_a_request_with_half_a_character_is_answered_alike_in_both_eras(
     server: Server, method: str, params: dict[str, Any]
 ) -> None:
-    told: list[Any] = []
+    seen: list[Any] = []
     for era in ("legacy", "modern"):
         with client(server, era) as asked:
             message = asked.message(method, params)
             (answer,) = asked.post(message).messages
             assert answer["id"] == message["id"]
-            told.append(answer.get("error") or answer["result"].get("content") or answer["result"]["skills"])
-    assert told[0] == told[1]
+            seen.append(answer.get("error") or answer["result"].get("content") or answer["result"]["skills"])
+    assert seen[0] == seen[1]
 
 
 def test_a_byte_order_mark_is_passed_over(server: Server) -> None:
@@ -113,14 +113,14 @@ def posted(id_: Any, session: bytes | None = b"s") -> tuple[Scope, bytes]:
     return {"type": "http", "method": "POST", "headers": headers}, json.dumps({**CALL, "id": id_}).encode()
 
 
-async def ask(app: Judged, scope: Scope, body: bytes, told: list[Message]) -> None:
+async def ask(app: Judged, scope: Scope, body: bytes, seen: list[Message]) -> None:
     """Send a request; what comes back is in the list as it comes."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
-        told.append(message)
+        seen.append(message)
 
     await app(scope, receive, send)
 
@@ -185,32 +185,32 @@ async def test_an_id_may_be_used_again_once_its_answer_went_out(id_: Any) -> Non
 async def test_ids_that_are_written_alike_wait_for_each_other() -> None:
     slow = Slow()
     app = Judged(slow)
-    told: dict[Any, list[Message]] = {7: [], "7": []}
+    seen: dict[Any, list[Message]] = {7: [], "7": []}
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ask, app, *posted(7), told[7])
+            tasks.start_soon(ask, app, *posted(7), seen[7])
             await slow.come.acquire()
-            tasks.start_soon(ask, app, *posted("7"), told["7"])
+            tasks.start_soon(ask, app, *posted("7"), seen["7"])
             for _ in range(20):
                 await anyio.lowlevel.checkpoint()
             assert len(slow.bodies) == 1
             for semaphore in (slow.answer, slow.answer, slow.leave, slow.leave):
                 semaphore.release()
     assert [each["id"] for each in slow.bodies] == [7, "7"]
-    assert [each[0]["status"] for each in told.values()] == [200, 200]
+    assert [each[0]["status"] for each in seen.values()] == [200, 200]
 
 
 @pytest.mark.anyio
 async def test_where_there_is_no_session_each_request_stands_alone() -> None:
     slow = Slow()
     app = Judged(slow)
-    told: list[list[Message]] = [[], []]
+    seen: list[list[Message]] = [[], []]
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as tasks:
-            for each in told:
+            for each in seen:
                 tasks.start_soon(ask, app, *posted(7, None), each)
-            for _ in told:
+            for _ in seen:
                 await slow.come.acquire()
             for semaphore in (slow.answer, slow.answer, slow.leave, slow.leave):
                 semaphore.release()
-    assert [each[0]["status"] for each in told] == [200, 200]
+    assert [each[0]["status"] for each in seen] == [200, 200]

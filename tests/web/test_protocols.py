@@ -54,20 +54,20 @@ def _rpc(server: Server, method: str, **params: Any) -> Any:
     return json.loads(server.send("POST", "/rpc", body, {"Content-Type": "application/json"}).body)
 
 
-def cut(told: Any) -> Any:
+def cut(seen: Any) -> Any:
     """The same with long texts cut."""
-    if isinstance(told, dict):
-        return {key: cut(value) for key, value in told.items()}
-    if isinstance(told, list):
-        return [cut(each) for each in told]
-    if isinstance(told, str):
-        return told if len(told) <= _LONGEST else f"{told[:_LONGEST].rstrip()} ..."
-    return told
+    if isinstance(seen, dict):
+        return {key: cut(value) for key, value in seen.items()}
+    if isinstance(seen, list):
+        return [cut(each) for each in seen]
+    if isinstance(seen, str):
+        return seen if len(seen) <= _LONGEST else f"{seen[:_LONGEST].rstrip()} ..."
+    return seen
 
 
 def page(text: str) -> str:
     """The page with the blocks of today."""
-    blocks = {name: json.dumps(cut(told), indent=2, ensure_ascii=False) + "\n" for name, told in shown()}
+    blocks = {name: json.dumps(cut(seen), indent=2, ensure_ascii=False) + "\n" for name, seen in shown()}
     assert blocks.keys() == {name for _, name in _BLOCK.findall(text)}
     return _BLOCK.sub(lambda match: match[1] + blocks[match[2]], text)
 

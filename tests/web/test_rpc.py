@@ -165,8 +165,8 @@ def test_clients_at_once_get_answers_of_their_own(server: Server) -> None:
 
     def ask(version: str) -> None:
         for _ in range(10):
-            told = call(server, "read_skill_file", name="weather", version=version, path="resources/table.md")
-            seen.append((version, told["content"].splitlines()[0]))
+            reported = call(server, "read_skill_file", name="weather", version=version, path="resources/table.md")
+            seen.append((version, reported["content"].splitlines()[0]))
 
     threads = [threading.Thread(target=ask, args=(version,)) for version in ("1.0.0", "1.2.0", "1.2.0-rc.1") * 2]
     for thread in threads:
@@ -193,11 +193,11 @@ def test_an_edit_shows_at_once(tmp_path: Path) -> None:
 def test_blobs_and_runs_need_no_session(sandbox_mode: str) -> None:
     with http_serving(ACTIONS, "--allow-scripts", "--sandbox", sandbox_mode) as started:
         blob = call(started, "create_blob", content="a\nb\n")["blob_id"]  # each call on a connection of its own
-        told = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
-        assert (told["status"], told["output"]) == ("completed", {"lines": 2}), told
+        reported = call(started, "execute_skill", name="text.line-count", input_blobs=[blob])
+        assert (reported["status"], reported["output"]) == ("completed", {"lines": 2}), reported
         assert call(started, "read_blob", blob_id=blob) == {"content": "a\nb\n", "truncated": False}
-        told = call(started, "run_code", language="sh", code="true")
-        assert told["error"]["type"] == "execution_disabled"
+        reported = call(started, "run_code", language="sh", code="true")
+        assert reported["error"]["type"] == "execution_disabled"
 
 
 def test_a_client_that_leaves_ends_its_run_and_the_end_of_the_server_leaves_nothing(

@@ -256,21 +256,21 @@ def secret_file(directory: Path, text: str) -> Path:
 
 def test_tokens_from_two_places_are_wrong_usage(tmp_path: Path) -> None:
     path = secret_file(tmp_path, LINES)
-    told = refused(FIXTURES, "--token-file", path, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
-    assert "--token-file" in told and "MCP_SKILLS_TOKENS" in told and ALPHA not in told
+    seen = refused(FIXTURES, "--token-file", path, environment={"MCP_SKILLS_TOKENS": f"alpha={ALPHA}"})
+    assert "--token-file" in seen and "MCP_SKILLS_TOKENS" in seen and ALPHA not in seen
 
 
 def test_a_short_token_is_wrong_usage_and_not_shown(tmp_path: Path) -> None:
-    told = refused(FIXTURES, "--token-file", secret_file(tmp_path, f"# one\nalpha={ALPHA}\nbeta=swordfish\n"))
-    assert "line 3" in told and "fewer than 16" in told
-    assert "swordfish" not in told and ALPHA not in told
-    told = refused(FIXTURES, environment={"MCP_SKILLS_TOKENS": "swordfish"})
-    assert "MCP_SKILLS_TOKENS, line 1: write name=token" in told and "swordfish" not in told
+    seen = refused(FIXTURES, "--token-file", secret_file(tmp_path, f"# one\nalpha={ALPHA}\nbeta=swordfish\n"))
+    assert "line 3" in seen and "fewer than 16" in seen
+    assert "swordfish" not in seen and ALPHA not in seen
+    seen = refused(FIXTURES, environment={"MCP_SKILLS_TOKENS": "swordfish"})
+    assert "MCP_SKILLS_TOKENS, line 1: write name=token" in seen and "swordfish" not in seen
 
 
 def test_a_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
-    told = refused(FIXTURES, "--token-file", tmp_path / "none")
-    assert str(tmp_path / "none") in told and "cannot be read" in told
+    seen = refused(FIXTURES, "--token-file", tmp_path / "none")
+    assert str(tmp_path / "none") in seen and "cannot be read" in seen
 
 
 def test_a_file_that_everybody_can_read_is_told(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ def measure(place: Place, program: Program, keep: Path | None) -> Result:
         facts.judge_catalogue(result, "148 skills", many)
         facts.judge_calls(result, many)
     if program.relist:
-        told = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
-        if told is not None:
-            result.facts[f"the same with `{' '.join(program.relist)}`"] = facts.change(told)
+        seen = converse("relisting", Plan(lambda root, trace: [_added(root, trace), *_AGAIN], more=program.relist))
+        if seen is not None:
+            result.facts[f"the same with `{' '.join(program.relist)}`"] = facts.change(seen)
     if program.approval or program.install:
         asked = converse("not approved", Plan(lambda _root, _trace: [_load(roots.LONG[0])], approved=False))
         if asked is not None:

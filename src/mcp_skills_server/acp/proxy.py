@@ -47,7 +47,7 @@ _LOOK_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Supply:
+class SkillsOffer:
     """Where the skills come from.
 
     Attributes:
@@ -59,12 +59,12 @@ class Supply:
     open: Callable[[], tuple[Registry, Callable[[], None]]]
 
 
-def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
+def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
     """Stand between stdin and stdout and this agent until it ends.
 
     Args:
         command: the agent's program and its arguments.
-        supply: of the skills; None for a pipe.
+        offer: of the skills; None for a pipe.
         grace: seconds without a word that an agent has to end after the editor has gone. As long without reading, and
             the editor gets no more of the agent's output.
 
@@ -80,7 +80,7 @@ def run(command: Sequence[str], supply: Supply | None, *, grace: float) -> int:
     except NotStartedError as error:
         logger.error("%s", error)
         return NOT_STARTED
-    proxy = _Proxy(agent, supply, grace)
+    proxy = _Proxy(agent, offer, grace)
     handed_on[0] = proxy.signal
     for number in early:
         proxy.signal(number)
@@ -92,11 +92,11 @@ def _signals() -> Iterable[signal.Signals]:
 
 
 class _Proxy:
-    def __init__(self, agent: AgentProcess, supply: Supply | None, grace: float) -> None:
+    def __init__(self, agent: AgentProcess, offer: SkillsOffer | None, grace: float) -> None:
         self._agent = agent
-        self._supply = supply
+        self._offer = offer
         self._grace = grace
-        self._conversation = Conversation(supply.words, self._has_skills) if supply is not None else None
+        self._conversation = Conversation(offer.words, self._has_skills) if offer is not None else None
         self._from_editor, self._to_editor = claim()
         self._shutdown = Shutdown(self._from_editor)
         # The editor's end: who holds the lock may write there, and may change the three fields below.
@@ -114,7 +114,7 @@ class _Proxy:
 
     def run(self) -> int:
         work = [self._pass_to_agent, self._pass_to_editor, self._see_to_the_end]
-        for each in work if self._supply is None else [*work, self._keep_current]:
+        for each in work if self._offer is None else [*work, self._keep_current]:
             Thread(target=each, name=f"acp-{each.__name__.strip('_')}", daemon=True).start()
         code = self._agent.wait()
         self._agent.sweep()
@@ -236,15 +236,15 @@ class _Proxy:
 
     def _keep_current(self) -> None:
         try:
-            if self._supply is not None and self._conversation is not None:
-                self._follow(self._supply, self._conversation)
+            if self._offer is not None and self._conversation is not None:
+                self._follow(self._offer, self._conversation)
         except Exception as error:
             self._fault("there are no skills", error)
         finally:
             self._opened.set()
 
-    def _follow(self, supply: Supply, conversation: Conversation) -> None:
-        registry, start = supply.open()
+    def _follow(self, offer: SkillsOffer, conversation: Conversation) -> None:
+        registry, start = offer.open()
         self._usable = True
         self._opened.set()
         changed = Event()

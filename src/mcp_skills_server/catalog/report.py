@@ -53,7 +53,7 @@ class _Budget:
         return given
 
     def unsaid(self) -> int:
-        """How many were not logged, once there is room again."""
+        """How many were not logged, once lines are logged again."""
         if not self._unsaid or self._now() - self._begun < _MINUTE_S:
             return 0
         count, self._unsaid = self._unsaid, 0

@@ -67,14 +67,14 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     if not agent:
         raise click.UsageError("Which agent? Write its command behind --, as in: acp ~/skills -- my-agent.", context)
     log_to_stderr(options.log_level)
-    from mcp_skills_server.acp.proxy import Supply, run
+    from mcp_skills_server.acp.proxy import SkillsOffer, run
 
-    supply = None
+    offer = None
     if roots:
         words = _words(context, roots) if options.server else []
-        supply = Supply(words, lambda: open_followed(roots, options))
+        offer = SkillsOffer(words, lambda: open_followed(roots, options))
     say_that_it_waits("an editor that speaks ACP")
-    leave(run(agent, supply, grace=options.grace))
+    leave(run(agent, offer, grace=options.grace))
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:

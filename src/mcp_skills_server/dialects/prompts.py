@@ -93,12 +93,15 @@ def instructions(skill: Skill, name: str, body: str, words: str) -> str:
     """What the user says by starting the prompt.
 
     The filled-in body stands in a `<skill>` that tells its name, its SKILL.md and its directory. It is verbatim but for
-    tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. The words
-    that the user gave to a skill without declared arguments follow after the tag, because they are not the skill's.
+    tags of ours in it, whose `<` is written `&lt;`, so that no body ends its tag early or opens another one. How many
+    hidden characters it holds is said behind it. The words that the user gave to a skill without declared arguments
+    follow after the tag, because they are not the skill's.
     """
     attributes = {"name": name, "location": uri(skill.path, SKILL_MD), "root_dir": uri(skill.path)}
     attributes |= {} if skill.origin is None else {"origin": skill.origin}  # S40-48
     lines = [f'Use the skill "{printable(name)}" for what I ask next.', element("skill", attributes, body)]
+    if remark := hidden.remark(body):
+        lines.append(f"The skill holds {remark}.")
     if words.strip():
         lines.append(f"Arguments: {words}")
     return "\n\n".join(lines)

@@ -55,6 +55,12 @@ def count(text: str) -> int:
     return sum(1 for _ in find(text))
 
 
+def remark(*texts: str) -> str:
+    """What to say of these texts where they are shown as they are; "" where nothing in them is hidden."""
+    found = sum(map(count, texts))
+    return f"{found:,} hidden characters, which no person who looked at it has seen" if found else ""
+
+
 def texts(value: Json) -> Iterator[str]:
     """Every text in a value, the keys of mappings included. It recurses as deep as the value goes."""
     if isinstance(value, str):

@@ -66,7 +66,7 @@ class Caller:
         extensions: the extensions of MCP that the client declared.
         served: what else the server serves to this caller.
         owner: whom the caller proved to be, None where nobody has to.
-        counted: among whose things counts what the caller opens, None where callers are not told apart.
+        counted: among whose things counts what the caller opens, None where callers cannot be distinguished.
         connection: what its requests have in common, None where a request stands alone.
         progress: tells the caller for how many seconds its request has been at work.
         audience: who saw the skills in one place: the connection, or the one client of a pipe. None where requests

@@ -79,7 +79,7 @@ class Tools:
         return {"resultType": "complete", **result}
 
     def _since(self, caller: Caller) -> int | None:
-        """The moment of the catalogue that this caller knows of, None where callers cannot be told apart."""
+        """The moment of the catalogue that this caller knows of, None where callers cannot be distinguished."""
         if caller.audience is None:
             return None
         return self._first_seen.setdefault(caller.audience, self._sessions.runtime.briefing.moment)

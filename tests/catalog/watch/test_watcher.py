@@ -57,58 +57,58 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
         return found
 
     monkeypatch.setattr(root_index, "scan", scan)
-    with watching(tmp_path) as (_, told):
-        told.until(serves("one", "two"))
+    with watching(tmp_path) as (_, seen):
+        seen.until(serves("one", "two"))
 
 
 @pytest.mark.usefixtures("source")
 def test_an_edit_shows(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", "deep/down/two"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         edit(tmp_path, "deep/down/two", 2)
-        told.until(version("deep/down/two", 2))
+        seen.until(version("deep/down/two", 2))
         shutil.rmtree(tmp_path / "one")
-        told.until(serves("deep/down/two"))
+        seen.until(serves("deep/down/two"))
 
 
 def test_a_burst_of_writes_is_told_in_few_words(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         plant(tmp_path, {f"one/ref/{number}.md": "x" for number in range(200)})
-        told.until(lambda registry: len(registry.snapshot.skills["one"].files) == 201)
-        assert len(told.all) - 1 <= 3
+        seen.until(lambda registry: len(registry.snapshot.skills["one"].files) == 201)
+        assert len(seen.all) - 1 <= 3
 
 
 @pytest.mark.usefixtures("source")
 def test_a_new_skill_directory_with_all_its_content_shows(tmp_path: Path) -> None:
-    with watching(tmp_path) as (registry, told):
+    with watching(tmp_path) as (registry, seen):
         plant(tmp_path, skills("acme/new") | {f"acme/new/a/b/c/{number}": "x" for number in range(30)})
-        told.until(lambda registry: len(getattr(registry.snapshot.skills.get("acme/new"), "files", ())) == 31)
+        seen.until(lambda registry: len(getattr(registry.snapshot.skills.get("acme/new"), "files", ())) == 31)
         assert serves("acme/new")(registry)
 
 
 @pytest.mark.usefixtures("source")
 def test_a_save_by_renaming_over_shows(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         (tmp_path / "one/.SKILL.md.tmp").write_text(skill_md("one", "version: 2"))
         (tmp_path / "one/.SKILL.md.tmp").rename(tmp_path / "one/SKILL.md")
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
 
 
 @pytest.mark.usefixtures("source")
 def test_directories_that_are_moved_in_out_and_about_show(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
     plant(tmp_path / "outside", skills("two/three"))
-    with watching(root) as (_, told):
+    with watching(root) as (_, seen):
         (tmp_path / "outside/two").rename(root / "two")
-        told.until(serves("one", "two/three"))
+        seen.until(serves("one", "two/three"))
         (root / "two").rename(root / "four")
-        told.until(serves("four/three", "one"))
+        seen.until(serves("four/three", "one"))
         edit(root, "four/three", 2)
-        told.until(version("four/three", 2))
+        seen.until(version("four/three", 2))
         (root / "four").rename(tmp_path / "outside/four")
-        told.until(serves("one"))
+        seen.until(serves("one"))
 
 
 def proved(registry: Registry) -> SimpleQueue[str]:
@@ -126,23 +126,23 @@ def proved(registry: Registry) -> SimpleQueue[str]:
 def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
     """Nor for a skill that came after the first scan, though no client has asked for it yet."""
     plant(tmp_path, {"last/SKILL.md": skill_md("last")})
-    with watching(tmp_path) as (registry, told):
+    with watching(tmp_path) as (registry, seen):
         done = proved(registry)
         plant(tmp_path, skills("one") | {"one/ref.md": "x"})
-        told.until(serves("last", "one"))
+        seen.until(serves("last", "one"))
         while registry.snapshot.skills["one"].files.get("ref.md") is None:
-            told.next()
+            seen.next()
         while any(file.digest is None for file in registry.snapshot.skills["one"].files.values()):
             done.get(timeout=DEADLINE)
-        so_far, one = len(told.all), registry.snapshot.skills["one"]
+        so_far, one = len(seen.all), registry.snapshot.skills["one"]
         os.utime(tmp_path / "one/SKILL.md")
         os.utime(tmp_path / "one/ref.md")
         os.utime(tmp_path / "one")
         plant(tmp_path, {"one/.SKILL.md.swp": "x", "one/node_modules/x/SKILL.md": "x", ".git/HEAD": "x", "a~": "x"})
         plant(tmp_path, {"one/ref.md": "x", "loose.md": "x", "docs/README.md": "x"})
         edit(tmp_path, "last", 2)
-        told.until(version("last", 2))
-        assert {path for changes in told.all[so_far:] for path in changes.after} == {"last"}
+        seen.until(version("last", 2))
+        assert {path for changes in seen.all[so_far:] for path in changes.after} == {"last"}
         assert registry.snapshot.skills["one"] is one
 
 
@@ -150,31 +150,31 @@ def test_touches_and_ignored_files_are_not_told(tmp_path: Path) -> None:
 def test_a_root_that_is_deleted_and_made_anew_at_once_is_followed_on(tmp_path: Path) -> None:
     """The new directory may have the inode of the old one, and a watch on the old one hears nothing."""
     root = plant(tmp_path / "root", skills("one"))
-    with watching(root) as (_, told):
+    with watching(root) as (_, seen):
         shutil.rmtree(root)
         plant(root, skills("two"))
-        told.until(serves("two"))
+        seen.until(serves("two"))
         edit(root, "two", 2)
-        told.until(version("two", 2))
+        seen.until(version("two", 2))
         edit(root, "two", 3)
-        told.until(version("two", 3))
+        seen.until(version("two", 3))
 
 
 @pytest.mark.usefixtures("source")
 def test_a_root_that_is_away_for_a_while_is_told_and_followed_on(tmp_path: Path, heard: Heard) -> None:
     root = plant(tmp_path / "root", skills("one"))
     plant(tmp_path / "other", skills("two"))
-    with watching(root, tmp_path / "other") as (registry, told):
+    with watching(root, tmp_path / "other") as (registry, seen):
         root.rename(tmp_path / "away")
         assert "the root cannot be read" in heard.next()
         assert serves("one", "two")(registry)
         edit(tmp_path / "other", "two", 2)
-        told.until(version("two", 2))
+        seen.until(version("two", 2))
         edit(tmp_path / "away", "one", 2)
         (tmp_path / "away").rename(root)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         edit(root, "one", 3)
-        told.until(version("one", 3))
+        seen.until(version("one", 3))
 
 
 @pytest.mark.usefixtures("source")
@@ -182,12 +182,12 @@ def test_a_root_that_is_gone_at_the_start_is_waited_for(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("one"))
     registry = Registry([root])
     root.rename(tmp_path / "away")
-    told, watcher = Told(registry), Watcher(registry)
+    seen, watcher = Told(registry), Watcher(registry)
     watcher.start()
     assert registry.loaded.wait(DEADLINE)
     assert [problem.code for problem in registry.snapshot.problems] == ["root-missing"]
     (tmp_path / "away").rename(root)
-    told.until(serves("one"))
+    seen.until(serves("one"))
     watcher.stop(DEADLINE)
     assert not [thread for thread in watcher._threads if thread.is_alive()]
 
@@ -211,31 +211,31 @@ def test_where_arming_fails_each_time_the_folder_is_served_and_followed_all_the_
 
     monkeypatch.setattr(module, "open_events", broken)
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
 
 
 def test_polling_tells_what_a_reader_found(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
-    with watching(tmp_path, poll=True) as (registry, told):
+    with watching(tmp_path, poll=True) as (registry, seen):
         with registry._lock:  # or the poll may find it first
             edit(tmp_path, "one", 2)
             with pytest.raises(StaleFileError) as stale:
                 registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
             registry.rescan(stale.value)
-        assert told.next().after.keys() == {"one"}
+        assert seen.next().after.keys() == {"one"}
 
 
 def test_polling_sees_the_same(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
-    with watching(tmp_path, poll=True) as (_, told):
+    with watching(tmp_path, poll=True) as (_, seen):
         edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         edit(tmp_path, "one", 3)
-        told.until(version("one", 3))
+        seen.until(version("one", 3))
         plant(tmp_path, skills("two"))
-        told.until(serves("one", "two"))
+        seen.until(serves("one", "two"))
 
 
 def test_a_watch_that_breaks_is_armed_again_and_told_once(
@@ -250,23 +250,23 @@ def test_a_watch_that_breaks_is_armed_again_and_told_once(
 
     monkeypatch.setattr(module, "open_events", opened)
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         assert "arming it again" in heard.next()
         assert "events are back" in heard.next()
         edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         edit(tmp_path, "one", 3)
-        told.until(version("one", 3))
+        seen.until(version("one", 3))
     assert heard.records.empty()
 
 
 def test_a_file_name_that_is_not_utf_8_does_not_end_the_watch(tmp_path: Path) -> None:
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (registry, told):
+    with watching(tmp_path) as (registry, seen):
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/one/\xff.md")).write_text("x")
-        told.until(lambda registry: bool(registry.snapshot.skills["one"].findings))
+        seen.until(lambda registry: bool(registry.snapshot.skills["one"].findings))
         edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
         assert [problem.code for problem in registry.snapshot.skills["one"].findings] == ["file-name"]
 
 
@@ -282,9 +282,9 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
         def close(self) -> None: ...
 
     monkeypatch.setattr(module, "open_events", Deaf)
-    with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, told):
+    with watching(plant(tmp_path, skills("one")), reconcile=0.05) as (_, seen):
         edit(tmp_path, "one", 2)
-        told.until(version("one", 2))
+        seen.until(version("one", 2))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the queue of inotify")
@@ -305,38 +305,39 @@ def test_an_edit_whose_event_was_dropped_because_too_many_came_is_found(
         return found
 
     monkeypatch.setattr(root_index, "scan", scan)
-    with watching(tmp_path) as (_, told):
-        told.until(serves("one", "three/four", "two"))
+    with watching(tmp_path) as (_, seen):
+        seen.until(serves("one", "three/four", "two"))
         edit(tmp_path, "three/four", 2)
-        told.until(version("three/four", 2))
+        seen.until(version("three/four", 2))
 
 
 @pytest.mark.usefixtures("source")
 def test_a_root_in_an_ignored_directory_of_another_root_is_followed(tmp_path: Path) -> None:
     plant(tmp_path, skills("one", ".agents/skills/two"))
-    with watching(tmp_path, tmp_path / ".agents/skills") as (_, told):
+    with watching(tmp_path, tmp_path / ".agents/skills") as (_, seen):
         edit(tmp_path, ".agents/skills/two", 2)
-        told.until(version("two", 2))
+        seen.until(version("two", 2))
 
 
 def test_a_watcher_that_is_stopped_tells_no_more_and_can_be_stopped_again(tmp_path: Path) -> None:
     registry = Registry([plant(tmp_path, skills("one"))])
+    before = len(registry._listeners)
     watcher = Watcher(registry)
     watcher.start()
     assert registry.loaded.wait(DEADLINE)
     watcher.stop(DEADLINE)
     watcher.stop(DEADLINE)
     assert not [thread for thread in watcher._threads if thread.is_alive()]
-    assert not registry._listeners
+    assert len(registry._listeners) == before
 
 
 def test_a_watcher_follows_from_where_it_is_entered_to_the_end(tmp_path: Path) -> None:
     registry = Registry([plant(tmp_path, skills("one"))])
-    told = Told(registry)
+    seen = Told(registry)
     with Watcher(registry) as watcher:
         assert serves("one")(registry)
         plant(tmp_path, skills("two"))
-        told.until(serves("one", "two"))
+        seen.until(serves("one", "two"))
     assert not [thread for thread in watcher._threads if thread.is_alive()]
 
 
@@ -435,21 +436,21 @@ def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path)
     link = tmp_path / "link"
     link.symlink_to("first")
     registry = Registry([link])
-    told: SimpleQueue[Changes] = SimpleQueue()
-    registry.subscribe(told.put)
+    seen: SimpleQueue[Changes] = SimpleQueue()
+    registry.subscribe(seen.put)
     watcher = Watcher(registry)
     watcher.start()
     try:
-        assert told.get(timeout=10).after.keys() == {"from-first"}
+        assert seen.get(timeout=10).after.keys() == {"from-first"}
         fresh = tmp_path / "fresh"
         fresh.symlink_to("second")
         fresh.replace(link)
-        changes = told.get(timeout=10)
+        changes = seen.get(timeout=10)
         assert (changes.before.keys(), changes.after.keys()) == ({"from-first"}, {"from-second"})
         (tmp_path / "second" / "from-second" / "SKILL.md").write_text(
             "---\nname: from-second\ndescription: Edited where the link leads now.\n---\n# S\n"
         )
-        assert told.get(timeout=10).after["from-second"].description.startswith("Edited")
+        assert seen.get(timeout=10).after["from-second"].description.startswith("Edited")
     finally:
         watcher.stop()
 
@@ -458,6 +459,6 @@ def test_a_root_that_is_a_link_is_followed_to_where_it_leads_now(tmp_path: Path)
 def test_edits_in_dot_folders_show_where_they_are_served(tmp_path: Path) -> None:
     """With `--hidden` the watch looks where the scan looks."""
     plant(tmp_path, {".curated/one/SKILL.md": skill_md("one")})
-    with watching(tmp_path, limits=Limits(hidden=True)) as (_, told):
+    with watching(tmp_path, limits=Limits(hidden=True)) as (_, seen):
         plant(tmp_path, {".curated/two/SKILL.md": skill_md("two")})
-        told.until(serves(".curated/one", ".curated/two"))
+        seen.until(serves(".curated/one", ".curated/two"))

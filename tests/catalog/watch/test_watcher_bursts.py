@@ -102,13 +102,13 @@ def test_what_a_reader_found_is_told_though_no_event_tells_of_it(
 ) -> None:
     monkeypatch.setattr(module, "open_events", Scripted)
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (registry, told):
+    with watching(tmp_path) as (registry, seen):
         edit(tmp_path, "one", 2)
         with pytest.raises(StaleFileError) as stale:
             registry.read(registry.snapshot.skills["one"].files["SKILL.md"])
         registry.rescan(stale.value)
         assert registry.snapshot.skills["one"].frontmatter["version"] == 2
-        assert told.next().after.keys() == {"one"}
+        assert seen.next().after.keys() == {"one"}
 
 
 class Scripted:
@@ -179,8 +179,8 @@ def test_an_edit_that_follows_closely_on_a_report_waits_for_more(
     monkeypatch.setattr(module, "Burst", Seen)
     monkeypatch.setattr(module, "_CALM_S", DEADLINE)
     plant(tmp_path, skills("one"))
-    with watching(tmp_path) as (_, told):
+    with watching(tmp_path) as (_, seen):
         for number in (2, 3):
             edit(tmp_path, "one", number)
-            told.until(version("one", number))
+            seen.until(version("one", number))
     assert lone == [True, False]

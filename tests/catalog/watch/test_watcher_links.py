@@ -34,23 +34,23 @@ def test_edits_additions_and_deletions_are_noticed_beside_a_link(tmp_path: Path,
     link, target = LINKS[kind](tmp_path)
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(target)
-    with watching(root, other) as (_, told):
+    with watching(root, other) as (_, seen):
         edit(root, "skills/alpha", 2)
-        told.until(version("skills/alpha", 2))
+        seen.until(version("skills/alpha", 2))
         edit(other, "x", 2)
-        told.until(version("x", 2))
+        seen.until(version("x", 2))
         plant(root, skills("skills/gamma"))
-        told.until(serves("skills/alpha", "skills/beta", "skills/gamma", "x"))
+        seen.until(serves("skills/alpha", "skills/beta", "skills/gamma", "x"))
         shutil.rmtree(root / "skills/beta")
-        told.until(serves("skills/alpha", "skills/gamma", "x"))
+        seen.until(serves("skills/alpha", "skills/gamma", "x"))
 
 
 def test_a_link_that_comes_while_serving_changes_nothing(tmp_path: Path) -> None:
     root = plant(tmp_path / "root", skills("skills/alpha"))
-    with watching(root) as (_, told):
+    with watching(root) as (_, seen):
         (root / "all").symlink_to(root)
         edit(root, "skills/alpha", 2)
-        told.until(version("skills/alpha", 2))
+        seen.until(version("skills/alpha", 2))
 
 
 def test_a_client_hears_of_edits_in_a_repository_whose_dot_folder_links_to_its_skills(tmp_path: Path) -> None:

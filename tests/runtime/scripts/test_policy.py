@@ -108,9 +108,9 @@ def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
     skill = place.skill
     Policy(place.registry, [SITE], str(place.file)).check([skill])
     script = place.folder / "thing" / "scripts" / "run.py"
-    told = script.stat()
+    seen = script.stat()
     script.write_text("print(2)\n")
-    os.utime(script, ns=(told.st_atime_ns, told.st_mtime_ns))
+    os.utime(script, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     with pytest.raises(StaleFileError):
         place.registry.read(skill.files["scripts/run.py"])
 

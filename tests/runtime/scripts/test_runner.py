@@ -347,8 +347,8 @@ async def test_the_longest_arguments_and_variables_arrive_or_are_told_to_be_too_
 
 async def test_the_variables_that_the_skill_declares_or_the_operator_allows_are_passed_on(run: Runner) -> None:
     env = dict.fromkeys(("API_KEY", "LDAP_URL", "TZ", "lower", "KEY"), "1")
-    told = json.loads((await run("tell.py", env=env)).stdout)[1]
-    assert {name: told[name] for name in env} == env
+    seen = json.loads((await run("tell.py", env=env)).stdout)[1]
+    assert {name: seen[name] for name in env} == env
 
 
 async def test_no_other_variable_is_passed_on(run: Runner) -> None:
@@ -578,15 +578,15 @@ async def test_a_work_directory_is_not_emptied_under_a_script_that_runs(
     registry: Registry, box: str, mark: dict[str, str]
 ) -> None:
     run = made(registry, box, workspace_bytes=8 << 20)
-    told: list[Outcome] = []
+    seen: list[Outcome] = []
 
     async def go(*words: str) -> None:
-        told.append(await run(*words, env=mark))
+        seen.append(await run(*words, env=mark))
 
     async with anyio.create_task_group() as tasks:
         for words in (("many.py", "and stay"), ("many.py", "and stay")):
             tasks.start_soon(go, *words)
-    assert ["was emptied" in each.stderr for each in told] == [False, True]
+    assert ["was emptied" in each.stderr for each in seen] == [False, True]
     assert os.listdir(run.space.path) == []
     run.scripts.close()
 
@@ -595,13 +595,13 @@ async def test_a_work_directory_is_not_emptied_under_a_script_that_runs(
 
 
 async def test_progress_is_told_while_it_runs(run: Runner, mark: dict[str, str]) -> None:
-    told: list[float] = []
+    seen: list[float] = []
 
     async def tell(elapsed: float) -> None:
-        told.append(elapsed)
+        seen.append(elapsed)
 
     await run("sleep.py", timeout_s=0.8, env=mark, progress=tell)
-    assert len(told) >= 2 and told == sorted(told)
+    assert len(seen) >= 2 and seen == sorted(seen)
 
 
 async def test_progress_that_fails_or_hangs_harms_nothing(run: Runner) -> None:

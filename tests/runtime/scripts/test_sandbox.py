@@ -120,8 +120,8 @@ async def test_other_files_are_not_there_and_the_user_is_nobody(
 
 @BOXED
 async def test_no_privilege_is_left(registry: Registry) -> None:
-    told = (await ran(registry, "status.sh")).stdout.split()
-    assert told == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
+    reported = (await ran(registry, "status.sh")).stdout.split()
+    assert reported == ["CapEff:", "0000000000000000", "CapBnd:", "0000000000000000", "NoNewPrivs:", "1"]
 
 
 # A root server

@@ -126,10 +126,10 @@ def test_the_numbers_are_those_of_the_kernels_headers(machine: str) -> None:
     if not Path(HEADERS[machine]).is_file():
         pytest.skip("the kernel's headers are not installed")
     text = Path(HEADERS[machine]).read_text()
-    told = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
+    seen = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)}
     ours = numbers(COLUMN[machine]) | {name: of[COLUMN[machine]] for name, of in CALLS.items()}
-    assert {name: number for name, number in ours.items() if name in told} == {n: told[n] for n in ours if n in told}
-    assert len(ours.keys() & told.keys()) > 50
+    assert {name: number for name, number in ours.items() if name in seen} == {n: seen[n] for n in ours if n in seen}
+    assert len(ours.keys() & seen.keys()) > 50
 
 
 def test_a_machine_that_is_not_in_the_table_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path, an
     )
     runner.close()
     assert outcome.exit_code == 0, outcome.stderr
-    told: dict[str, str] = json.loads(outcome.stdout)
+    seen: dict[str, str] = json.loads(outcome.stdout)
     absent = {
         "clone3",
         "io_uring_enter",
@@ -188,10 +188,10 @@ async def test_in_the_sandbox_the_kernel_refuses_each_of_them(tmp_path: Path, an
         "shmget",
     }
     usual = {"socket unix", "socket inet", "unshare files"}
-    assert {told[name] for name in usual} == {"allowed"}
-    assert {name: told[name] for name in absent} == dict.fromkeys(absent, "ENOSYS")
-    assert {told[name] for name in ("socket vsock", "socket alg")} == {"EAFNOSUPPORT"}
-    rest = told.keys() - absent - usual - {"socket vsock", "socket alg"}
-    assert {name: told[name] for name in rest} == dict.fromkeys(rest, "EPERM")
+    assert {seen[name] for name in usual} == {"allowed"}
+    assert {name: seen[name] for name in absent} == dict.fromkeys(absent, "ENOSYS")
+    assert {seen[name] for name in ("socket vsock", "socket alg")} == {"EAFNOSUPPORT"}
+    rest = seen.keys() - absent - usual - {"socket vsock", "socket alg"}
+    assert {name: seen[name] for name in rest} == dict.fromkeys(rest, "EPERM")
     assert outcome.sandbox_gaps == ()
     assert system_calls.program() is not None

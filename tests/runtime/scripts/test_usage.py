@@ -99,9 +99,9 @@ def test_memory_that_processes_share_is_counted_and_once(tmp_path: Path) -> None
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as started:
         assert started.stdout is not None
-        told = b""
-        while len(told) < 8:
-            told += os.read(started.stdout.fileno(), 1)
+        seen = b""
+        while len(seen) < 8:
+            seen += os.read(started.stdout.fileno(), 1)
         pids = list(family(started.pid))
         assert len(pids) == 8
         mine = [str(tmp_path)]

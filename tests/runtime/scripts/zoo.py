@@ -112,10 +112,10 @@ def running(mark: str) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
-                told = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
+                seen = Path("/proc", name, "environ").read_bytes() + Path("/proc", name, "cmdline").read_bytes()
             except OSError:
                 continue
-            if mark.encode() in told:
+            if mark.encode() in seen:
                 found.append(int(name))
     return found
 

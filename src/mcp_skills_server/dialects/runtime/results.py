@@ -12,7 +12,7 @@ from mcp_skills_server.dialects.runtime import lengths
 from mcp_skills_server.dialects.runtime.words import LIST, READ, SESSION, WORKSPACE, Loaded, Result, problems
 from mcp_skills_server.format import hidden, media
 from mcp_skills_server.format.markup import contained, element
-from mcp_skills_server.model import SKILL_MD, Json, Skill
+from mcp_skills_server.model import SKILL_MD, Json, Skill, printable
 
 CHARACTERS: Final = 38_000
 """What a result may hold: hosts cut the middle out of 40,000 characters and more, or put them in a file."""
@@ -170,9 +170,8 @@ def text_file(
 
 def _part(text: str, *notes: str) -> Result:
     """The text as it is; what there is to say of it stands in blocks of their own."""
-    unseen = hidden.count(text)
-    if unseen:
-        notes = (*notes, f"[{unseen:,} hidden characters, which no person who looked at it has seen]")
+    if remark := hidden.remark(text):
+        notes = (*notes, f"[{remark}]")
     return _result(text, more=[{"type": "text", "text": each} for each in notes])
 
 
@@ -308,7 +307,7 @@ def _with_files(loaded: Loaded) -> str:
     attributes |= {} if loaded.origin is None else {"origin": loaded.origin}  # S40-48
     parts = [element("skill", attributes, loaded.instructions)]
     if loaded.files:
-        shown = loaded.files[:_MOST_FILES]
+        shown = [printable(path) for path in loaded.files[:_MOST_FILES]]  # a name may hold a line break
         cut = len(loaded.files) - len(shown)
         files = "\n".join((*shown, *([f"({cut} more are not shown)"] if cut else ())))  # ASG-28
         parts.append(element("skill_files", {"skill": loaded.name}, files))

@@ -135,8 +135,8 @@ def problems(skill: Skill) -> tuple[str, ...]:
 
 def unseen(frontmatter: Mapping[str, Json], instructions: str) -> tuple[str, ...]:
     """What to say of characters that a reader of the skill does not see: the texts themselves stay as they are."""
-    found = sum(map(hidden.count, (instructions, *hidden.texts(dict(frontmatter)))))
-    return (f"it holds {found:,} hidden characters, which no person who looked at it has seen",) if found else ()
+    remark = hidden.remark(instructions, *hidden.texts(dict(frontmatter)))
+    return (f"it holds {remark}",) if remark else ()
 
 
 def scripts_of(skill: Skill) -> Iterator[str]:

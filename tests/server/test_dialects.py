@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -19,7 +18,7 @@ from mcp_skills_server.dialects import table
 from mcp_skills_server.dialects.dialect import Dialect, EntryResult, Subject
 from mcp_skills_server.model import Json, Standing
 from mcp_skills_server.server.notices import notices
-from mcp_skills_server.server.notify import Notifier
+from mcp_skills_server.server.notify import Notifier, Stream
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.anyio
@@ -121,16 +120,15 @@ async def test_a_row_is_notified(tmp_path: Path) -> None:
     sent: list[dict[str, Any]] = []
     notifier = Notifier(settings.spoken.notifications)
 
-    async def send(notification: Any, related_request_id: object = None) -> None:
-        sent.append(notification.model_dump(by_alias=True, exclude_none=True))
+    async def send(said: str, params: dict[str, Any] | None) -> None:
+        sent.append({"method": said, "params": params})
         if len(sent) == 1:
             notifier.publish([("notifications/other", None), (method, None)])
             notifier.close()
 
-    ctx: Any = SimpleNamespace(request_id=1, request=object(), session=SimpleNamespace(send_notification=send))
-    wanted = types.SubscriptionFilter(tinyListChanged=True, skillsListChanged=True)
+    wanted = {"tinyListChanged": True, "skillsListChanged": True}
     with anyio.fail_after(DEADLINE):
-        await notifier.listen(ctx, types.SubscriptionsListenRequestParams(notifications=wanted))
+        await notifier.listen(Stream(1, send, shared=False), wanted)
     assert sent[0]["params"]["notifications"] == {"tinyListChanged": True}
     assert [each["method"] for each in sent[1:]] == [method]
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import shlex
+import sys
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -125,6 +126,11 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
     transport: Literal["stdio", "http"] = option(
         "stdio", "How clients reach the server.", type=click.Choice(["stdio", "http"])
     )
+    front: Literal["lean", "sdk"] = option(
+        "lean",
+        "What speaks MCP over stdio: our own front, or that of the SDK, which starts later.",
+        type=click.Choice(["lean", "sdk"]),
+    )
     log_level: Level = log_level("info")
 
 
@@ -182,7 +188,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             f"mcp-skills-server list {given} (what it serves)",
             f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
         )
-        _over_stdio(runtime, settings, watcher)
+        _over_stdio(runtime, settings, watcher, options.front)
     else:
         _over_http(runtime, settings, watcher, mirrors, options)
     if mirrors is not None:
@@ -218,11 +224,13 @@ def _settle_after_load(registry: Registry) -> None:
     unsubscribe = registry.subscribe(settle)
 
 
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
     import anyio
 
-    from mcp_skills_server.server.app import serve_stdio
-
+    if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
+        from mcp_skills_server.server.app import serve_stdio
+    else:
+        from mcp_skills_server.server.front.stdio import serve_stdio
     anyio.run(serve_stdio, runtime, settings, watcher)
 
 

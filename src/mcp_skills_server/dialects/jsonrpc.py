@@ -72,6 +72,8 @@ def _finite(text: str) -> float:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+"""What is answered was made for it and is no circle; to look for one takes a third of the time."""
 
 
 def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = None) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def error(id_: Id, code: int, message: str, data: Mapping[str, Json] | None = No
 
 def dump(value: object) -> bytes:
     """JSON on one line, in UTF-8. Half a character (a lone surrogate) goes out as the escape that it came in as."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = _ENCODER.encode(value)
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from mcp_skills_server.catalog.view import View, retry_when_stale
-from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of
+from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
-
-logger = logging.getLogger(__name__)
-
-_LEGACY_NOT_FOUND: Final = -32002
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
@@ -50,7 +46,7 @@ def call_of(
 def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
     session, scope = ctx.session, scope_of(ctx)
     capabilities, client = session.client_capabilities, session.client_params
-    modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+    modern = ctx.protocol_version in MODERN_VERSIONS
     connection = None if modern else session._connection  # pyright: ignore[reportPrivateUsage]
     return Caller(
         (capabilities.extensions if capabilities is not None else None) or (),
@@ -70,17 +66,11 @@ def guarded(call: Call) -> Call:
     async def guarded(ctx: Context, params: Any) -> Any:
         try:
             return await call(ctx, params)
-        except NotServedError as error:
-            modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-            code = types.INVALID_PARAMS if modern else _LEGACY_NOT_FOUND
-            raise MCPError(code=code, message=str(error), data={"uri": error.uri}) from None
-        except RequestError as error:
-            raise MCPError(code=types.INVALID_PARAMS, message=str(error)) from None
         except MCPError:
             raise
-        except Exception:
-            logger.exception("%s failed", ctx.method, extra=REPEATS)
-            raise MCPError(code=types.INTERNAL_ERROR, message="Internal error") from None
+        except Exception as error:
+            fault = fault_of(error, ctx.method, modern=ctx.protocol_version in MODERN_VERSIONS)
+            raise MCPError(code=fault.code, message=fault.message, data=fault.data) from None
 
     return guarded
 
@@ -94,7 +84,7 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         "mcp",
         ctx.method,
         principal=principal(scope_of(ctx)),
-        era="modern" if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy",
+        era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,
     ) as request:
         try:
@@ -113,6 +103,44 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
 def scope_of(ctx: Context) -> Mapping[str, Any]:
     """The ASGI scope of a request, empty where it came over a pipe."""
     return getattr(ctx.request, "scope", {})
+
+
+class SessionPeer:
+    """A legacy client that the SDK's session reaches.
+
+    Args:
+        session: the session of one of its messages.
+    """
+
+    def __init__(self, session: ServerSession) -> None:
+        self._session = session
+        # The session is made anew for each message; what lasts, and what tells of its end, is the connection.
+        self.connection = session._connection  # pyright: ignore[reportPrivateUsage]
+
+    def at_end(self, work: Callable[[], object]) -> None:
+        """Have `work` called when the connection ends."""
+        self.connection.exit_stack.callback(work)
+
+    async def send(self, method: str, params: dict[str, Any] | None) -> None:
+        """Send a notification that belongs to no request."""
+        await self._session.send_notification(_notification(method, params))
+
+
+def stream_of(ctx: Context) -> Stream:
+    """The stream that answers this request."""
+
+    async def send(method: str, params: dict[str, Any] | None) -> None:
+        await ctx.session.send_notification(_notification(method, params), related_request_id=ctx.request_id)
+
+    return Stream(ctx.request_id, send, shared=ctx.request is None)
+
+
+class _Notification(types.Notification[dict[str, Any] | None, str]):
+    """Any notification, whether the SDK knows it or not."""
+
+
+def _notification(method: str, params: dict[str, Any] | None) -> types.ServerNotification:
+    return cast("types.ServerNotification", _Notification(method=method, params=params))
 
 
 async def _report(ctx: Context, seconds: float) -> None:

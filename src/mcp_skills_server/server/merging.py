@@ -19,29 +19,20 @@ from pydantic import BaseModel
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
-from mcp_skills_server.errors import NotServedError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME
-from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import counted
-from mcp_skills_server.server.entrance import Call, Context, call_of, guarded, scope_of
-from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
+from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, scope_of, stream_of
+from mcp_skills_server.server.requests import Handler
 
 _MOST_PAGES: Final = 100
 """Pages of another handler's list that are read for its names."""
 _THEIRS: Final = "theirs"
 
-_OURS: Final[tuple[tuple[str, type[BaseModel], Handler], ...]] = (
-    ("skills/list", types.RequestParams, skills.list_skills),
-    ("skills/get", types.RequestParams, skills.get_skill),
-    ("resources/directory/read", types.RequestParams, resources.read_directory),
-)
-_LISTS: Final[tuple[tuple[str, str, Handler], ...]] = (
-    ("resources/list", "resources", resources.list_resources),
-    ("resources/templates/list", "resourceTemplates", resources.list_templates),
-)
+_LISTS: Final = (("resources/list", "resources"), ("resources/templates/list", "resourceTemplates"))
 _TOOLS: Final = ("tools/list", "tools", "name")
 _PROMPTS: Final = ("prompts/list", "prompts", "name")
 _LISTEN: Final = "subscriptions/listen"
@@ -63,19 +54,20 @@ class MergedHandlers:
     def add_handlers(self) -> None:
         """Put ours in place of theirs."""
         attachment = self._attachment
-        for method, params_type, handler in _OURS:
-            self._add(method, params_type, self._ours(handler))
-        for method, key, handler in _LISTS:
-            self._add_list(method, key, self._ours(handler))
+        for method, handler in methods.SKILLS.items():
+            self._add(method, types.RequestParams, self._ours(handler))
+        for method, key in _LISTS:
+            self._add_list(method, key, self._ours(methods.RESOURCES[method]))
         if attachment.settings.tools:
             self._add_list(*_TOOLS[:2], self._ours(attachment.tools.list_tools, attachment.glimpse_and_begin))
             call_tool = self._ours(attachment.tools.call_tool)
             self._add_routed("tools/call", types.CallToolRequestParams, call_tool, self._is_our_tool)
         if attachment.settings.prompts:
-            self._add_list(*_PROMPTS[:2], self._ours(prompts.list_prompts))
-            get = self._ours(prompts.get_prompt)
+            self._add_list(*_PROMPTS[:2], self._ours(methods.PROMPTS["prompts/list"]))
+            get = self._ours(methods.PROMPTS["prompts/get"])
             self._add_routed("prompts/get", types.GetPromptRequestParams, get, self._is_our_prompt)
-        read, complete = self._ours(resources.read_resource), self._ours(_complete)
+        read = self._ours(methods.RESOURCES["resources/read"])
+        complete = self._ours(methods.RESOURCES["completion/complete"])
         self._add_routed("resources/read", types.ReadResourceRequestParams, read, self._is_served)
         self._add_routed("completion/complete", types.CompleteRequestParams, complete, self._is_our_reference)
         self._add_routed("resources/subscribe", types.SubscribeRequestParams, self._subscribe, self._is_served)
@@ -94,7 +86,7 @@ class MergedHandlers:
             return await self._attachment.declared(result)
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
-            self._attachment.notifier.add_legacy_client(ctx.session)
+            self._attachment.notifier.add_legacy_client(SessionPeer(ctx.session))
         return result
 
     def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
@@ -159,14 +151,12 @@ class MergedHandlers:
 
     async def _served(self, ctx: Context, view: View) -> Served:
         """What the server has beside skills, by name."""
-        attachment = self._attachment
-        tools, names = await self._names(ctx, *_TOOLS), await self._names(ctx, *_PROMPTS)
-        if attachment.settings.tools:
-            tools |= {str(each["name"]) for each in attachment.tools.definitions()}
-        return Served(
-            tools=tools,
-            prompts=prompts.Names(view, attachment.settings, names) if attachment.settings.prompts else names,
-            resources=await self._names(ctx, "resources/list", "resources", "uri")
+        return methods.served(
+            self._attachment,
+            view,
+            await self._names(ctx, *_TOOLS),
+            await self._names(ctx, *_PROMPTS),
+            await self._names(ctx, "resources/list", "resources", "uri")
             | await self._names(ctx, "resources/templates/list", "resourceTemplates", "uriTemplate"),
         )
 
@@ -188,16 +178,11 @@ class MergedHandlers:
     # Subscriptions
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await self._attachment.ready()
-        canonical = resources.canonical(self._attachment.view(), self._attachment.settings, params.uri)
-        if canonical is None:
-            raise NotServedError(params.uri)
-        self._attachment.notifier.watch(ctx.session, canonical, counted(scope_of(ctx)))
+        await methods.subscribe(self._attachment, SessionPeer(ctx.session), params.uri, counted(scope_of(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        canonical = resources.canonical(self._attachment.view(), self._attachment.settings, params.uri)
-        self._attachment.notifier.unwatch(ctx.session, params.uri if canonical is None else canonical)
+        methods.unsubscribe(self._attachment, SessionPeer(ctx.session), params.uri)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:
@@ -206,7 +191,8 @@ class MergedHandlers:
             return await theirs.handler(ctx, params)  # a handler of their own making, whose events we cannot relay
         # Acknowledged after the first scan, so that a notification follows whatever changes after it.
         await self._attachment.ready()
-        return await notifier.listen(ctx, params, counted(scope_of(ctx)))
+        wanted = params.notifications.model_dump(by_alias=True, exclude_none=True)
+        return await notifier.listen(stream_of(ctx), wanted, counted(scope_of(ctx)))
 
     def _is_about_skills(self, wanted: types.SubscriptionFilter) -> bool:
         extra, uris = wanted.model_extra or {}, wanted.resource_subscriptions or ()
@@ -217,11 +203,6 @@ class MergedHandlers:
         notification = event_to_notification(event, {})
         uri = event.uri if isinstance(event, ResourceUpdated) else None
         self._attachment.notifier.relay((notification.method, uri))
-
-
-async def _complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
-    of_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
-    return await (prompts.complete_argument if of_prompt else resources.complete)(view, settings, caller, params)
 
 
 def _as_dict(result: Any) -> dict[str, Any]:

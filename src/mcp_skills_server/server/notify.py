@@ -4,24 +4,20 @@ A legacy client hears of everything over its connection, once it is initialized.
 what its `subscriptions/listen` request named, on that request's own stream, and nothing else (MCP-34). A
 notification says "fetch again"; so a client that reads slowly is owed each one at most once, and what it is owed is
 bounded by what it subscribed to. Of what a client asks for only that is kept which this server can come to serve, and
-nobody's streams or subscriptions are at another's cost.
+nobody's streams or subscriptions are at another's cost. No SDK here: a front says how a client is reached.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
-import mcp_types as types
 from anyio.abc import TaskGroup
-from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
-from mcp.server.session import ServerSession
-from mcp.shared.subscriptions import SUBSCRIPTION_ID_META_KEY
 
 from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
@@ -42,6 +38,43 @@ LONGEST_URI: Final = 4096
 """Characters of a URI that may be watched."""
 MOST_TEXT: Final = 32 << 10
 """Characters of all URIs that one stream may name."""
+_STREAM: Final = "io.modelcontextprotocol/subscriptionId"
+"""What tells in `_meta` which stream a message belongs to."""
+
+Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
+"""Sends a notification: its method and its parameters, None for none."""
+
+
+class Peer(Protocol):
+    """A legacy client, as the front reaches it."""
+
+    @property
+    def connection(self) -> object:
+        """What lasts as long as the client is there, and can be weakly referenced."""
+        ...
+
+    def at_end(self, work: Callable[[], object]) -> None:
+        """Have `work` called when the connection ends; what was added last is called first."""
+        ...
+
+    async def send(self, method: str, params: dict[str, Any] | None) -> None:
+        """Send a notification."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The stream that answers a `subscriptions/listen`.
+
+    Attributes:
+        id: of the request; None where it came as a notification.
+        send: sends on this stream.
+        shared: whether other messages share its channel, so that its end has to be said.
+    """
+
+    id: str | int | None
+    send: Send
+    shared: bool
 
 
 class _Legacy:
@@ -70,11 +103,12 @@ class Notifier:
         self._tools = tools
         self._prompts = prompts
         self.relays = False
+        self._is_closing = False
         self._sent_to: set[Mailbox] = set()
-        self._streams: set[Mailbox] = set()
+        self._streams: dict[Mailbox, None] = {}
         self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
-        self._legacy: WeakKeyDictionary[Connection, _Legacy] = WeakKeyDictionary()
+        self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: TaskGroup | None = None
 
     @asynccontextmanager
@@ -100,30 +134,34 @@ class Notifier:
             mailbox.put([notice])
 
     def close(self) -> None:
-        """End every listen stream as the protocol says: what is owed, then the result of the request."""
+        """End every listen stream as the protocol says: what is owed, then the result of the request.
+
+        One that is asked for later is acknowledged, and ended in the same way.
+        """
+        self._is_closing = True
         for mailbox in list(self._streams):
             mailbox.close()
 
-    def add_legacy_client(self, session: ServerSession) -> None:
+    def add_legacy_client(self, peer: Peer) -> None:
         """A legacy client is ready for notifications."""
         if self._tasks is not None:
-            client = self._client(session)
+            client = self._client(peer)
             if client.mailbox not in self._sent_to:
                 self._sent_to.add(client.mailbox)
-                self._tasks.start_soon(self._tell, session, client.mailbox)
+                self._tasks.start_soon(self._tell, peer, client.mailbox)
 
-    def watch(self, session: ServerSession, uri: str, owner: Owner = None) -> None:
+    def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """A legacy client wants to hear of one resource.
 
         Args:
-            session: of the client.
+            peer: the client.
             uri: of a resource that is served, as notifications have it.
             owner: among whose subscriptions it counts.
 
         Raises:
             RequestError: it watches too many.
         """
-        client = self._client(session)
+        client = self._client(peer)
         if uri in client.uris:
             return
         if len(client.uris) >= MOST_SUBSCRIPTIONS:
@@ -131,29 +169,29 @@ class Notifier:
         self._watched.claim((id(client), uri), owner, busy=lambda _: True)  # none ends without a word
         client.uris.add(uri)
 
-    def unwatch(self, session: ServerSession, uri: str) -> None:
+    def unwatch(self, peer: Peer, uri: str) -> None:
         """A legacy client no longer wants to hear of one resource."""
-        client = self._client(session)
+        client = self._client(peer)
         client.uris.discard(uri)
         self._watched.release((id(client), uri))
 
-    async def listen(
-        self,
-        ctx: ServerRequestContext[Any, Any],
-        params: types.SubscriptionsListenRequestParams,
-        owner: Owner = None,
-    ) -> types.SubscriptionsListenResult:
+    async def listen(self, stream: Stream, wanted: Mapping[str, Any], owner: Owner = None) -> dict[str, Any]:
         """`subscriptions/listen`: acknowledge, then tell what was asked for, until either side ends it.
 
         An owner who opens too many streams has its oldest one ended, with its result.
 
+        Args:
+            stream: where to tell it.
+            wanted: the filter, its known fields of the types of the protocol.
+            owner: among whose streams it counts.
+
         Raises:
             RequestError: it names too many resources, or others have left no place for a stream.
         """
-        if ctx.request_id is None:
+        if stream.id is None:
             raise RequestError("subscriptions/listen must be a request")
         honoured = _honoured(
-            params.notifications,
+            wanted,
             extensions=self.extensions,
             tools=self._tools or self.relays,
             prompts=self._prompts or self.relays,
@@ -161,40 +199,33 @@ class Notifier:
         )
         methods, uris = _wanted(honoured, self.extensions)
         mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
-        meta: dict[str, Any] = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+        meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._places.claim(mailbox, owner):
             oldest.close()
-        self._streams.add(mailbox)
+        self._streams[mailbox] = None
+        if self._is_closing:
+            mailbox.close()
         try:
-            acknowledged = types.SubscriptionsAcknowledgedNotification(
-                params=types.SubscriptionsAcknowledgedNotificationParams(notifications=honoured, _meta=meta)
-            )
-            await ctx.session.send_notification(acknowledged, related_request_id=ctx.request_id)
-            del acknowledged, honoured, params  # a stream may last for days; what it needs is in its mailbox
+            await stream.send("notifications/subscriptions/acknowledged", {"_meta": meta, "notifications": honoured})
+            del honoured, wanted  # a stream may last for days; what it needs is in its mailbox
             while (notice := await mailbox.take()) is not None:
-                await ctx.session.send_notification(_notification(notice, meta), related_request_id=ctx.request_id)
-            if ctx.request is None:
-                # On stdio no stream closes with the request, so its end is a message of its own (MCP-38).
-                cancelled = types.CancelledNotification(
-                    params=types.CancelledNotificationParams(
-                        request_id=ctx.request_id, reason="the server ends the stream"
-                    )
-                )
-                await ctx.session.send_notification(cancelled, related_request_id=ctx.request_id)
+                await stream.send(notice[0], _params(notice, meta))
+            if stream.shared:
+                # No stream closes with the request, so its end is a message of its own (MCP-38).
+                ended = {"requestId": stream.id, "reason": "the server ends the stream"}
+                await stream.send("notifications/cancelled", ended)
         finally:
-            self._streams.discard(mailbox)
+            self._streams.pop(mailbox, None)
             self._places.release(mailbox)
-        return types.SubscriptionsListenResult(_meta=meta)
+        return {"_meta": meta, "resultType": "complete"}
 
-    def _client(self, session: ServerSession) -> _Legacy:
-        # The session is made anew for each message; what lasts, and what tells of its end, is the connection.
-        connection = session._connection  # pyright: ignore[reportPrivateUsage]
-        client = self._legacy.get(connection)
+    def _client(self, peer: Peer) -> _Legacy:
+        client = self._legacy.get(peer.connection)
         if client is None:
-            client = self._legacy[connection] = _Legacy()
-            connection.exit_stack.callback(client.mailbox.close)
-            connection.exit_stack.callback(self._forget, client)
-            connection.exit_stack.callback(self._legacy.pop, connection, None)
+            client = self._legacy[peer.connection] = _Legacy()
+            peer.at_end(client.mailbox.close)
+            peer.at_end(lambda: self._forget(client))
+            peer.at_end(lambda: self._legacy.pop(peer.connection, None))
         return client
 
     def _forget(self, client: _Legacy) -> None:
@@ -202,73 +233,51 @@ class Notifier:
             self._watched.release((id(client), uri))
         client.uris.clear()
 
-    async def _tell(self, session: ServerSession, mailbox: Mailbox) -> None:
+    async def _tell(self, peer: Peer, mailbox: Mailbox) -> None:
         try:
             while (notice := await mailbox.take()) is not None:
-                await session.send_notification(_notification(notice, None))
+                await peer.send(notice[0], _params(notice, None))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             logger.debug("a client left while it was being notified")
         finally:
             self._sent_to.discard(mailbox)
 
 
+_LISTS: Final = (
+    ("toolsListChanged", runtime.LIST_CHANGED),
+    ("promptsListChanged", prompts.LIST_CHANGED),
+    ("resourcesListChanged", resources.LIST_CHANGED),
+)
+"""The lists of the protocol itself: what asks for news of each, and the notification."""
+_URIS: Final = "resourceSubscriptions"
+
+
 def _honoured(
-    requested: types.SubscriptionFilter,
-    *,
-    extensions: Mapping[str, str],
-    tools: bool,
-    prompts: bool,
-    foreign: bool,
-) -> types.SubscriptionFilter:
+    requested: Mapping[str, Any], *, extensions: Mapping[str, str], tools: bool, prompts: bool, foreign: bool
+) -> dict[str, Any]:
     """The part of a filter that this server can keep.
 
     A URI that can never name anything here is left out, as the acknowledgement shows.
     """
-    asked = dict.fromkeys(requested.resource_subscriptions or ())
+    asked = dict.fromkeys(requested.get(_URIS) or ())
     uris = [uri for uri in asked if len(uri) <= LONGEST_URI and (foreign or segments(uri) is not None)]
     if len(uris) > MOST_SUBSCRIPTIONS:
         raise RequestError(f"Too many resource subscriptions: at most {MOST_SUBSCRIPTIONS}")
     if sum(map(len, uris)) > MOST_TEXT:
         raise RequestError(f"The URIs of resourceSubscriptions are too long: at most {MOST_TEXT:,} characters in all")
-    given = requested.model_extra or {}
-    extra: dict[str, Any] = {key: True for key in extensions if given.get(key) is True}  # X-12
-    return types.SubscriptionFilter(
-        tools_list_changed=True if tools and requested.tools_list_changed else None,
-        prompts_list_changed=True if prompts and requested.prompts_list_changed else None,
-        resources_list_changed=True if requested.resources_list_changed else None,
-        resource_subscriptions=uris or None,
-        **extra,
-    )
+    kept = zip((key for key, _ in _LISTS), (tools, prompts, True), strict=True)
+    honoured: dict[str, Any] = {key: True for key, offered in kept if offered and requested.get(key)}
+    if uris:
+        honoured[_URIS] = uris
+    return honoured | {key: True for key in extensions if requested.get(key) is True}  # X-12
 
 
-def _wanted(honoured: types.SubscriptionFilter, extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
+def _wanted(honoured: Mapping[str, Any], extensions: Mapping[str, str]) -> tuple[set[str], frozenset[str]]:
     """The notifications without a URI that a client asked for, and the URIs that it watches."""
-    asked = (
-        (honoured.tools_list_changed, runtime.LIST_CHANGED),
-        (honoured.prompts_list_changed, prompts.LIST_CHANGED),
-        (honoured.resources_list_changed, resources.LIST_CHANGED),
-    )
-    methods = {method for wanted, method in asked if wanted}
-    methods |= {extensions[key] for key in honoured.model_extra or {}}
-    return methods, frozenset(map(canonical, honoured.resource_subscriptions or ()))
+    methods = {method for key, method in (*_LISTS, *extensions.items()) if key in honoured}
+    return methods, frozenset(map(canonical, honoured.get(_URIS, ())))
 
 
-def _notification(notice: Notice, meta: dict[str, Any] | None) -> types.ServerNotification:
-    method, uri = notice
-    if uri is not None:
-        return types.ResourceUpdatedNotification(params=types.ResourceUpdatedNotificationParams(uri=uri, _meta=meta))
-    params = None if meta is None else types.NotificationParams(_meta=meta)
-    kind = _KINDS.get(method)
-    made = _ListChanged(method=method, params=params) if kind is None else kind(params=params)
-    return cast("types.ServerNotification", made)
-
-
-class _ListChanged(types.Notification[types.NotificationParams | None, str]):
-    """A notification that the SDK does not know."""
-
-
-_KINDS: Final[dict[str, Callable[..., Any]]] = {
-    resources.LIST_CHANGED: types.ResourceListChangedNotification,
-    runtime.LIST_CHANGED: types.ToolListChangedNotification,
-    prompts.LIST_CHANGED: types.PromptListChangedNotification,
-}
+def _params(notice: Notice, meta: dict[str, Any] | None) -> dict[str, Any] | None:
+    stamp: dict[str, Any] = {} if meta is None else {"_meta": meta}
+    return stamp | ({} if notice[1] is None else {"uri": notice[1]}) or None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 _CHUNK: Final = 1 << 16
@@ -51,7 +52,7 @@ def read(descriptor: int) -> bytes:
         return b""
 
 
-def write(descriptor: int, raw: bytes) -> None:
+def write(descriptor: int, raw: bytes | memoryview) -> None:
     """Write all of these bytes.
 
     Raises:
@@ -63,6 +64,15 @@ def write(descriptor: int, raw: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         except BlockingIOError:  # whoever shares the pipe may have made it so at any time
             select.select([], [descriptor], [])
+
+
+def writable(descriptor: int) -> Callable[[], bool]:
+    """What tells whether a descriptor takes bytes now, or says at once that nobody reads them."""
+    if sys.platform == "win32":
+        return lambda: False
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    return lambda: bool(poller.poll(0))
 
 
 def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:

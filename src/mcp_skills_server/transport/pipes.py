@@ -38,6 +38,7 @@ class Pipes:
         self.max_line = max_line
         self._stdin, self._stdout = descriptors.claim()
         self._writing = anyio.Lock(fast_acquire=True)
+        self._takes_more = descriptors.writable(self._stdout)
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         """The lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed."""
@@ -55,13 +56,18 @@ class Pipes:
             BrokenPipeError: nobody reads them.
         """
         async with self._writing:
-            if len(raw) <= _ALWAYS_FITS:
+            rest = memoryview(raw)
+            # While it takes more, nothing waits: neither an event loop's turn nor a thread costs this message anything.
+            while rest and self._takes_more():
+                rest = rest[os.write(self._stdout, rest[:_ALWAYS_FITS]) :]
+            if len(rest) == len(raw) <= _ALWAYS_FITS:
                 await _ready(anyio.wait_writable, self._stdout)
                 with suppress(BlockingIOError):
-                    raw = raw[os.write(self._stdout, raw) :]
-            if raw:
-                # It may not fit, and a client that does not read must not stop the event loop.
-                await to_thread.run_sync(descriptors.write, self._stdout, raw, abandon_on_cancel=True)
+                    rest = rest[os.write(self._stdout, rest) :]
+            if rest:
+                # It does not fit, and a client that does not read must not stop the event loop. A message that was
+                # begun is ended, whatever is cancelled meanwhile.
+                await to_thread.run_sync(descriptors.write, self._stdout, rest, abandon_on_cancel=True)
 
     async def serve(
         self, work: Callable[[], Awaitable[None]], before_signalled: Callable[[], Awaitable[None]] | None = None

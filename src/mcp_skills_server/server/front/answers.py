@@ -1,0 +1,121 @@
+"""The methods that our front answers: those for skills by their handlers, and the protocol's own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.runtime.quota import owner_of
+from mcp_skills_server.server import methods
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.front import eras
+from mcp_skills_server.server.front.eras import DISCOVER, INITIALIZE, PING
+from mcp_skills_server.server.front.request import Params, Request
+from mcp_skills_server.server.front.shapes import is_set
+from mcp_skills_server.server.notify import Peer, Stream
+from mcp_skills_server.server.requests import Caller, Handler
+
+Answer: TypeAlias = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
+class Answers:
+    """What answers each method of one client.
+
+    Args:
+        attachment: the skills that it is served.
+        peer: the client.
+    """
+
+    def __init__(self, attachment: Attachment, peer: Peer) -> None:
+        self._attachment = attachment
+        self._peer = peer
+
+    def table(self) -> dict[str, Answer]:
+        """By method what answers it."""
+        attachment = self._attachment
+        settings, tools = attachment.settings, attachment.tools
+        ours = {**methods.SKILLS, **methods.RESOURCES, **(methods.PROMPTS if settings.prompts else {})}
+        table: dict[str, Answer] = {
+            INITIALIZE: self._initialize,
+            DISCOVER: self._discover,
+            PING: _nothing,
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
+            "subscriptions/listen": self._listen,
+            **{method: partial(self._call, handler, attachment.ready) for method, handler in ours.items()},
+        }
+        if settings.tools:
+            table["tools/list"] = partial(self._call, tools.list_tools, attachment.glimpse_and_begin)
+            table["tools/call"] = partial(self._call, tools.call_tool, attachment.ready)
+        return table
+
+    async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
+        attachment = self._attachment
+        await ready()
+        connection = None if request.era.modern else self._peer.connection
+        caller = Caller(
+            request.client.extensions,
+            served=self._served,
+            counted=_COUNTED,
+            connection=connection,
+            progress=partial(self._report, request),
+            audience=connection or attachment,
+            client=request.client.name,
+        )
+        params = request.params or {}
+        return await retry_when_stale(
+            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+        )
+
+    async def _served(self, view: View) -> Served:
+        return methods.served(self._attachment, view)
+
+    async def _report(self, request: Request, seconds: float) -> None:
+        meta: Params = (request.params or {}).get("_meta") or {}
+        token = meta.get("progressToken")
+        if isinstance(token, str | int) and not isinstance(token, bool) and not request.done:
+            said = {"progressToken": token, "progress": seconds, "message": f"running for {seconds:.0f} s"}
+            await self._peer.send("notifications/progress", said)
+
+    async def _initialize(self, request: Request) -> dict[str, Any]:
+        return await self._attachment.declared(eras.handshake(request.params or {}, self._capabilities(changes=False)))
+
+    async def _discover(self, _: Request) -> dict[str, Any]:
+        return await self._attachment.declared(eras.discovery(self._capabilities(changes=True)))
+
+    def _capabilities(self, *, changes: bool) -> dict[str, Any]:
+        """What the protocol itself calls for; the skills add theirs."""
+        settings = self._attachment.settings
+        lists = {"prompts": settings.prompts, "resources": True, "tools": settings.tools}
+        shown: dict[str, Any] = {key: {"listChanged": changes} for key, offered in lists.items() if offered}
+        return {"completions": {}, **shown}
+
+    async def _subscribe(self, request: Request) -> dict[str, Any]:
+        await methods.subscribe(self._attachment, self._peer, (request.params or {})["uri"], _COUNTED)
+        return {}
+
+    async def _unsubscribe(self, request: Request) -> dict[str, Any]:
+        methods.unsubscribe(self._attachment, self._peer, (request.params or {})["uri"])
+        return {}
+
+    async def _listen(self, request: Request) -> dict[str, Any]:
+        # Acknowledged after the first scan, so that a notification follows whatever changes after it.
+        await self._attachment.ready()
+        wanted = {
+            key: is_set(value) if key in _FLAGS else value
+            for key, value in (request.params or {})["notifications"].items()
+        }
+        return await self._attachment.notifier.listen(
+            Stream(request.id, self._peer.send, shared=True), wanted, _COUNTED
+        )
+
+
+_COUNTED: Final = owner_of(None, None)
+_FLAGS: Final = frozenset({"toolsListChanged", "promptsListChanged", "resourcesListChanged"})
+
+
+async def _nothing(_: Request) -> dict[str, Any]:
+    return {}

@@ -1,0 +1,53 @@
+"""A request on its way through the front, and how it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import anyio
+
+from mcp_skills_server.server.front.eras import Client, Era
+from mcp_skills_server.server.messages import Id
+from mcp_skills_server.server.methods import Fault
+
+Params: TypeAlias = Mapping[str, Any]
+
+
+class FaultError(Exception):
+    """A request is refused."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+class Request:
+    """A request that has no answer yet.
+
+    Attributes:
+        id: as the client gave it.
+        method: what is asked for.
+        params: as they came; None where there are none.
+        era: of the connection.
+        client: who asks, as it is known when the request comes.
+        admitted: whether the handshake was over by then.
+        scope: what ends the work.
+        taken_back: whether the client wants no answer any more.
+        done: whether the handler has returned, after which it tells nothing.
+    """
+
+    __slots__ = ("admitted", "client", "done", "era", "id", "method", "params", "scope", "taken_back")
+
+    def __init__(
+        self, id_: Id, method: str, params: Params | None, era: Era, client: Client, *, admitted: bool
+    ) -> None:
+        self.id = id_
+        self.method = method
+        self.params = params
+        self.era = era
+        self.client = client
+        self.admitted = admitted
+        self.scope = anyio.CancelScope()
+        self.taken_back = False
+        self.done = False

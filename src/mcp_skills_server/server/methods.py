@@ -1,0 +1,114 @@
+"""What every front shares: the methods of requests about skills, and what an error becomes. No SDK here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
+from mcp_skills_server.format.dependencies import Served
+from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.server import prompts, resources, skills
+from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.notify import Peer
+from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
+
+logger = logging.getLogger(__name__)
+
+MODERN_VERSIONS: Final = ("2026-07-28",)
+"""Revisions of the protocol in which every request carries its own envelope."""
+LEGACY_NOT_FOUND: Final = -32002
+"""What `resources/read` of an unknown resource is refused with in the legacy era."""
+
+
+async def complete(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    """`completion/complete`: of a prompt's argument, or of the template of skill files."""
+    of_prompt = settings.prompts and params["ref"].get("type") == "ref/prompt"
+    return await (prompts.complete_argument if of_prompt else resources.complete)(view, settings, caller, params)
+
+
+SKILLS: Final[Mapping[str, Handler]] = {
+    "skills/list": skills.list_skills,
+    "skills/get": skills.get_skill,
+    "resources/directory/read": resources.read_directory,
+}
+"""Methods that MCP itself does not have."""
+RESOURCES: Final[Mapping[str, Handler]] = {
+    "resources/list": resources.list_resources,
+    "resources/templates/list": resources.list_templates,
+    "resources/read": resources.read_resource,
+    "completion/complete": complete,
+}
+PROMPTS: Final[Mapping[str, Handler]] = {"prompts/list": prompts.list_prompts, "prompts/get": prompts.get_prompt}
+
+
+def served(
+    attachment: Attachment,
+    view: View,
+    tools: frozenset[str] = frozenset(),
+    others: Container[str] = (),
+    uris: Container[str] = (),
+) -> Served:
+    """What a server has beside skills: our tools and prompts, and what it is given.
+
+    Args:
+        attachment: the skills of the server.
+        view: what the request sees of them.
+        tools: names of its own tools.
+        others: names of its own prompts.
+        uris: of its own resources.
+    """
+    settings = attachment.settings
+    if settings.tools:
+        tools |= {str(each["name"]) for each in attachment.tools.definitions()}
+    names = prompts.Names(view, settings, others) if settings.prompts else others
+    return Served(tools=tools, prompts=names, resources=uris)
+
+
+async def subscribe(attachment: Attachment, peer: Peer, uri: str, owner: Owner) -> None:
+    """`resources/subscribe`, which only the legacy era has.
+
+    Raises:
+        NotServedError: there is no such resource.
+        RequestError: the client watches too many.
+    """
+    await attachment.ready()
+    canonical = resources.canonical(attachment.view(), attachment.settings, uri)
+    if canonical is None:
+        raise NotServedError(uri)
+    attachment.notifier.watch(peer, canonical, owner)
+
+
+def unsubscribe(attachment: Attachment, peer: Peer, uri: str) -> None:
+    """`resources/unsubscribe`. A URI that is not watched is passed over."""
+    canonical = resources.canonical(attachment.view(), attachment.settings, uri)
+    attachment.notifier.unwatch(peer, uri if canonical is None else canonical)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a request, as the protocol says it.
+
+    Attributes:
+        code: of JSON-RPC.
+        message: for people, one line.
+        data: beside it; None for nothing.
+    """
+
+    code: int
+    message: str
+    data: Any = None
+
+
+def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:
+    """What an error of a handler becomes: the client's fault by its code, a bug as -32603 without internals."""
+    if isinstance(error, NotServedError):
+        return Fault(INVALID_PARAMS if modern else LEGACY_NOT_FOUND, str(error), {"uri": error.uri})
+    if isinstance(error, RequestError):
+        return Fault(INVALID_PARAMS, str(error))
+    logger.error("%s failed", method, exc_info=error, extra=REPEATS)
+    return Fault(INTERNAL_ERROR, "Internal error")

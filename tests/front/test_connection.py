@@ -1,0 +1,95 @@
+"""What one client may do to its connection, beside asking."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from conversations import ENVELOPE, HANDSHAKE
+from fronts import Script, by_ours, talk
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.requests import Settings
+from wire import DEADLINE, FIXTURES
+
+LISTEN = {"notifications": {"skillsListChanged": True}, "_meta": ENVELOPE}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    """The fixtures, read."""
+    out = Registry([FIXTURES / "acme"])
+    out.load()
+    return out
+
+
+def said(*messages: dict[str, Any]) -> list[bytes]:
+    """Lines of a client."""
+    return [json.dumps({"jsonrpc": "2.0", **each}).encode() for each in messages]
+
+
+class Deaf(Script):
+    """A client that goes once it has heard so many messages."""
+
+    def __init__(self, lines: list[bytes], *, after: int) -> None:
+        super().__init__(lines, patient=False)
+        self._after = after
+
+    async def send(self, raw: bytes) -> None:
+        """As `Pipes.send`."""
+        if len(self.said) >= self._after:
+            raise BrokenPipeError
+        await super().send(raw)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_client_that_went_is_no_bug_of_ours(registry: Registry, caplog: pytest.LogCaptureFixture, after: int) -> None:
+    lines = said(*[{"id": number, "method": "subscriptions/listen", "params": LISTEN} for number in range(3)])
+
+    async def held() -> None:
+        with anyio.fail_after(DEADLINE):
+            try:
+                await by_ours(Deaf(lines, after=after), registry, Settings())
+            except* BrokenPipeError:
+                pass
+
+    anyio.run(held)
+    assert not caplog.records
+
+
+def test_a_request_that_is_taken_back_has_no_answer_and_leaves_its_id_free(registry: Registry) -> None:
+    listen = {"id": "7", "method": "subscriptions/listen", "params": LISTEN}
+    back = {"method": "notifications/cancelled", "params": {"requestId": 7}}
+    lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
+    heard = talk(by_ours, lines, registry, Settings(), patient=True).said
+    assert [each.get("method", each.get("id")) for each in heard] == [
+        "notifications/subscriptions/acknowledged",
+        "notifications/subscriptions/acknowledged",
+        8,
+        "notifications/cancelled",
+        "7",
+    ]
+
+
+def test_what_comes_before_the_first_request_waits_for_it(registry: Registry) -> None:
+    lines = said({"method": "notifications/initialized"}, {"id": 1, "method": "skills/list"})
+    (answer,) = talk(by_ours, lines, registry, Settings(), patient=True).said
+    assert answer["result"]["skills"]
+    more = said(*[{"method": "notifications/none"}] * 8)
+    (answer,) = talk(by_ours, more + lines, registry, Settings(), patient=True).said
+    assert answer["error"]["code"] == -32602
+
+
+def test_a_bug_is_told_without_its_words(
+    registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr("mcp_skills_server.server.skills.page_of", broken)
+    lines = said({"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"})
+    answer = talk(by_ours, lines, registry, Settings(), patient=True).said[-1]
+    assert answer["error"] == {"code": -32603, "message": "Internal error"}
+    assert "skills/list failed" in caplog.text and "secret" in caplog.text

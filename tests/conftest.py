@@ -1,8 +1,9 @@
-"""Fixtures that every room's tests share."""
+"""Fixtures that the tests of every package share."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,10 @@ from wire import FIXTURES, Era, Wire, serving
 
 __all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 pytest_plugins = ["outcomes"]
+
+# No server of a test leaves an index in the user's own cache, and none begins with one.
+_CACHE = tempfile.TemporaryDirectory(prefix="skills-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)

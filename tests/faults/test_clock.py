@@ -31,11 +31,13 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
     # an index is fresh (tests/sources/test_index.py), Retry-After with a date (tests/sources/test_caching.py), and
     # how long an artifact stays (tests/publish/test_static.py). The date of an approval is shown
-    # and decides nothing, and so is that of an event. All that waits, waits by time.monotonic.
+    # and decides nothing, and so is that of an event. How old an
+    # index file is decides when it is removed, and no more. All that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "catalog/outline.py",
         "commands/approve.py",
         "catalog/disk.py",
+        "catalog/index_files.py",
         "catalog/tree.py",
         "sources/download.py",
         "telemetry/events.py",

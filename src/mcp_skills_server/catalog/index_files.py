@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 
 import mcp_skills_server
 from mcp_skills_server.catalog.stored_root import StoredRoot, encode
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Skill
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.p
 """The source that decides what a SKILL.md says and what is wrong with it."""
 
 
-class _UnusableError(Exception):
+class _UnusableError(SkillsServerError):
     """An index file that must not be used. The message says why."""
 
 

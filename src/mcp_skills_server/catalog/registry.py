@@ -175,15 +175,22 @@ class Registry(Reader):
         While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
         would otherwise be notified of each skill by itself.
         """
+        return self._refresh_deferred([stale.path])
+
+    def refresh_deferred(self) -> Changes:
+        """Look everywhere; listeners get it as what `rescan` finds."""
+        return self._refresh_deferred(None)
+
+    def _refresh_deferred(self, paths: Sequence[str] | None) -> Changes:
         with self._lock:
             self._rescanning = True
             try:
-                return self.refresh([stale.path])
+                return self.refresh(paths)
             finally:
                 self._rescanning = False
 
     def notify_deferred(self) -> None:
-        """Call the listeners with what `rescan` found and left to this."""
+        """Call the listeners with what was found and left to this."""
         with self._lock:
             self._listeners.notify_deferred()
 

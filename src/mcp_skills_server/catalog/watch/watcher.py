@@ -28,6 +28,8 @@ from mcp_skills_server.model import Changes, Skill
 logger = logging.getLogger(__name__)
 
 _IDLE_S: Final = 0.5
+_FIRST_S: Final = 0.05
+"""How long what the look behind the arming found waits for events that belong to it."""
 """How often an idle watch looks whether its roots are still the same directories."""
 _CALM_S: Final = 0.2
 """What follows so soon on a report is more of the same, and no lone edit."""
@@ -155,14 +157,15 @@ class Watcher:
         # Where they lead now, and not at the start: a root may be a link that is moved.
         tops = [os.path.realpath(root.given) for root in roots]
         with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
-            self._load_or_refresh()
+            # What is found may be the first half of a burst whose second half comes as events.
+            self._registry.refresh_deferred()
             self.armed.set()
             if self._trouble:
                 logger.warning("file events are back; changes are heard of at once again")
                 self._trouble = ""
-            until, reported = time.monotonic() + self._reconcile, -_CALM_S
+            until, reported, patience = time.monotonic() + self._reconcile, -_CALM_S, _FIRST_S
             while not self._stop.is_set() and time.monotonic() < until and _identities(roots) == identities:
-                if paths := events.wait(_IDLE_S):
+                if paths := events.wait(patience):
                     now = time.monotonic()
                     burst = Burst(paths, now, lone=now - reported > _CALM_S)
                     while (left := burst.over() - time.monotonic()) > 0 and not self._stop.is_set():
@@ -170,6 +173,7 @@ class Watcher:
                     if self._registry.refresh(burst.paths):
                         reported = time.monotonic()
                 self._registry.notify_deferred()
+                patience = _IDLE_S
 
     def _look_every_so_often(self, until: float) -> None:
         while not self._stop.is_set() and (began := time.monotonic()) < until:

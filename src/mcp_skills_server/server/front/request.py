@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.server.front.eras import Client, Era
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault
@@ -14,7 +15,7 @@ from mcp_skills_server.server.methods import Fault
 Params: TypeAlias = Mapping[str, Any]
 
 
-class FaultError(Exception):
+class FaultError(SkillsServerError):
     """A request is refused."""
 
     def __init__(self, fault: Fault) -> None:

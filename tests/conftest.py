@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 
@@ -16,8 +18,9 @@ __all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"
 pytest_plugins = ["outcomes"]
 
 # No server of a test leaves an index in the user's own cache, and none begins with one.
-_CACHE = tempfile.TemporaryDirectory(prefix="skills-cache-")
-os.environ["XDG_CACHE_HOME"] = _CACHE.name
+_CACHE = tempfile.mkdtemp(prefix="skills-cache-")
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = _CACHE
 
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)

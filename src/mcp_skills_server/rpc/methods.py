@@ -1,26 +1,34 @@
 """The eight methods of the Skills Protocol, each a function of its params.
 
 Skills are looked up by name and version, files by exact path in their skill: no text of a client becomes a path.
-What is absent and what is forbidden get the same message. One call sees one snapshot.
+What is absent and what is forbidden get the same message. One call sees one view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import answer, in_turn, off_loop, read
+from mcp_skills_server.catalog.answer import in_turn, off_loop
+from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.dialects.skills_protocol import requests, results
+from mcp_skills_server.dialects.skills_protocol.requests import (
+    CodeExecution,
+    Description,
+    Execution,
+    FileRequest,
+    Listing,
+)
 from mcp_skills_server.errors import RequestError, StaleFileError, clipped
 from mcp_skills_server.format import cursors, media, versions
 from mcp_skills_server.format.nearest import nearest
 from mcp_skills_server.format.portions import portion
-from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, printable
+from mcp_skills_server.model import SKILL_MD, Json, printable
 from mcp_skills_server.rpc import guide
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.rpc.execution import Executor
 
 Result: TypeAlias = "dict[str, Json]"
+_R = TypeVar("_R")
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
@@ -113,89 +122,74 @@ class Methods:
             message = "A file of the skill is being changed or cannot be read; try again in a moment"
             raise CallError(message, about) from None
 
+    async def from_view(
+        self, request: _R, handle: Callable[[Methods, View, _R, Owner], Awaitable[Result]], owner: Owner
+    ) -> Result:
+        """What a method answers from the skills as they are, once they were read.
+
+        Raises:
+            CallError, RequestError: it cannot be answered.
+            StaleFileError: a file does not hold still.
+        """
+        await self._loaded()
+        return await retry_when_stale(self._registry, lambda view: handle(self, view, request, owner))
+
     # Discovery
 
-    async def _list(self, params: Mapping[str, Any], _owner: Owner) -> Result:
-        request = requests.listing(params)
+    async def _list(self, view: View, request: Listing, _owner: Owner) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
+        catalogue = await self._catalogue(view)
+        page, more = catalogue.page(request.namespace, after, request.limit)
+        kept = portion(page, _weight)
+        page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
+        cursor = None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
+        return results.skill_list((entry.manifest for entry in page), request.detail, cursor)
 
-        async def ask(snapshot: Snapshot, last: bool) -> Result:
-            catalogue = await self._catalogue(snapshot, last=last)
-            page, more = catalogue.page(request.namespace, after, request.limit)
-            kept = portion(page, _weight)
-            page, more = (page, more) if len(kept) == len(page) else (kept, kept[-1])
-            cursor = (
-                None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
-            )
-            return results.skill_list((entry.manifest for entry in page), request.detail, cursor)
+    async def _describe(self, view: View, request: Description, _owner: Owner) -> Result:
+        entry = await self._find(await self._catalogue(view), request.name, request.version)
+        frontmatter = None if request.detail == "manifest" else entry.frontmatter
+        raw = await self._bytes(view, entry, SKILL_MD) if request.detail == "full" else None
+        content = None if raw is None else raw.decode("utf-8", "replace")
+        return results.skill_description(entry.manifest, frontmatter, content)
 
-        return await self._answer(ask)
-
-    async def _describe(self, params: Mapping[str, Any], _owner: Owner) -> Result:
-        request = requests.description(params)
-
-        async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
-            frontmatter = None if request.detail == "manifest" else entry.frontmatter
-            raw = await self._bytes(entry, SKILL_MD) if request.detail == "full" else None
-            content = None if raw is None else raw.decode("utf-8", "replace")
-            return results.skill_description(entry.manifest, frontmatter, content)
-
-        return await self._answer(ask)
-
-    async def _read(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        request = requests.file_request(params)
-
-        async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
-            about = _about(request.name, request.version) | {"path": clipped(request.path)}
-            file = None if entry.skill is None else entry.skill.files.get(request.path)
-            async with in_turn(0 if file is None else file.size, owner):
-                raw = await self._bytes(entry, request.path)
-                if raw is None:
-                    message = f"{request.name[:100]} has no file {request.path[:200]!r}"
-                    near = nearest(request.path, _paths(entry))
-                    raise CallError(printable(f"{message}; nearest: {', '.join(near)}" if near else message), about)
-                text = media.as_text(raw, media.media_type(request.path))
-                if text is None:
-                    raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
-                return results.content(text)
-
-        return await self._answer(ask)
+    async def _read(self, view: View, request: FileRequest, owner: Owner) -> Result:
+        entry = await self._find(await self._catalogue(view), request.name, request.version)
+        about = _about(request.name, request.version) | {"path": clipped(request.path)}
+        file = None if entry.skill is None else entry.skill.files.get(request.path)
+        async with in_turn(0 if file is None else file.size, owner):
+            raw = await self._bytes(view, entry, request.path)
+            if raw is None:
+                message = f"{request.name[:100]} has no file {request.path[:200]!r}"
+                near = nearest(request.path, _paths(entry))
+                raise CallError(printable(f"{message}; nearest: {', '.join(near)}" if near else message), about)
+            text = media.as_text(raw, media.media_type(request.path))
+            if text is None:
+                raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
+            return results.content(text)
 
     async def _guide(self, _params: Mapping[str, Any], _owner: Owner) -> Result:
         return results.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        request = requests.execution(params)
+    async def _execute(self, view: View, request: Execution, owner: Owner) -> Result:
+        entry = await self._find(await self._catalogue(view), request.name, request.version)
+        if self._executor is None:
+            return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
+        if entry.skill is None:
+            return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+        events.concerns([entry.skill])
+        return results.run(await self._executor.run(entry.manifest, entry.skill, request, owner))
 
-        async def ask(snapshot: Snapshot, last: bool) -> Result:
-            entry = await self._find(await self._catalogue(snapshot, last=last), request.name, request.version)
-            if self._executor is None:
-                return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
-            if entry.skill is None:
-                return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
-            events.concerns([entry.skill])
-            return results.run(await self._executor.run(entry.manifest, entry.skill, request, owner))
-
-        return await self._answer(ask)
-
-    async def _run_code(self, params: Mapping[str, Any], owner: Owner) -> Result:
-        request = requests.code_execution(params)
+    async def _run_code(self, view: View, request: CodeExecution, owner: Owner) -> Result:
         executor = self._executor
         if executor is None or not self._settings.code:
             return results.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
-
-        async def ask(snapshot: Snapshot, last: bool) -> Result:
-            catalogue = await self._catalogue(snapshot, last=last)
-            entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
-            skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-            return results.run(await executor.run_code(request, skills, owner))
-
-        return await self._answer(ask)
+        catalogue = await self._catalogue(view)
+        entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
+        skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
+        return results.run(await executor.run_code(request, skills, owner))
 
     async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
         content, kind = requests.blob_content(params)
@@ -215,15 +209,14 @@ class Methods:
 
     # What they share
 
-    async def _answer(self, ask: Callable[[Snapshot, bool], Awaitable[Result]]) -> Result:
+    async def _loaded(self) -> None:
         loaded = self._registry.loaded
         if not loaded.is_set():
             await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
-        return await answer(self._registry, ask)
 
-    async def _catalogue(self, snapshot: Snapshot, *, last: bool) -> Catalogue:
-        known = self.catalogues.known(snapshot)
-        return known or await off_loop(False, lambda: self.catalogues.make(snapshot, last=last))
+    async def _catalogue(self, view: View) -> Catalogue:
+        known = self.catalogues.known(view.snapshot)
+        return known or await off_loop(False, lambda: self.catalogues.make(view.snapshot, last=view.last_try))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
         """The skill of this name, in this version or the latest.
@@ -244,26 +237,37 @@ class Methods:
             raise CallError(printable(message), _about(name, version))
         return found
 
-    async def _bytes(self, entry: Entry, path: str) -> bytes | None:
+    async def _bytes(self, view: View, entry: Entry, path: str) -> bytes | None:
         """The bytes of a file, None if the skill has no such file."""
-        skill: Skill | None = entry.skill
-        if skill is None:
+        if entry.skill is None:
             return guide.files().get(path)
-        file = skill.files.get(path)
-        if file is None:
-            return None
-        raw = await read(self._registry, file)
-        events.was_read(skill, path)
-        return raw
+        return await view.read(entry.skill, path) if path in entry.skill.files else None
+
+
+@dataclass(frozen=True, slots=True)
+class _OfSkills(Generic[_R]):
+    """A method that is answered from the skills.
+
+    Attributes:
+        parse: makes the request of the params. Raises CallError for params that do not fit.
+        handle: answers it from a view.
+    """
+
+    parse: Callable[[Mapping[str, Any]], _R]
+    handle: Callable[[Methods, View, _R, Owner], Awaitable[Result]]
+
+    async def __call__(self, methods: Methods, params: Mapping[str, Any], owner: Owner) -> Result:
+        """Answer a call, once the skills were read."""
+        return await methods.from_view(self.parse(params), self.handle, owner)
 
 
 _Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Owner], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
-    dialect.LIST: Methods._list,  # pyright: ignore[reportPrivateUsage]
-    dialect.DESCRIBE: Methods._describe,  # pyright: ignore[reportPrivateUsage]
-    dialect.READ: Methods._read,  # pyright: ignore[reportPrivateUsage]
-    dialect.EXECUTE: Methods._execute,  # pyright: ignore[reportPrivateUsage]
-    dialect.RUN_CODE: Methods._run_code,  # pyright: ignore[reportPrivateUsage]
+    dialect.LIST: _OfSkills(requests.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
+    dialect.DESCRIBE: _OfSkills(requests.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]
+    dialect.READ: _OfSkills(requests.file_request, Methods._read),  # pyright: ignore[reportPrivateUsage]
+    dialect.EXECUTE: _OfSkills(requests.execution, Methods._execute),  # pyright: ignore[reportPrivateUsage]
+    dialect.RUN_CODE: _OfSkills(requests.code_execution, Methods._run_code),  # pyright: ignore[reportPrivateUsage]
     dialect.CREATE_BLOB: Methods._create_blob,  # pyright: ignore[reportPrivateUsage]
     dialect.READ_BLOB: Methods._read_blob,  # pyright: ignore[reportPrivateUsage]
     dialect.GUIDE: Methods._guide,  # pyright: ignore[reportPrivateUsage]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
-from mcp_skills_server.catalog.answer import answer, body
+from mcp_skills_server.catalog.answer import body
+from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
 from mcp_skills_server.errors import RequestError, StaleFileError
@@ -23,6 +24,10 @@ _MOST_ERRORS: Final = 3
 """Unknown names that are answered to: each is a search."""
 
 
+_Active: TypeAlias = dict[str, tuple[Skill, Loaded]]
+"""By skill path, the latest last."""
+
+
 class ActiveSkills:
     """The loaded skills of a session, the latest last.
 
@@ -33,7 +38,7 @@ class ActiveSkills:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._registry = runtime.registry
-        self._loaded: dict[str, tuple[Skill, Loaded]] = {}
+        self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
@@ -62,28 +67,8 @@ class ActiveSkills:
             RequestError: one is unknown, or they are too many or too long. Nothing has changed.
             StaleFileError: a file does not hold still.
         """
-        most = self._runtime.settings.max_loaded
-
-        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
-            wanted = {skill.path: skill for skill in self._find_all(snapshot, names)}
-            count = len(self._loaded.keys() | wanted.keys()) if add else len(wanted)
-            if count > most:
-                loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
-                raise RequestError(
-                    f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
-                    f"some with {runtime.UNLOAD} first.{loaded}"
-                )
-            size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
-            if len(wanted) > 1 and size > MOST_BYTES:
-                raise RequestError(
-                    f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
-                    'several. Load them one by one, with mode "add"'
-                )
-            # X-30: every body is there before anything changes.
-            return {path: (skill, await self._prepare(skill, snapshot)) for path, skill in wanted.items()}
-
         async with self._changing:
-            fresh = await answer(self._registry, ask)
+            fresh = await retry_when_stale(self._registry, lambda view: self._fresh(view, names, add=add))
             self._loaded = {**self._loaded, **fresh} if add else fresh
         return [loaded for _, loaded in fresh.values()]
 
@@ -109,20 +94,40 @@ class ActiveSkills:
             skills = self._registry.snapshot.skills
             return all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
 
-        async def ask(snapshot: Snapshot, _: bool) -> dict[str, tuple[Skill, Loaded]]:
-            now: dict[str, tuple[Skill, Loaded]] = {}
-            for path, (skill, loaded) in self._loaded.items():
-                found = snapshot.skills.get(path)
-                if found is skill:
-                    now[path] = (skill, loaded)
-                elif found is not None and runtime.is_usable(found):
-                    now[path] = (found, await self._prepare(found, snapshot))
-            return now
-
         if not is_current():
             async with self._changing:
                 with suppress(StaleFileError):
-                    self._loaded = await answer(self._registry, ask)
+                    self._loaded = await retry_when_stale(self._registry, self._current)
+
+    async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
+        """The skills of these names, made ready; every body is there before anything changes."""
+        most = self._runtime.settings.max_loaded
+        wanted = {skill.path: skill for skill in self._find_all(view.snapshot, names)}
+        count = len(self._loaded.keys() | wanted.keys()) if add else len(wanted)
+        if count > most:
+            loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
+            raise RequestError(
+                f"At most {most} skills can be loaded at once, and this would make {count}. Load fewer, or unload "
+                f"some with {runtime.UNLOAD} first.{loaded}"
+            )
+        size = sum(skill.files[SKILL_MD].size for skill in wanted.values())
+        if len(wanted) > 1 and size > MOST_BYTES:
+            raise RequestError(
+                f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
+                'several. Load them one by one, with mode "add"'
+            )
+        return {path: (skill, await self._prepare(skill, view.snapshot)) for path, skill in wanted.items()}  # X-30
+
+    async def _current(self, view: View) -> _Active:
+        """What is loaded, as it is now."""
+        now: _Active = {}
+        for path, (skill, loaded) in self._loaded.items():
+            found = view.snapshot.skills.get(path)
+            if found is skill:
+                now[path] = (skill, loaded)
+            elif found is not None and runtime.is_usable(found):
+                now[path] = (found, await self._prepare(found, view.snapshot))
+        return now
 
     def chosen(self, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
         """The loaded skill of this name, or for None the one that was loaded last.

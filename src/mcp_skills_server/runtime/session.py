@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import answer, in_turn, read
+from mcp_skills_server.catalog.answer import in_turn
+from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
@@ -32,6 +33,7 @@ from mcp_skills_server.telemetry import events
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.runtime.scripts.outcome import Outcome
+    from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
@@ -202,20 +204,18 @@ class Session:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             return await self._read_output(output, given)
+        return await retry_when_stale(self._registry, lambda view: self._read_file(view, given))
 
-        async def ask(snapshot: Snapshot, _: bool) -> Result:
-            skill = self._chosen(snapshot, given)
-            path = path_in(skill, given["path"], tuple(skill.files))
-            async with in_turn(skill.files[path].size, self.session_id):
-                raw = await read(self._registry, skill.files[path])
-                events.was_read(skill, path)
-                text = media.as_text(raw, media.media_type(path))
-                if text is None:
-                    target = uri(skill.path, path) if skill.standing is Standing.VALID else None
-                    return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
-                return self._part(path, text, given)
-
-        return await answer(self._registry, ask)
+    async def _read_file(self, view: View, given: Mapping[str, Any]) -> Result:
+        skill = self._chosen(view.snapshot, given)
+        path = path_in(skill, given["path"], tuple(skill.files))
+        async with in_turn(skill.files[path].size, self.session_id):
+            raw = await view.read(skill, path)
+            text = media.as_text(raw, media.media_type(path))
+            if text is None:
+                target = uri(skill.path, path) if skill.standing is Standing.VALID else None
+                return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
+            return self._part(path, text, given)
 
     async def _read_output(self, path: str, given: Mapping[str, Any]) -> Result:
         """A file that a script of this session left in the work directory."""
@@ -243,26 +243,25 @@ class Session:
                 "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
                 f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
             )
+        return await retry_when_stale(self._registry, lambda view: self._run_script(view, scripts, given, manner))
 
-        async def ask(snapshot: Snapshot, _: bool) -> Result:
-            skill = self._chosen(snapshot, given)
-            path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
-            if self._workspace is None:
-                self._workspace = scripts.workspace()
-            events.concerns([skill])
-            outcome = await scripts.run(
-                skill,
-                path,
-                self._workspace,
-                args=given.get("args", ()),
-                env=given.get("env"),
-                workdir=given.get("workdir", "."),
-                timeout_s=given.get("timeout_s"),
-                progress=manner.progress,
-            )
-            return runtime.outcome(_as_json(outcome))
-
-        return await answer(self._registry, ask)
+    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], manner: _Manner) -> Result:
+        skill = self._chosen(view.snapshot, given)
+        path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+        if self._workspace is None:
+            self._workspace = scripts.workspace()
+        events.concerns([skill])
+        outcome = await scripts.run(
+            skill,
+            path,
+            self._workspace,
+            args=given.get("args", ()),
+            env=given.get("env"),
+            workdir=given.get("workdir", "."),
+            timeout_s=given.get("timeout_s"),
+            progress=manner.progress,
+        )
+        return runtime.outcome(_as_json(outcome))
 
     # What they share
 

@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for something, so one process more than there are processors.
+WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .DEFAULT_GOAL := help
 
@@ -22,13 +24,13 @@ demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show w
 	@$(BIN)/python tools/demo.py
 
 test: $(VENV)/.ready  ## run the whole suite
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack, such as bubblewrap
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m needs_program
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m needs_program
 
 fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 50 times as much of it (some minutes)
-	@$(BIN)/python -m pytest -q -n auto --dist worksteal -m hypothesis --hypothesis-profile=fuzz
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m hypothesis --hypothesis-profile=fuzz
 
 lint: $(VENV)/.ready  ## ruff (format and rules) and pyright (strict on src/)
 	@$(BIN)/ruff format --check .

@@ -80,7 +80,7 @@ async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
 ) -> None:
     large = registry.snapshot.skills["a"].files["data.txt"].size >= LARGE
     read, real, lock = way(registry), registry.read, threading.Lock()
-    now, most = 0, 0
+    now, most, together = 0, 0, threading.Barrier(3)
 
     def counted(file: SkillFile) -> bytes:
         nonlocal now, most
@@ -89,7 +89,10 @@ async def test_one_client_reads_one_large_file_at_a_time_and_two_clients_two(
         with lock:
             now += 1
             most = max(most, now)
-        from_thread.run(wait_all_tasks_blocked)  # whoever may read too is reading by then
+        if large:
+            from_thread.run(wait_all_tasks_blocked)  # whoever may read too is reading by then
+        else:
+            together.wait(DEADLINE)
         try:
             return real(file)
         finally:

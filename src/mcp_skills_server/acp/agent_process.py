@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Event
+from threading import Event, Thread
 from typing import IO, Final, cast
 
 from mcp_skills_server.errors import SkillsServerError
@@ -23,6 +23,7 @@ from mcp_skills_server.model import printable
 _WINDOWS: Final = sys.platform == "win32"
 _SIGNALLED: Final = 128
 _PR_SET_PDEATHSIG: Final = 1
+_LOOK_S: Final = 0.5
 _KILL_S: Final = 1.0
 """Between SIGTERM and SIGKILL."""
 _SWEEP_S: Final = 0.5
@@ -79,6 +80,11 @@ class AgentProcess:
 
     def wait(self) -> int:
         """Wait for its end: its exit code, 128 and the signal's number if one ended it."""
+        # Of a signal that comes just before a call that blocks the handler runs behind that call: none blocks for long.
+        waiter = Thread(target=self._process.wait, name="acp-agent", daemon=True)
+        waiter.start()
+        while waiter.is_alive():
+            waiter.join(_LOOK_S)
         code = self._process.wait()
         self.ended.set()
         return _SIGNALLED - code if code < 0 else code

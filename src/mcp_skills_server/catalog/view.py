@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 
-from mcp_skills_server.catalog import answer
 from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError
-from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_TRIES: Final = 6
+_PAUSE_S: Final = 0.005
+"""Before the third try, and twice as long before each one that follows: what is being written needs time."""
+_INLINE_BYTES: Final = 1 << 18
+"""Larger files are read off the event loop."""
+_INLINE_MARKDOWN: Final = 1 << 14
+"""A longer SKILL.md is parsed off the event loop; for a shorter one the switch of threads would cost more."""
 
 
 class View:
@@ -29,38 +37,53 @@ class View:
 
     Args:
         registry: whose skills they are.
-        snapshot: the skills; by default as they are now.
         last_try: whether a file that changed is no reason to call the handler again.
 
     Attributes:
-        snapshot: all that the request sees.
+        snapshot: all that the request sees, as it was when the view was made.
         last_try: as given.
     """
 
     __slots__ = ("_registry", "last_try", "snapshot")
 
-    def __init__(self, registry: Registry, snapshot: Snapshot | None = None, *, last_try: bool = True) -> None:
+    def __init__(self, registry: Registry, *, last_try: bool = True) -> None:
         self._registry = registry
-        self.snapshot = registry.snapshot if snapshot is None else snapshot
+        self.snapshot: Snapshot = registry.snapshot
         self.last_try = last_try
 
     async def read(self, skill: Skill, path: str) -> bytes:
-        """The exact bytes of a file of a skill.
+        """The exact bytes of a file of a skill; on the last try also those that a scan has kept.
 
         Raises:
             StaleFileError: they are no longer those that were scanned.
         """
-        raw = await answer.read(self._registry, skill.files[path], last=self.last_try)
+        file = skill.files[path]
+        try:
+            raw = await off_loop(file.size <= _INLINE_BYTES, self._registry.read, file)
+        except StaleFileError as stale:
+            kept = self._registry.last_read(file) if self.last_try and stale.in_motion else None
+            if kept is None:
+                raise
+            raw = kept
         events.was_read(skill, path)
         return raw
 
     async def body(self, skill: Skill) -> Body:
-        """The skill's instructions and the files that they refer to.
+        """The skill's instructions and the files that they refer to; on the last try also those of kept bytes.
 
         Raises:
             StaleFileError: as for `read`.
         """
-        return await answer.body(self._registry, skill, last=self.last_try)
+        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or self._registry.has_body(skill)
+        try:
+            found = await off_loop(quick, self._registry.body, skill)
+        except StaleFileError as stale:
+            kept = self._registry.last_body(skill) if self.last_try and stale.in_motion else None
+            if kept is None:
+                raise
+            found = kept
+        events.was_read(skill, SKILL_MD)
+        return found
 
     async def digests(self, skill: Skill) -> dict[str, str]:
         """The digests of the skill's files, by path.
@@ -68,7 +91,7 @@ class View:
         Raises:
             StaleFileError: as for `read`.
         """
-        return await answer.off_loop(is_hashed(skill), self._digests, skill)
+        return await off_loop(is_hashed(skill), self._digests, skill)
 
     async def hash_files(self, skills: Sequence[Skill]) -> None:
         """Compute the digests of these skills' files that nobody has asked for yet, in one go."""
@@ -106,11 +129,21 @@ def is_hashed(skill: Skill) -> bool:
     return all(file.digest is not None for file in skill.files.values())
 
 
-def retry_when_stale(registry: Registry, handler: Callable[[View], Awaitable[_T]]) -> Awaitable[_T]:
+async def retry_when_stale(registry: Registry, handler: Callable[[View], Awaitable[_T]]) -> _T:
     """What the handler returns, called again with a new view for as long as it finds that files have changed.
 
     Raises:
         StaleFileError: a file did not hold still, or stays unreadable.
     """
-    # No coroutine of its own: each costs a request a part of a microsecond.
-    return answer.answer(registry, lambda snapshot, last: handler(View(registry, snapshot, last_try=last)))
+    for attempt in range(_TRIES):
+        last = attempt == _TRIES - 1
+        try:
+            return await handler(View(registry, last_try=last))
+        except StaleFileError as stale:
+            if last:
+                raise
+            events.begins_again()
+            await to_thread.run_sync(registry.rescan, stale)
+            if attempt and stale.in_motion:
+                await sleep(_PAUSE_S * 2 ** (attempt - 1))
+    raise AssertionError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import in_turn, off_loop
+from mcp_skills_server.catalog.turns import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND

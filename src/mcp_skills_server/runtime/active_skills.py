@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import anyio
 
-from mcp_skills_server.catalog.answer import body
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded
@@ -116,7 +115,7 @@ class ActiveSkills:
                 f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
                 'several. Load them one by one, with mode "add"'
             )
-        return {path: (skill, await self._prepare(skill, view.snapshot)) for path, skill in wanted.items()}  # X-30
+        return {path: (skill, await self._prepare(skill, view)) for path, skill in wanted.items()}  # X-30
 
     async def _current(self, view: View) -> _Active:
         """What is loaded, as it is now."""
@@ -126,7 +125,7 @@ class ActiveSkills:
             if found is skill:
                 now[path] = (skill, loaded)
             elif found is not None and runtime.is_usable(found):
-                now[path] = (found, await self._prepare(found, view.snapshot))
+                now[path] = (found, await self._prepare(found, view))
         return now
 
     def chosen(self, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
@@ -176,12 +175,12 @@ class ActiveSkills:
             raise RequestError("Nothing was loaded. " + ". ".join(errors))
         return found
 
-    async def _prepare(self, skill: Skill, snapshot: Snapshot) -> Loaded:
-        text = await body(self._registry, skill)
+    async def _prepare(self, skill: Skill, view: View) -> Loaded:
+        text = await view.body(skill)
         rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
         location = self._runtime.briefing.location
         return Loaded(
-            name=name_of(skill, snapshot),
+            name=name_of(skill, view.snapshot),
             location=location(skill),
             root_dir=location(skill, ""),
             digest=self._registry.digest(skill.files[SKILL_MD]),

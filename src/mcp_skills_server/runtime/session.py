@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.answer import in_turn
+from mcp_skills_server.catalog.turns import in_turn
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Result

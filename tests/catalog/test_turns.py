@@ -6,7 +6,7 @@ from collections import Counter
 
 import anyio
 
-from mcp_skills_server.catalog.answer import in_turn
+from mcp_skills_server.catalog.turns import in_turn
 
 LARGE = 4 << 20
 

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -158,6 +159,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level)
     registry, mirrors = open_roots(roots, options, indexed=True)
+    if mirrors is None:
+        _read_ahead(registry)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -214,6 +217,16 @@ def _take_in(registry: Registry, folder: str) -> None:
     """Serve what was fetched, once the first scan is done."""
     registry.loaded.wait()
     registry.refresh([os.path.realpath(folder)])
+
+
+def _read_ahead(registry: Registry) -> None:
+    """Read what an earlier process left of the roots while more is imported: most of it needs no interpreter."""
+
+    def read() -> None:
+        for root in registry.roots:
+            registry.keeper.stored(root.index)
+
+    threading.Thread(target=read, name="skills-index", daemon=True).start()
 
 
 def _settle_after_load(registry: Registry) -> None:

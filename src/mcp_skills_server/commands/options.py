@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import click
@@ -262,13 +263,20 @@ def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
     return registry
 
 
-def open_roots(given: Sequence[str], options: RootOptions, *, indexed: bool = False) -> tuple[Registry, Mirrors | None]:
+def open_roots(
+    given: Sequence[str],
+    options: RootOptions,
+    *,
+    indexed: bool = False,
+    pins: Mapping[str, str | None] = MappingProxyType({}),
+) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Args:
         given: the roots.
         options: how they are read.
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
+        pins: the revision that is wanted of a root, the newest where there is none.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -291,7 +299,7 @@ def open_roots(given: Sequence[str], options: RootOptions, *, indexed: bool = Fa
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
     mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
     index_files = _index_files(options) if indexed else None
-    return Registry([mirrors.root(root) for root in given], limits, index_files=index_files), mirrors
+    return Registry([mirrors.root(root, pins.get(root)) for root in given], limits, index_files=index_files), mirrors
 
 
 def _index_files(options: RootOptions) -> IndexFiles:

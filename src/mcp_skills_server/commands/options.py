@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import click
@@ -15,8 +14,9 @@ from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.index_files import IndexFiles
-    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -35,9 +35,16 @@ class RootType(click.Path):
 
 def roots(command: _F) -> _F:
     """The argument for the folders, archives and sites that hold skills."""
-    return click.argument(
-        "roots", nargs=-1, required=True, metavar="ROOT...", type=RootType(), envvar="MCP_SKILLS_ROOTS"
-    )(command)
+    return _roots(command, required=True, metavar="ROOT...")
+
+
+def roots_or_lock(command: _F) -> _F:
+    """The same where a lock file may name them."""
+    return _roots(command, required=False, metavar="[ROOT...]")
+
+
+def _roots(command: _F, **how: Any) -> _F:
+    return click.argument("roots", nargs=-1, type=RootType(), envvar="MCP_SKILLS_ROOTS", **how)(command)
 
 
 class LimitOptions(Options):
@@ -268,7 +275,8 @@ def open_roots(
     options: RootOptions,
     *,
     indexed: bool = False,
-    pins: Mapping[str, str | None] = MappingProxyType({}),
+    pins: Sequence[str | None] = (),
+    gate: Callable[[Sequence[str]], Gate] | None = None,
 ) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
@@ -276,7 +284,8 @@ def open_roots(
         given: the roots.
         options: how they are read.
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
-        pins: the revision that is wanted of a root, the newest where there is none.
+        pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
+        gate: makes what refuses skills of the folders that the roots are read from.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -285,8 +294,18 @@ def open_roots(
     from mcp_skills_server.catalog.roots import Limits
 
     limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
-    if all(os.path.isdir(root) for root in given):
-        return Registry(given, limits, index_files=_index_files(options) if indexed else None), None
+    mirrors: Mirrors | None = None
+    folders: list[str | MirroredRoot] = [*given]
+    if not all(os.path.isdir(root) for root in given):
+        mirrors = _mirrors(options)
+        folders = [mirrors.root(root, pin) for root, pin in zip(given, pins or [None] * len(given), strict=True)]
+    judge = None
+    if gate is not None:
+        judge = gate([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders])
+    return Registry(folders, limits, index_files=_index_files(options) if indexed else None, gate=judge), mirrors
+
+
+def _mirrors(options: RootOptions) -> Mirrors:
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
@@ -297,9 +316,7 @@ def open_roots(
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
-    mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
-    index_files = _index_files(options) if indexed else None
-    return Registry([mirrors.root(root, pins.get(root)) for root in given], limits, index_files=index_files), mirrors
+    return Mirrors(SourceSettings(cache, options.hidden, FetchSettings(trust=trust)))
 
 
 def _index_files(options: RootOptions) -> IndexFiles:

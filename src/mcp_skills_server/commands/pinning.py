@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.provenance.pins import Pins
 
 DEFAULT: Final = "skills.lock"
 
@@ -63,7 +64,7 @@ def offered(given: str, options: RootOptions, pin: str | None = None) -> Generat
     Raises:
         UsageError: it cannot be had.
     """
-    registry, mirrors = open_roots([given], options, pins={given: pin} if pin else {})
+    registry, mirrors = open_roots([given], options, pins=[pin])
     try:
         if mirrors is not None:
             mirrors.fetch(proved=True)
@@ -88,6 +89,36 @@ def read_lock(path: str) -> tuple[LockedSource, ...]:
         replace(each, given=os.path.normpath(os.path.join(folder, each.given))) if kind_of(each.given).is_path else each
         for each in lock.read(Path(path))
     )
+
+
+def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
+    """The entries of the lock file for these roots, for all that it names where none is given.
+
+    Raises:
+        UsageError: the lock file cannot be read, or does not name a root.
+    """
+    locked = read_lock(path)
+    names = {_place(each.given) for each in locked}
+    for root in roots:
+        if _place(root) not in names:
+            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
+    wanted = {_place(root) for root in roots} or names
+    return [each for each in locked if _place(each.given) in wanted]
+
+
+def pins_of(locked: Sequence[LockedSource], folders: Sequence[str]) -> Pins:
+    """The gate of these entries, whose skills lie in these folders."""
+    from mcp_skills_server.provenance.pins import Pins
+
+    elsewhere = {
+        folder: frozenset(path for other in locked if other.given == each.given for path in other.skills)
+        for each, folder in zip(locked, folders, strict=True)
+    }
+    return Pins({folder: each.skills for each, folder in zip(locked, folders, strict=True)}, elsewhere)
+
+
+def _place(given: str) -> str:
+    return os.path.abspath(given) if kind_of(given).is_path else given
 
 
 def write_lock(path: str, sources: Sequence[LockedSource]) -> None:

@@ -14,8 +14,8 @@ class Pins:
     """The skills that may be served, as a gate of the registry.
 
     Args:
-        skills: digest over all files by skill path, by the folder that a root is given as, absolute. A root that is
-            not there may serve everything.
+        skills: digest over all files by skill path, by the folder that a root is given as, absolute. Of a root that is
+            not there nothing is served.
         elsewhere: by the same folders, the skill paths that the lock file takes from another revision of that source.
     """
 
@@ -31,9 +31,9 @@ class Pins:
         """
         root = reader.roots[skill.root].given
         # One that is unusable may be of any size, and is served to nobody.
-        if root not in self._skills or skill.standing is Standing.UNUSABLE:
+        if skill.standing is Standing.UNUSABLE:
             return None
-        locked = self._skills[root].get(skill.path)
+        locked = self._skills.get(root, {}).get(skill.path)
         if locked is None:
             if skill.path in self._elsewhere.get(root, ()):
                 return Refusal(None)

@@ -29,7 +29,9 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(*words: str) -> Result:
-    done = CliRunner().invoke(cli, [*words, "--cache-dir", "cache", "--allow-private", "--allow-http"])
+    done = CliRunner().invoke(
+        cli, [*words, "--cache-dir", "cache", "--allow-private", "--allow-http"], standalone_mode=False
+    )
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done
 

@@ -31,8 +31,10 @@ COMMANDS: Final = {
     "rpc": ("rpc", "rpc"),
     "serve": ("serve", "serve"),
     "show": ("look", "show"),
+    "sign": ("sign", "sign"),
     "update": ("lock", "update"),
     "validate": ("look", "validate"),
+    "verify": ("sign", "verify"),
 }
 """(module in `commands`, function) of each command. A new command is its file and one row here."""
 

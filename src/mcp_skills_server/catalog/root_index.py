@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.path_index import PathIndex, touched, within
+from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
@@ -66,6 +66,8 @@ class RootIndex:
         self._grace = grace
         self._judge = judge
         self._unattached: list[tuple[str, Problem]] = []
+        self._refused: set[str] = set()
+        """The directories of skills that the judge does not let pass."""
         self._dotted: list[str] = []
 
     @property
@@ -95,6 +97,9 @@ class RootIndex:
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
+        refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
+        if refused is not None and (part is None or within(part, refused)):
+            part = refused  # a file of it may again be what it was
         if part is None and any(within(place, location) for place, _ in self._unattached):
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
@@ -138,7 +143,7 @@ class RootIndex:
             found = Scan()
         self._grace.settle(self.root.index, part, held)
         if self._judge is not None:
-            self._refuse(found, known, self._judge)
+            self._refuse(part, found, known, self._judge)
         if part:
             found.problems[:0] = [entry for entry in self._unattached if not within(entry[0], part)]
             found.passed[:0] = [place for place in self._dotted if not within(place, part)]
@@ -153,8 +158,9 @@ class RootIndex:
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
         return Difference(gone, came, found.read)
 
-    def _refuse(self, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
+    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
         """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
+        self._refused = {place for place in self._refused if not within(place, part)}
         for directory, skill in list(found.skills.items()):
             if known.get(directory) is skill:
                 continue
@@ -166,6 +172,7 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
+                self._refused.add(directory)
                 if refusal.problem is not None:
                     place = self.root.show(directory)
                     found.problems.append((directory, refusal.problem.at(place, skill.path)))

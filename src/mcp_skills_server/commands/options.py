@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.index_files import IndexFiles
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+    from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -256,6 +257,17 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
     return Runtime(registry, settings, scripts=chosen)
 
 
+def open_folder(given: str, options: LimitOptions) -> Registry:
+    """A registry of one folder of the operator's own, not yet loaded.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    from mcp_skills_server.catalog.registry import Registry
+
+    return Registry([given], _limits(options))
+
+
 def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
     """A registry of these roots, sites fetched now; with `proved` a copy of an earlier time will not do.
 
@@ -276,7 +288,7 @@ def open_roots(
     *,
     indexed: bool = False,
     pins: Sequence[str | None] = (),
-    gate: Callable[[Sequence[str]], Gate] | None = None,
+    gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
 ) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
@@ -285,24 +297,28 @@ def open_roots(
         options: how they are read.
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
         pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
-        gate: makes what refuses skills of the folders that the roots are read from.
+        gates: makes what refuses skills of the folders that the roots are read from.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
+    from mcp_skills_server.catalog.gates import all_of
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.catalog.roots import Limits
 
-    limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
+    limits = _limits(options)
     mirrors: Mirrors | None = None
     folders: list[str | MirroredRoot] = [*given]
     if not all(os.path.isdir(root) for root in given):
         mirrors = _mirrors(options)
         folders = [mirrors.root(root, pin) for root, pin in zip(given, pins or [None] * len(given), strict=True)]
-    judge = None
-    if gate is not None:
-        judge = gate([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders])
-    return Registry(folders, limits, index_files=_index_files(options) if indexed else None, gate=judge), mirrors
+    gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
+    return Registry(folders, limits, index_files=_index_files(options) if indexed else None, gate=gate), mirrors
+
+
+def _limits(options: LimitOptions) -> Limits:
+    from mcp_skills_server.catalog.roots import Limits
+
+    return Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
 
 
 def _mirrors(options: RootOptions) -> Mirrors:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, option, switch
+from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.options import RootOptions, open_roots
 from mcp_skills_server.commands.printing import remark
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.provenance.pins import Pins
@@ -40,9 +41,9 @@ class WatchOptions(Options):
 
 
 class PinOptions(Options):
-    """Whether exactly what a lock file names is served."""
+    """Whether exactly what a lock file names is served, and only what is signed."""
 
-    heading: ClassVar[str] = "What is pinned"
+    heading: ClassVar[str] = "What is pinned and signed"
     lock: str | None = option(
         None,
         "Serve exactly the skills that this lock file names, of the ROOTs that it names.",
@@ -50,6 +51,11 @@ class PinOptions(Options):
         metavar="FILE",
     )
     frozen: bool = flag("With --lock: refuse to start where a skill that it names cannot be served.")
+    require_signature: tuple[str, ...] = many(
+        "Serve only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "repeated; one of them must have signed.",
+        metavar="KEY",
+    )
 
 
 class FollowOptions(RootOptions, WatchOptions, PinOptions):
@@ -73,23 +79,24 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
     """
+    signed = _signature_gates(options)
     if options.lock is None:
         if options.frozen:
             raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
         if not given:
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
-        return open_roots(given, options, indexed=True)
+        return open_roots(given, options, indexed=True, gates=lambda _: signed)
     from mcp_skills_server.commands.pinning import locked_roots, pins_of
 
     locked = locked_roots(options.lock, given)
     pins: list[Pins] = []
 
-    def gate(folders: Sequence[str]) -> Pins:
+    def gates(folders: Sequence[str]) -> Sequence[Gate]:
         pins.append(pins_of(locked, folders))
-        return pins[0]
+        return [*pins, *signed]
 
     revisions = [each.revision or None for each in locked]
-    registry, mirrors = open_roots([each.given for each in locked], options, indexed=True, pins=revisions, gate=gate)
+    registry, mirrors = open_roots([each.given for each in locked], options, indexed=True, pins=revisions, gates=gates)
     if options.frozen:
         if mirrors is not None:
             mirrors.fetch()
@@ -98,6 +105,17 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
         if unserved:
             raise UsageError(_refusal(options.lock, unserved, registry))
     return registry, mirrors
+
+
+def _signature_gates(options: PinOptions) -> Sequence[Gate]:
+    if not options.require_signature:
+        return ()
+    from pathlib import Path
+
+    from mcp_skills_server.provenance.signature_gate import SignatureGate
+    from mcp_skills_server.provenance.signatures import Verifier
+
+    return [SignatureGate(Verifier([*map(Path, options.require_signature)]))]
 
 
 def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:

@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -161,8 +160,6 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level)
     registry, mirrors = open_served(roots, options)
-    if mirrors is None and not registry.loaded.is_set():
-        _read_ahead(registry)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -219,16 +216,6 @@ def _take_in(registry: Registry, folder: str) -> None:
     """Serve what was fetched, once the first scan is done."""
     registry.loaded.wait()
     registry.refresh([os.path.realpath(folder)])
-
-
-def _read_ahead(registry: Registry) -> None:
-    """Read what an earlier process left of the roots while more is imported: most of it needs no interpreter."""
-
-    def read() -> None:
-        for root in registry.roots:
-            registry.keeper.stored(root.index)
-
-    threading.Thread(target=read, name="skills-index", daemon=True).start()
 
 
 def _settle_after_load(registry: Registry) -> None:

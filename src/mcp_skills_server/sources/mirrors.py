@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.cache import trim
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.follower import Follower, SourceState
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
@@ -21,6 +22,9 @@ from mcp_skills_server.sources.store import Store
 
 _NOTHING_YET: Final = "nothing-yet"
 """The tree that a source has until it was fetched."""
+
+_TRIM_S: Final = 600.0
+"""Between two looks at the size of the cache, each of which is a walk through it."""
 
 
 class Mirrors:
@@ -102,6 +106,7 @@ class Mirrors:
 
         if self._followers:
             anyio.run(fetch_all)
+            trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
         """Keep everything current, in a thread of its own, until `stop`.
@@ -126,5 +131,12 @@ class Mirrors:
             for follower in self._followers:
                 if follower.source.pace is not None:
                     tasks.start_soon(follower.follow, follower.source.pace)
+            tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
+
+    async def _keep_small(self) -> None:
+        """Keep the cache below its size, until cancelled."""
+        while True:
+            await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)
+            await anyio.sleep(_TRIM_S)

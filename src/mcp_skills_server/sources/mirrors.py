@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 from anyio import to_thread
+from anyio.from_thread import BlockingPortal
 
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
@@ -41,6 +42,7 @@ class Mirrors:
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
         self._stop = threading.Event()
+        self._portal: BlockingPortal | None = None
 
     def root(self, given: str, pin: str | None = None) -> str | MirroredRoot:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
@@ -120,6 +122,19 @@ class Mirrors:
         if self._followers:
             threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True).start()
 
+    def look(self) -> int:
+        """Have everything that is fetched looked at now and not later, from any thread; how many sources that are.
+
+        None before `start`.
+        """
+        portal = self._portal
+        if portal is None:
+            return 0
+        remote = [each for each in self._followers if each.source.remote]
+        for follower in remote:
+            portal.start_task_soon(follower.look)
+        return len(remote)
+
     def stop(self) -> None:
         """Fetch no more, and remove what archives were unpacked to."""
         self._stop.set()
@@ -127,7 +142,7 @@ class Mirrors:
             store.close()
 
     async def _follow(self) -> None:
-        async with anyio.create_task_group() as tasks:
+        async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self._followers:
                 if follower.source.pace is not None:
                     tasks.start_soon(follower.follow, follower.source.pace)

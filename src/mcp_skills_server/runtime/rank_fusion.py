@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from itertools import chain
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -31,6 +32,15 @@ def fused(first: Ranking, *others: Ranking) -> Ranking:
         _score(other, scores, 1.0)
     yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))
     yield from (each for each in rest if each[0] not in scores)
+
+
+def summed(first: Sequence[tuple[int, float]], second: Ranking) -> Ranking:
+    """The rows of both rankings by the sum of their ranks, where a row that is not in one has none there."""
+    known = dict(first)
+    both = {row: rank + known.get(row, 0.0) for row, rank in second}
+    return merge(
+        sorted(both.items(), key=itemgetter(1)), (each for each in first if each[0] not in both), key=itemgetter(1)
+    )
 
 
 def _score(ranking: Ranking, scores: defaultdict[int, float], weight: float) -> Ranking:

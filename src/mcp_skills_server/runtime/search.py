@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, FullText, Term
 from mcp_skills_server.runtime.ngrams import NGrams
-from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused
+from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused, summed
 from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of, words_of
 from mcp_skills_server.runtime.spelling import Spelling
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
@@ -98,8 +98,9 @@ class _Indexed:
         if snapshot is self._snapshot:
             return
         old, new = self._snapshot.skills, snapshot.skills
-        gone = [skill for path, skill in old.items() if new.get(path) is not skill]
-        came = [skill for path, skill in new.items() if old.get(path) is not skill]
+        differing = snapshot.differing(self._snapshot)
+        gone = [old[path] for path in differing if path in old]
+        came = [new[path] for path in differing if path in new]
         self._index.change(self._remove(gone), self._add(came))
         self._snapshot = snapshot
 
@@ -157,16 +158,17 @@ class _Indexed:
         terms, rare = self._terms(words, unfinished)
         sentence = len(words) >= _SENTENCE
         weights = SENTENCE_WEIGHTS if sentence else WEIGHTS
-        by_fields = self._index.ranked(terms, weights=weights) if terms else iter(())
         if terms and not sentence:
-            return by_fields
+            return self._index.ranked(terms, weights=weights)
+        by_fields = list(self._index.ranked(terms, weights=weights)) if terms else []
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
         opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more}, _MOST_HITS // 2)
         by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
-        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 2)
-        by_alike = self._index.ranked([*terms, *near], weights=weights) if near else iter(())
-        return fused(by_fields, by_opening, by_alike)
+        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 4)
+        # BM25 is a sum over the words, so what was weighed already is not weighed again.
+        by_alike = summed(by_fields, self._index.ranked(near, weights=weights)) if near else iter(())
+        return fused(iter(by_fields), by_opening, by_alike)
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Skills whose names look most like words of the question, the best first."""

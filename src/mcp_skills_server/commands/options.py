@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.index_files import IndexFiles
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.rpc.methods import ExecutionSettings
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -194,7 +195,14 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     return out
 
 
-def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int, catalog_chars: int) -> Runtime:
+def make_runtime(
+    registry: Registry,
+    options: RuntimeOptions,
+    *,
+    max_loaded: int,
+    catalog_chars: int,
+    embeddings: Embeddings | None = None,
+) -> Runtime:
     """The runtime of a server's sessions.
 
     Args:
@@ -202,6 +210,7 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         options: whether and how scripts run.
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
+        embeddings: what searches by meaning; None for none.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -221,7 +230,7 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         ):
             if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-        return Runtime(registry, settings)
+        return Runtime(registry, settings, embeddings=embeddings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
@@ -245,7 +254,7 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         origins=options.script_origins,
         approvals=options.approvals,
     )
-    return Runtime(registry, settings, scripts=chosen)
+    return Runtime(registry, settings, scripts=chosen, embeddings=embeddings)
 
 
 def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:

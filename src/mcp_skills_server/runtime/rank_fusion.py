@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain
 from operator import itemgetter
@@ -21,13 +21,14 @@ _WEIGHT: Final = 3.0
 """How much a place in the first ranking weighs."""
 
 
-def fused(first: Ranking, *others: Ranking) -> Ranking:
+def fused(first: Ranking, *others: Ranking, peer: Iterable[tuple[int, float]] = ()) -> Ranking:
     """The rows by the sum of 1 / (60 + place) over all rankings; then what is left of the first one, in its order.
 
-    The first ranking counts three times: the others correct it.
+    The first ranking and its peer count three times: the others correct them.
     """
     scores: defaultdict[int, float] = defaultdict(float)
     rest = _score(first, scores, _WEIGHT)
+    _score(iter(peer), scores, _WEIGHT)
     for other in others:
         _score(other, scores, 1.0)
     yield from sorted(((row, -score) for row, score in scores.items()), key=itemgetter(1))

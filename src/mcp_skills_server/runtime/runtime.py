@@ -23,6 +23,7 @@ from mcp_skills_server.runtime.briefing import Briefing, name_of
 from mcp_skills_server.runtime.session import Session
 
 if TYPE_CHECKING:
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
@@ -62,15 +63,22 @@ class Runtime:
         registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
         settings: what the operator chose; None for the defaults.
         scripts: how scripts are run; None runs none.
+        embeddings: what searches by meaning, already started; it is closed with the runtime. None for none.
 
     Raises:
         UsageError: scripts cannot be run the way that is asked for.
     """
 
     def __init__(
-        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
+        self,
+        registry: Registry,
+        settings: RuntimeSettings | None = None,
+        *,
+        scripts: ScriptSettings | None = None,
+        embeddings: Embeddings | None = None,
     ) -> None:
         self.registry = registry
+        self._embeddings = embeddings
         self.settings = settings or RuntimeSettings()
         self.scripts: Scripts | None = None
         if scripts is not None:
@@ -126,6 +134,8 @@ class Runtime:
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""
         self.briefing.close()
+        if self._embeddings is not None:
+            self._embeddings.close()
         if self.scripts is not None:
             self.scripts.close()
 
@@ -141,7 +151,7 @@ class Runtime:
         """The index of words; it is built by the first question."""
         from mcp_skills_server.runtime.search import Search
 
-        return Search(self.registry)
+        return Search(self.registry, self._embeddings)
 
     def warn_if_unsearchable(self) -> None:
         """Log a line if this Python cannot search: an operator is to know before a model asks."""

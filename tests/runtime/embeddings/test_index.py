@@ -117,6 +117,23 @@ def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
     ]
 
 
+def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, stack: ExitStack) -> None:
+    top = plant(tmp_path / "skills", SKILLS)
+    registry = loaded(top)
+    with tiny.endpoint() as served:
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path / "cache")
+        assert embeddings.wait(DEADLINE)
+        served.more = [0.0, 0.0]
+        plant(top, {"delta/SKILL.md": text("delta", "A pear")})
+        registry.refresh()
+        assert embeddings.wait(DEADLINE)
+        assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
+        served.asked.clear()
+        following = begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path / "cache")
+        assert following.wait(DEADLINE)
+        assert served.asked == []
+
+
 def test_a_question_that_fails_costs_no_answer(
     tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -52,6 +52,8 @@ class Endpoint:
         self.paths: list[str] = []
         self.status = 200
         self.body: bytes | None = None
+        self.more: list[float] = []
+        """Behind every vector."""
         self.url = ""
         self.moved = threading.Condition()
 
@@ -74,7 +76,9 @@ def endpoint() -> Iterator[Endpoint]:
                 it.headers.append({name.lower(): value for name, value in self.headers.items()})
                 it.paths.append(self.path)
                 it.moved.notify_all()
-            rows = [{"index": number, "embedding": vector(text)} for number, text in enumerate(asked["input"])]
+            rows = [
+                {"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(asked["input"])
+            ]
             body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode() if it.body is None else it.body
             self.send_response(it.status)
             self.send_header("Content-Length", str(len(body)))

@@ -159,6 +159,9 @@ class Embeddings:
                 return
             made = self._embedder.embed([*batch.values()], _TEXTS_S)
             self._works()
+            if self._vectors is not None and made.shape[1] != self._vectors.shape[1]:
+                self._forget(file, kept)
+                raise EmbeddingError("the model's vectors have another length than before, so all are made anew")
             new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
             if file is not None:
                 file.add(new, kept)
@@ -182,8 +185,6 @@ class Embeddings:
                 vector = np.frombuffer(raw, dtype=np.float32)
                 if self._vectors is None:
                     self._vectors = np.zeros((64, len(vector)), dtype=np.float32)
-                if len(vector) != self._vectors.shape[1]:
-                    raise EmbeddingError("the model's vectors are not all of one length")
                 row = self._rows.get(path)
                 if row is None:
                     row = self._free.pop() if self._free else len(self._paths)
@@ -193,6 +194,16 @@ class Embeddings:
                     self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
                 self._vectors[row] = vector
                 self._digests[path] = digests[path]
+
+    def _forget(self, file: VectorFile | None, kept: dict[bytes, bytes]) -> None:
+        """Begin again: behind the same address there is another model."""
+        kept.clear()
+        if file is not None:
+            file.replace({})
+        with self._lock:
+            self._vectors = None
+            self._paths, self._rows, self._free, self._digests = [], {}, [], {}
+        self._seen = Snapshot({})
 
     def _drop(self, path: str) -> None:
         with self._lock:

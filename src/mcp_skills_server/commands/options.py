@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.rpc.methods import ExecutionSettings
-    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -210,14 +209,7 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     return out
 
 
-def make_runtime(
-    registry: Registry,
-    options: RuntimeOptions,
-    *,
-    max_loaded: int,
-    catalog_chars: int,
-    embeddings: Embeddings | None = None,
-) -> Runtime:
+def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int, catalog_chars: int) -> Runtime:
     """The runtime of a server's sessions.
 
     Args:
@@ -225,7 +217,6 @@ def make_runtime(
         options: whether and how scripts run.
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
-        embeddings: what searches by meaning; None for none.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -245,7 +236,7 @@ def make_runtime(
         ):
             if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
-        return Runtime(registry, settings, embeddings=embeddings)
+        return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     interpreters: dict[str, str] = {}
@@ -269,7 +260,7 @@ def make_runtime(
         origins=options.script_origins,
         approvals=options.approvals,
     )
-    return Runtime(registry, settings, scripts=chosen, embeddings=embeddings)
+    return Runtime(registry, settings, scripts=chosen)
 
 
 def open_folder(given: str, options: LimitOptions) -> Registry:

@@ -182,13 +182,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
-    runtime = make_runtime(
-        registry,
-        options,
-        max_loaded=options.max_loaded,
-        catalog_chars=options.catalog_chars,
-        embeddings=make_embeddings(registry, options, options.cache_dir),
-    )
+    runtime = make_runtime(registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars)
+    runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
         mirrors.start(partial(_take_in, registry))

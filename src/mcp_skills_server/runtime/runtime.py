@@ -63,22 +63,17 @@ class Runtime:
         registry: the skills. It stays the caller's: its watcher, if any, is not stopped.
         settings: what the operator chose; None for the defaults.
         scripts: how scripts are run; None runs none.
-        embeddings: what searches by meaning, already started; it is closed with the runtime. None for none.
 
     Raises:
         UsageError: scripts cannot be run the way that is asked for.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        settings: RuntimeSettings | None = None,
-        *,
-        scripts: ScriptSettings | None = None,
-        embeddings: Embeddings | None = None,
+        self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
     ) -> None:
         self.registry = registry
-        self._embeddings = embeddings
+        self.embeddings: Embeddings | None = None
+        """What searches by meaning too, started; set before the first question, and closed with the runtime."""
         self.settings = settings or RuntimeSettings()
         self.scripts: Scripts | None = None
         if scripts is not None:
@@ -134,8 +129,8 @@ class Runtime:
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""
         self.briefing.close()
-        if self._embeddings is not None:
-            self._embeddings.close()
+        if self.embeddings is not None:
+            self.embeddings.close()
         if self.scripts is not None:
             self.scripts.close()
 
@@ -151,7 +146,7 @@ class Runtime:
         """The index of words; it is built by the first question."""
         from mcp_skills_server.runtime.search import Search
 
-        return Search(self.registry, self._embeddings)
+        return Search(self.registry, self.embeddings)
 
     def warn_if_unsearchable(self) -> None:
         """Log a line if this Python cannot search: an operator is to know before a model asks."""

@@ -83,6 +83,7 @@ class SiteOptions(Options):
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
     allow_http: bool = flag("Fetch from sites over plain http, too.")
+    allow_rollback: bool = flag("Take from a site an index that it had before, and another one since.")
     fetch_origins: tuple[str, ...] = many(
         "Another origin that skills of a site may be fetched from. May be repeated.", "--fetch-origin", metavar="ORIGIN"
     )
@@ -340,7 +341,14 @@ def _mirrors(options: RootOptions) -> Mirrors:
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
-    return Mirrors(SourceSettings(cache, options.hidden, FetchSettings(trust=trust), cache_bytes=options.cache_size))
+    return Mirrors(
+        SourceSettings(
+            cache,
+            options.hidden,
+            FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
+            cache_bytes=options.cache_size,
+        )
+    )
 
 
 def _index_files(options: RootOptions) -> IndexFiles:

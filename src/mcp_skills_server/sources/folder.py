@@ -27,6 +27,7 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.files import BINARY, NOFOLLOW, clear, file_digest, tree_digests, write_file, write_tree
+from mcp_skills_server.sources.history import HISTORIES, History, path_of, read_history
 from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
@@ -75,6 +76,7 @@ class FetchedFolder:
         self._stage = directory / OURS / "stage"
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
+        self._histories = directory / HISTORIES
 
     @classmethod
     @contextmanager
@@ -238,15 +240,23 @@ class FetchedFolder:
         data = {"version": 1, **asdict(index)}
         self._write(self._indexes / file_of(index.source), json.dumps(data).encode(), 0o600)
 
+    def history(self, place: str) -> History | None:
+        """Which indexes were seen at this place; None where what is known of them cannot be understood."""
+        return read_history(self._directory, place)
+
+    def put_history(self, place: str, history: History) -> None:
+        """Remember it."""
+        self._write(path_of(self._directory, place), history.encoded(), 0o600)
+
     def _make(self) -> int:
         """Make what is missing of the folder; a descriptor of its lock file."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.parent, self._stage, self._records, self._indexes):
+        for each in (self._stage.parent, self._stage, self._records, self._indexes, self._histories):
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
                 raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
-        for each in (self._records, self._indexes):
+        for each in (self._records, self._indexes, self._histories):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
         return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)

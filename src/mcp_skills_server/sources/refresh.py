@@ -27,8 +27,9 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import artifacts, folder, records
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.history import History, digest_of
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import IndexRecord, Record
 from mcp_skills_server.sources.report import Fault, Refusal, Report
@@ -68,6 +69,7 @@ async def refresh(
         UsageError: it is no URL, or the folder cannot be used.
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used; the folder stays as
             it is.
+        RollbackError: the index is one that was there before, and another one since; the folder stays as it is.
     """
     places, settings = places_of(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
@@ -83,6 +85,7 @@ async def bring(found: FoundIndex, directory: str | PathLike[str], settings: Fet
 
     Raises:
         UsageError: the folder cannot be used.
+        RollbackError: the index is one that was there before, and another one since; the folder stays as it is.
     """
     with FetchedFolder.opened(directory) as opened:
         async with downloader_for([found.record.source], settings) as downloader:
@@ -163,12 +166,37 @@ class _Refresh:
             )
 
     def _judge_all(self) -> None:
+        if self._index.version is not None:
+            self._enter_history()
         for name, removed in self._folder.remove_ignored():
             reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
             self._warnings.append(f"{name}: {reason}")
         for entry in self._entries:
             with self._refusing(entry):
                 self._became[entry.name] = self._judge(entry)
+
+    def _enter_history(self) -> None:
+        """Remember that this index was there, before anything is brought of it: a process that is killed then has
+        not forgotten what it serves.
+
+        Raises:
+            RollbackError: it was there before, and another one since.
+        """
+        place, digest = self._record.asked, digest_of(self._record)
+        known = self._folder.history(place)
+        if known is None:
+            self._warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
+            known = History()
+        if known.goes_back(digest) and not self._settings.allow_rollback:
+            raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+        if known.digests[-1:] == (digest,):
+            return
+        try:
+            self._folder.put_history(place, known.then(digest))
+        except OSError as error:
+            self._warnings.append(
+                f"its index cannot be entered ({error.strerror or error}); nobody will notice that it comes back"
+            )
 
     async def _work(self, queue: Iterator[Entry], coming: Mapping[str, str]) -> None:
         for entry in queue:

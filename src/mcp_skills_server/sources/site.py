@@ -71,6 +71,7 @@ class Site:
         """Bring its folder up to the index.
 
         Raises:
+            RollbackError: the index is one that the site had before, and another one since.
             UsageError: the folder cannot be written, or another process fetches into it.
         """
         found: FoundIndex = revision.content

@@ -19,7 +19,7 @@ from mcp_skills_server.sources.history import HISTORIES, MOST, History, path_of,
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
 from mcp_skills_server.sources.store import Store
-from sources.fetching import LOCAL, fetch, skills
+from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
 from wire import COMMAND, DEADLINE
 

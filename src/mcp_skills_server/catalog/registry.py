@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.index_keeper import IndexKeeper
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
-from mcp_skills_server.catalog.root_index import RootIndex
+from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
@@ -82,14 +82,17 @@ class Registry(Reader):
 
     # Life
 
-    def load(self) -> None:
+    def load(self, arm: Arm | None = None) -> None:
         """The first scan; blocks until it is done, some tenths of a millisecond for each skill.
 
         `loaded` is set then, whatever it found. What is wrong with a skill or a root is in `problems`.
+
+        Args:
+            arm: called with the path of a root and the place below it of each directory, before it is looked into.
         """
         try:
             with collector.paused(), self._lock:
-                if not self.refresh():
+                if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
         finally:
             self.keeper.forget()
@@ -145,6 +148,9 @@ class Registry(Reader):
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
+        return self._look(paths, None)
+
+    def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
         with self._lock, collector.paused() if paths is None else nullcontext():
             if paths is None:
                 for root in self.roots:
@@ -156,7 +162,7 @@ class Registry(Reader):
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
                     stored = None if part or self.loaded.is_set() else self.keeper.stored(index.root.index)
-                    found = index.scan(part, stored)
+                    found = index.scan(part, stored, arm)
                     self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
@@ -175,17 +181,17 @@ class Registry(Reader):
         While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
         would otherwise be notified of each skill by itself.
         """
-        return self._refresh_deferred([stale.path])
+        return self._look_deferred([stale.path], None)
 
-    def refresh_deferred(self) -> Changes:
-        """Look everywhere; listeners get it as what `rescan` finds."""
-        return self._refresh_deferred(None)
+    def refresh_deferred(self, arm: Arm | None = None) -> Changes:
+        """Look everywhere; listeners get it as what `rescan` finds. `arm` is as for `load`."""
+        return self._look_deferred(None, arm)
 
-    def _refresh_deferred(self, paths: Sequence[str] | None) -> Changes:
+    def _look_deferred(self, paths: Sequence[str] | None, arm: Arm | None) -> Changes:
         with self._lock:
             self._rescanning = True
             try:
-                return self.refresh(paths)
+                return self._look(paths, arm)
             finally:
                 self._rescanning = False
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.grace import GracePeriod
@@ -17,6 +19,9 @@ from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
+
+Arm: TypeAlias = Callable[[str, str], None]
+"""Called with the path of a root and the place below it of each directory just before a scan looks into it."""
 
 
 class Difference(NamedTuple):
@@ -105,10 +110,10 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str, stored: StoredRoot | None = None) -> Difference:
+    def scan(self, part: str, stored: StoredRoot | None = None, arm: Arm | None = None) -> Difference:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
-        `stored` is what an earlier process knew of the root.
+        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
@@ -121,7 +126,8 @@ class RootIndex:
             return keep
 
         try:
-            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored)
+            entering = None if arm is None else partial(arm, self.root.path)
+            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored, entering=entering)
             self.missing = None
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.

@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory
+from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import frontmatter
@@ -64,12 +64,14 @@ def scan(
     *,
     hold: Hold | None = None,
     stored: StoredRoot | None = None,
+    entering: Entering | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
-    earlier process knew: a file under the signature that it had then is not read.
+    earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
+    of each directory before it is looked into.
 
     Raises:
         OSError: the directory cannot be opened.
@@ -79,9 +81,19 @@ def scan(
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
     else:
+        if entering is not None:
+            entering(part)
         try:
             with disk.open_directory(root.path, part) as handle:
-                found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files, hidden=limits.hidden)
+                found = tree.walk(
+                    handle,
+                    part,
+                    root.index,
+                    depth=below,
+                    most_files=limits.files,
+                    hidden=limits.hidden,
+                    entering=entering,
+                )
         except OSError as error:
             found = _instead(root, part, error) if part else None
             if found is None:

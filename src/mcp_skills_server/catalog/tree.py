@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import (
     GONE,
@@ -27,6 +27,9 @@ from mcp_skills_server.model import SKILL_MD, SkillFile
 MOST_LEVELS: Final = 64
 """How deep a walk goes below a root, whatever is asked for: one open descriptor and a few frames for each level."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
+
+Entering: TypeAlias = Callable[[str], None]
+"""Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
 
 
 @dataclass(slots=True)
@@ -61,6 +64,7 @@ def walk(
     most_files: int,
     hidden: bool = False,
     inside: bool = False,
+    entering: Entering | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
 
@@ -72,6 +76,7 @@ def walk(
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
         inside: the directory lies in a skill.
+        entering: called for each directory below this one.
 
     Raises:
         OSError: the directory cannot be listed, or the process ran out of descriptors or memory.
@@ -127,11 +132,20 @@ def walk(
         here.cut = bool(inner)
         return here
     for name in inner:
+        if entering is not None:
+            entering(prefix + name)
         try:
             opened = enter(handle, name)
             try:
                 below = walk(
-                    opened, prefix + name, root, depth=depth - 1, most_files=most_files, hidden=hidden, inside=inside
+                    opened,
+                    prefix + name,
+                    root,
+                    depth=depth - 1,
+                    most_files=most_files,
+                    hidden=hidden,
+                    inside=inside,
+                    entering=entering,
                 )
                 here.directories.append(below)
             finally:

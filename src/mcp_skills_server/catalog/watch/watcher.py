@@ -1,7 +1,7 @@
 """Events -> registry.refresh -> the registry's listeners.
 
-The first scan does not wait for the watch, which takes as long to arm: once it is armed everything is looked at again,
-so no edit in between is lost. Events say where to look, the scan says what changed. After a while everything is looked
+The scan arms the watch as it goes: each directory is watched just before it is looked into, so no edit is lost and
+nothing is looked at twice. Events say where to look, the scan says what changed. After a while everything is looked
 at, and the watch armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events,
 the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client
 has its answer to `initialize` before.
@@ -145,20 +145,18 @@ class Watcher:
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again.
-
-        The first time what is there is shown before the watch is armed. What changes before its directory is watched
-        is found by the look that follows.
-        """
-        if not self._registry.loaded.is_set():
-            self._registry.load()
+        """Look everywhere and arm, then follow events until a root is another directory or it is time to look again."""
         roots = self._registry.roots
         identities = _identities(roots)
         # Where they lead now, and not at the start: a root may be a link that is moved.
         tops = [os.path.realpath(root.given) for root in roots]
         with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
-            # What is found may be the first half of a burst whose second half comes as events.
-            self._registry.refresh_deferred()
+            if not self._registry.loaded.is_set():
+                self._registry.load(events.enter)
+            else:
+                # What is found may be the first half of a burst whose second half comes as events.
+                self._registry.refresh_deferred(events.enter)
+            events.check()
             self.armed.set()
             if self._trouble:
                 logger.warning("file events are back; changes are heard of at once again")

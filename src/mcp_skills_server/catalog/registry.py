@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from typing import Final, Self
 
 from mcp_skills_server.catalog import collector, tree
@@ -75,6 +76,7 @@ class Registry(Reader):
         self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
         self.keeper = IndexKeeper(index_files, self._indexes)
         self._listeners = Listeners()
+        self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
@@ -225,14 +227,13 @@ class Registry(Reader):
         old = self.snapshot
         if len(self.roots) == 1 or same_paths:
             # Who wins does not change when only the contents do.
-            shadowed = [found for found in old.problems if found.code == "shadowed"]
             after = {skill.path: skill for skill in came if len(self.roots) == 1 or self._wins(skill)}
             before = {skill.path: skill for skill in went if old.skills.get(skill.path) is skill}
             gone = before.keys() - after.keys()
-            new = old.replacing(after, gone, tuple(self._unattached_problems() + shadowed))
+            new = old.replacing(after, gone, self._problems_of_none())
         else:
-            skills, shadowed = self._merge()
-            new = Snapshot(skills, tuple(self._unattached_problems() + shadowed))
+            skills, self._shadowed = self._merge()
+            new = Snapshot(skills, self._problems_of_none())
             before = {path: s for path, s in old.skills.items() if new.skills.get(path) is not s}
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
@@ -249,10 +250,15 @@ class Registry(Reader):
         shown = self.snapshot.skills.get(skill.path)
         return shown is not None and shown.root == skill.root
 
-    def _unattached_problems(self) -> list[Problem]:
-        """What is wrong with roots, and in them outside of every skill."""
-        missing = [index.missing for index in self._indexes if index.missing is not None]
-        return missing + [found for index in self._indexes for found in index.unattached_problems]
+    def _unattached_problems(self) -> list[tuple[Problem, ...]]:
+        """What is wrong with roots, and in them outside of every skill; the same objects where nothing has changed."""
+        missing = tuple(index.missing for index in self._indexes if index.missing is not None)
+        return [missing, *(index.unattached_problems for index in self._indexes)]
+
+    def _problems_of_none(self) -> tuple[Problem, ...]:
+        """All problems that belong to no served skill; the same object as before where they are the same."""
+        now = tuple(chain(*self._unattached_problems(), self._shadowed))
+        return self.snapshot.problems if now == self.snapshot.problems else now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """One namespace from all roots, and a Problem for each skill that has no place in it."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.path_index import PathIndex, touched, within
+from mcp_skills_server.catalog.path_index import PathIndex, touched
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
@@ -56,25 +56,22 @@ class RootIndex:
 
     def __init__(self, root: Root, limits: Limits, grace: GracePeriod) -> None:
         self.root = root
-        self.skills = PathIndex()
+        self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
         """How many skills are not in the index file as they are now."""
         self._limits = limits
         self._grace = grace
-        self._unattached: list[tuple[str, Problem]] = []
-        self._dotted: list[str] = []
-
-    @property
-    def unattached_problems(self) -> list[Problem]:
-        """What is wrong in the root outside of every skill."""
-        return [found for _, found in self._unattached]
+        self.unattached_problems: tuple[Problem, ...] = ()
+        """What is wrong in the root outside of every skill, by place; the same object until it changes."""
+        self._unattached = PathIndex[tuple[Problem, ...]]()
+        self._dotted = PathIndex[None]()
 
     @property
     def dot_folders(self) -> list[str]:
         """The folders that no scan entered because their names begin with a dot, from the root, in order."""
-        return sorted(self._dotted)
+        return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
         """The skills of this root as if it were the only one."""
@@ -93,7 +90,7 @@ class RootIndex:
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
-        if part is None and any(within(place, location) for place, _ in self._unattached):
+        if part is None and self._unattached.below(location):
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
         return part if part is None or self.missing is None else ""
@@ -136,10 +133,8 @@ class RootIndex:
                 return Difference({}, {}, {})
             found = Scan()
         self._grace.settle(self.root.index, part, held)
-        if part:
-            found.problems[:0] = [entry for entry in self._unattached if not within(entry[0], part)]
-            found.passed[:0] = [place for place in self._dotted if not within(place, part)]
-        self._unattached, self._dotted = found.problems, found.passed
+        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
+        self._note_problems(part, found.problems)
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
@@ -149,6 +144,17 @@ class RootIndex:
             # Of what is new, what is gone, and of what not all was known.
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
         return Difference(gone, came, found.read)
+
+    def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
+        """These are the problems at or below a directory now; costs what there is there where they are the same."""
+        now: dict[str, tuple[Problem, ...]] = {}
+        for place, each in found:
+            now[place] = (*now.get(place, ()), each)
+        before = self._unattached.below(part)
+        if len(before) != len(now) or any(self._unattached[place] != now.get(place) for place in before):
+            self._unattached.replace(before, now)
+            places = self._unattached.below("")
+            self.unattached_problems = tuple(each for place in places for each in self._unattached[place])
 
     def _report_missing(self, error: OSError) -> None:
         shown = self.root.shown

@@ -348,7 +348,7 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
 @pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b"[[],null]", b'[{"a":1},[[1],{},null,9,[],[]]]', b"\xff", b"1"])
 def test_a_line_that_means_nothing_is_as_good_as_none(line: bytes) -> None:
     said: list[int] = []
-    stored = StoredRoot({"one": line, "two": line}, lambda: said.append(1))
+    stored = StoredRoot(line + b"\n" + line, 0, ["one", "two"], lambda: said.append(1))
     assert stored.skill("one").reading is stored.skill("two").reading is None
     assert said == [1]
 

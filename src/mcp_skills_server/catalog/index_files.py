@@ -167,7 +167,8 @@ def _check_owner(found: os.stat_result, what: str) -> None:
 
 
 def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredRoot:
-    head, _, body = raw.partition(b"\n")
+    begin = raw.find(b"\n") + 1
+    head, body = raw[:begin], memoryview(raw)[begin:]
     try:
         header: Any = json.loads(head)
         if not isinstance(header, dict):
@@ -177,9 +178,9 @@ def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredR
             raise _UnusableError("it was written by another version")
         if fields.get("sha256") != hashlib.sha256(body).hexdigest():
             raise _UnusableError("it is damaged")
-        names, *lines = body.split(b"\n")
-        directories: list[str] = json.loads(names)
-        return StoredRoot(dict(zip(directories, lines, strict=True)), complain)
+        end = raw.index(b"\n", begin)
+        directories: list[str] = json.loads(raw[begin:end])
+        return StoredRoot(raw, end + 1, directories, complain)
     except (ValueError, TypeError, RecursionError):
         raise _UnusableError("it is damaged") from None
 

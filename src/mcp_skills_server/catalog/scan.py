@@ -77,6 +77,7 @@ def scan(
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
+    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
@@ -94,21 +95,21 @@ def scan(
                     hidden=limits.hidden,
                     entering=entering,
                 )
+                scanner.visit(found, inside=False)
+                return scanner.out
         except OSError as error:
             found = _instead(root, part, error) if part else None
             if found is None:
                 raise
-    if found is None:
-        return Scan()
-    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
-    scanner.visit(found, inside=False)
+    if found is not None:
+        scanner.visit(found, inside=False)
     return scanner.out
 
 
 def _instead(root: Root, part: str, error: OSError) -> Directory | None:
     """What a scan of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
     if isinstance(error, PermissionError):
-        return Directory(part, {}, [], unreadable=True)
+        return Directory(part, {}, unreadable=True)
     return _link_at(root, part) if error.errno in disk.GONE else None
 
 
@@ -117,7 +118,7 @@ def _link_at(root: Root, part: str) -> Directory | None:
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = part.rpartition("/")
-    return Directory(parent, {}, [], links=[name])
+    return Directory(parent, {}, links=[name])
 
 
 class _Scanner:
@@ -148,9 +149,12 @@ class _Scanner:
         stored = None
         if self._stored is not None and here.path in self._stored:
             stored = self._stored.skill(here.path)
-            self._files.recall(stored.digests)
-        for name, file in here.files.items():
-            here.files[name] = self._files.recognise(file)
+            self._files.recall(stored.digests, more=inside)
+        self._files.recognise_all(here.files)
+        if inside and here.is_plain and here.path not in self._known:
+            for inner in here.directories:
+                self.visit(inner, inside=True)
+            return
         manifest = self._manifest(here, inside)
         skill = None if manifest is None else self._skill(here, manifest, stored)
         held = self._held(here, skill)
@@ -186,8 +190,6 @@ class _Scanner:
             return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
-        if inside and not (here.links or here.denied or here.foreign or here.irregular or here.directories):
-            return None  # most directories: nothing else there can be a SKILL.md
         if SKILL_MD in here.links:
             linked = self._files.link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
@@ -199,7 +201,7 @@ class _Scanner:
             return problem("skill-md-irregular", f"SKILL.md is {HARD_LINK}")
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
-        if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
+        if here.folder_as_skill_md:
             return problem("skill-md-irregular", "SKILL.md is a directory")
         if not inside:
             for name in here.files:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -38,7 +38,8 @@ class Directory:
 
     path: str
     files: dict[str, SkillFile]
-    directories: list[Directory]
+    directories: Iterable[Directory] = ()
+    """Below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open."""
     links: Sequence[str] = ()
     irregular: Sequence[str] = ()
     foreign: Sequence[str] = ()
@@ -46,6 +47,8 @@ class Directory:
     unnamed: Sequence[str] = ()
     dotted: Sequence[str] = ()
     """Folders outside of every skill that were passed over for the dot that begins their names."""
+    folder_as_skill_md: bool = False
+    """A directory has the name SKILL.md."""
     denied: Sequence[str] = ()
     """Names that are there and cannot be looked at: the directory may be read but not entered."""
     unreadable: bool = False
@@ -53,6 +56,12 @@ class Directory:
     """How many more files there are than were kept."""
     cut: bool = False
     """Deeper than the walk goes: what lies below is not known."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds no SKILL.md of any kind and no links: most directories of a skill do not."""
+        odd = self.links or self.irregular or self.foreign or self.denied or self.folder_as_skill_md
+        return not odd and SKILL_MD not in self.files
 
 
 def walk(
@@ -63,10 +72,12 @@ def walk(
     depth: int,
     most_files: int,
     hidden: bool = False,
-    inside: bool = False,
     entering: Entering | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
+
+    What lies below a directory that is no skill is looked for as it is iterated over, once, while `handle` is open: a
+    root may hold very many skills, and one is to be had at a time.
 
     Args:
         handle: the open directory.
@@ -75,93 +86,107 @@ def walk(
         depth: levels below it, at most `MOST_LEVELS`.
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
-        inside: the directory lies in a skill.
         entering: called for each directory below this one.
 
     Raises:
-        OSError: the directory cannot be listed, or the process ran out of descriptors or memory.
+        OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
+            it, too.
     """
-    files: dict[str, SkillFile] = {}
-    here = Directory(path, files, [])
-    prefix = f"{path}/" if path else ""
-    inner: list[str] = []
-    dotted: list[str] = []
-    here.links = links = list[str]()
-    here.irregular = irregular = list[str]()
-    here.unnamed = unnamed = list[str]()
-    here.denied = denied = list[str]()
-    now = time.time_ns()
-    by_descriptor = isinstance(handle, int)
-    with os.scandir(handle) as entries:
-        for entry in entries:
-            name = entry.name
-            try:
-                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
-                    if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
-                        dotted.append(name)
-                elif not name.isascii() and not is_utf8(name):
-                    unnamed.append(spelled(name))
-                elif entry.is_dir(follow_symlinks=False):
-                    inner.append(name)
-                elif entry.is_file(follow_symlinks=False):
-                    if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
-                        here.overfull += 1
-                        continue
-                    found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
-                    if found.st_nlink > 1 and is_foreign(found, handle):
-                        here.foreign = (*here.foreign, name)
-                        continue
-                    files[name] = file_from(found, root, prefix + name, now)
-                elif entry.is_symlink():
-                    links.append(name)
-                else:
-                    irregular.append(name)
-            except OSError as error:
-                if error.errno in PASSING:
-                    raise
-                if error.errno not in GONE:  # else it vanished meanwhile
-                    denied.append(name)
-    if not inside and (inner or dotted):
-        inside = _makes_skill(here, inner)
-    if dotted and not inside:
-        here.dotted = [name for name in dotted if is_utf8(name)]
-        if hidden:
-            inner += here.dotted
-            here.dotted = ()
-    if depth <= 0:
-        here.cut = bool(inner)
+    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
+
+
+class _Walk:
+    """One walk: what is the same for all of its directories."""
+
+    def __init__(self, root: int, most_files: int, entering: Entering | None, *, hidden: bool) -> None:
+        self._root = root
+        self._most_files = most_files
+        self._entering = entering
+        self._hidden = hidden
+
+    def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
+        """What lies in an open directory; `inside` is whether it lies in a skill."""
+        files: dict[str, SkillFile] = {}
+        here = Directory(path, files)
+        prefix = f"{path}/" if path else ""
+        inner: list[str] = []
+        dotted: list[str] = []
+        here.links = links = list[str]()
+        here.irregular = irregular = list[str]()
+        here.unnamed = unnamed = list[str]()
+        here.denied = denied = list[str]()
+        root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                name = entry.name
+                try:
+                    if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
+                        if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
+                            dotted.append(name)
+                    elif not name.isascii() and not is_utf8(name):
+                        unnamed.append(spelled(name))
+                    elif entry.is_dir(follow_symlinks=False):
+                        inner.append(name)
+                    elif entry.is_file(follow_symlinks=False):
+                        if len(files) > self._most_files and name.lower() != _SKILL_MD_FOLDED:
+                            here.overfull += 1
+                            continue
+                        found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
+                        if found.st_nlink > 1 and is_foreign(found, handle):
+                            here.foreign = (*here.foreign, name)
+                            continue
+                        files[name] = file_from(found, root, prefix + name, now)
+                    elif entry.is_symlink():
+                        links.append(name)
+                    else:
+                        irregular.append(name)
+                except OSError as error:
+                    if error.errno in PASSING:
+                        raise
+                    if error.errno not in GONE:  # else it vanished meanwhile
+                        denied.append(name)
+        here.folder_as_skill_md = SKILL_MD in inner
+        if not inside and (inner or dotted):
+            inside = _makes_skill(here)
+        if dotted and not inside:
+            here.dotted = [name for name in dotted if is_utf8(name)]
+            if self._hidden:
+                inner += here.dotted
+                here.dotted = ()
+        if depth <= 0:
+            here.cut = bool(inner)
+        elif inner:
+            below = self._below(handle, prefix, inner, depth - 1, inside=inside)
+            here.directories = list(below) if inside else below
         return here
-    for name in inner:
-        if entering is not None:
-            entering(prefix + name)
-        try:
-            opened = enter(handle, name)
+
+    def _below(
+        self, handle: Handle, prefix: str, inner: Sequence[str], depth: int, *, inside: bool
+    ) -> Iterator[Directory]:
+        for name in inner:
+            if self._entering is not None:
+                self._entering(prefix + name)
+            opened: Handle | None = None
             try:
-                below = walk(
-                    opened,
-                    prefix + name,
-                    root,
-                    depth=depth - 1,
-                    most_files=most_files,
-                    hidden=hidden,
-                    inside=inside,
-                    entering=entering,
-                )
-                here.directories.append(below)
+                try:
+                    opened = enter(handle, name)
+                    below = self.look(opened, prefix + name, depth, inside=inside)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if error.errno in PASSING:
+                        raise  # or half a tree would be taken for gone
+                    below = Directory(prefix + name, {}, unreadable=True)
+                yield below
             finally:
-                close(opened)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno in PASSING:
-                raise  # or half a tree would be taken for gone
-            here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
-    return here
+                if opened is not None:
+                    close(opened)
 
 
-def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
+def _makes_skill(here: Directory) -> bool:
     """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
-    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.foreign, here.denied, inner)):
+    kinds = (here.files, here.links, here.irregular, here.foreign, here.denied)
+    if here.folder_as_skill_md or any(SKILL_MD in names for names in kinds):
         return True
     return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
 

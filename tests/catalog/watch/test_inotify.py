@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, plant, skills
+from catalog.forest import DEADLINE, plant, skills, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch.events import WatchLostError
 
@@ -39,7 +39,7 @@ def scan(events: DirectoryEvents, top: str, reach: int = 12, *, hidden: bool = F
     events.enter(top, "")
     entering = partial(events.enter, top)
     with disk.open_directory(top, "") as handle:
-        tree.walk(handle, "", 0, depth=reach, most_files=512, hidden=hidden, entering=entering)
+        whole(tree.walk(handle, "", 0, depth=reach, most_files=512, hidden=hidden, entering=entering))
     events.check()
 
 

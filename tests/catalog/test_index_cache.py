@@ -216,6 +216,14 @@ def lines_of_another_shape(path: Path) -> None:
     rewrite(path, change, honest=True)
 
 
+def a_line_too_few(path: Path) -> None:
+    rewrite(path, lambda body: body.rpartition(b"\n")[0], honest=True)
+
+
+def a_line_too_many(path: Path) -> None:
+    rewrite(path, lambda body: body + b"\n[{},null]", honest=True)
+
+
 def writable_by_others(path: Path) -> None:
     path.chmod(0o666)
 
@@ -233,7 +241,7 @@ def a_link(path: Path) -> None:
     "spoil",
     [
         cut, change_a_byte, other_version, other_root, no_text, no_object, empty, nested, lines_of_another_shape,
-        writable_by_others, folder_writable_by_others, a_link,
+        a_line_too_few, a_line_too_many, writable_by_others, folder_writable_by_others, a_link,
     ],
 )  # fmt: skip
 def test_an_index_that_must_not_be_used_is_passed_over_with_one_line(

@@ -151,7 +151,7 @@ class _Scanner:
             stored = self._stored.skill(here.path)
             self._files.recall(stored.digests, more=inside)
         self._files.recognise_all(here.files)
-        if inside and here.is_plain and here.path not in self._known:
+        if inside and not here.holds_manifest and here.path not in self._known:
             for inner in here.directories:
                 self.visit(inner, inside=True)
             return
@@ -201,7 +201,7 @@ class _Scanner:
             return problem("skill-md-irregular", f"SKILL.md is {HARD_LINK}")
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
-        if here.folder_as_skill_md:
+        if here.folder_as_manifest:
             return problem("skill-md-irregular", "SKILL.md is a directory")
         if not inside:
             for name in here.files:

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import (
@@ -32,36 +31,50 @@ Entering: TypeAlias = Callable[[str], None]
 """Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
 
 
-@dataclass(slots=True)
 class Directory:
-    """One directory as the walk found it. Paths are from the root, `/`-separated, "" for the root itself."""
+    """One directory as the walk found it. Most have files and directories alone, so the rest stays what it is here.
 
-    path: str
-    files: dict[str, SkillFile]
+    Args:
+        path: from the root, `/`-separated, "" for the root itself.
+        files: by their names.
+        links: as below.
+        unreadable: as below.
+
+    Attributes:
+        path: as given.
+        files: as given.
+        directories: below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open.
+        links: names of symbolic links.
+        irregular: names of what is no file, no directory and no link.
+        foreign: names of hard links to files of another user than the folder's.
+        unnamed: names that are not UTF-8, with escapes.
+        denied: names that are there and cannot be looked at: the directory may be read but not entered.
+        dotted: folders outside of every skill that were passed over for the dot that begins their names.
+        holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
+        folder_as_manifest: it is a directory.
+        unreadable: nothing is known of what it holds.
+        overfull: how many more files there are than were kept.
+        cut: deeper than the walk goes: what lies below is not known.
+    """
+
     directories: Iterable[Directory] = ()
-    """Below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open."""
-    links: Sequence[str] = ()
     irregular: Sequence[str] = ()
     foreign: Sequence[str] = ()
-    """Hard links to files of another user than the folder's."""
     unnamed: Sequence[str] = ()
-    dotted: Sequence[str] = ()
-    """Folders outside of every skill that were passed over for the dot that begins their names."""
-    folder_as_skill_md: bool = False
-    """A directory has the name SKILL.md."""
     denied: Sequence[str] = ()
-    """Names that are there and cannot be looked at: the directory may be read but not entered."""
-    unreadable: bool = False
-    overfull: int = 0
-    """How many more files there are than were kept."""
-    cut: bool = False
-    """Deeper than the walk goes: what lies below is not known."""
+    dotted: Sequence[str] = ()
+    holds_manifest = False
+    folder_as_manifest = False
+    overfull = 0
+    cut = False
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it holds no SKILL.md of any kind and no links: most directories of a skill do not."""
-        odd = self.links or self.irregular or self.foreign or self.denied or self.folder_as_skill_md
-        return not odd and SKILL_MD not in self.files
+    def __init__(
+        self, path: str, files: dict[str, SkillFile], *, links: Sequence[str] = (), unreadable: bool = False
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.links = links
+        self.unreadable = unreadable
 
 
 def walk(
@@ -111,10 +124,7 @@ class _Walk:
         prefix = f"{path}/" if path else ""
         inner: list[str] = []
         dotted: list[str] = []
-        here.links = links = list[str]()
-        here.irregular = irregular = list[str]()
-        here.unnamed = unnamed = list[str]()
-        here.denied = denied = list[str]()
+        rare: list[tuple[str, str]] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
         with os.scandir(handle) as entries:
             for entry in entries:
@@ -124,7 +134,7 @@ class _Walk:
                         if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
                             dotted.append(name)
                     elif not name.isascii() and not is_utf8(name):
-                        unnamed.append(spelled(name))
+                        rare.append(("unnamed", spelled(name)))
                     elif entry.is_dir(follow_symlinks=False):
                         inner.append(name)
                     elif entry.is_file(follow_symlinks=False):
@@ -133,21 +143,25 @@ class _Walk:
                             continue
                         found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
                         if found.st_nlink > 1 and is_foreign(found, handle):
-                            here.foreign = (*here.foreign, name)
+                            rare.append(("foreign", name))
                             continue
                         files[name] = file_from(found, root, prefix + name, now)
                     elif entry.is_symlink():
-                        links.append(name)
+                        rare.append(("links", name))
                     else:
-                        irregular.append(name)
+                        rare.append(("irregular", name))
                 except OSError as error:
                     if error.errno in PASSING:
                         raise
                     if error.errno not in GONE:  # else it vanished meanwhile
-                        denied.append(name)
-        here.folder_as_skill_md = SKILL_MD in inner
+                        rare.append(("denied", name))
+        for kind in dict(rare):
+            setattr(here, kind, [name for each, name in rare if each == kind])
+        here.folder_as_manifest = SKILL_MD in inner
+        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest or any(name == SKILL_MD for _, name in rare)
         if not inside and (inner or dotted):
-            inside = _makes_skill(here)
+            # Be it a broken one: nothing in a skill is a collection any more.
+            inside = here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
         if dotted and not inside:
             here.dotted = [name for name in dotted if is_utf8(name)]
             if self._hidden:
@@ -181,14 +195,6 @@ class _Walk:
             finally:
                 if opened is not None:
                     close(opened)
-
-
-def _makes_skill(here: Directory) -> bool:
-    """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
-    kinds = (here.files, here.links, here.irregular, here.foreign, here.denied)
-    if here.folder_as_skill_md or any(SKILL_MD in names for names in kinds):
-        return True
-    return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
 
 
 def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
+from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.path_index import PathIndex, touched
+from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standing
 
@@ -22,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 Arm: TypeAlias = Callable[[str, str], None]
 """Called with the path of a root and the place below it of each directory just before a scan looks into it."""
+Judge: TypeAlias = Callable[[Skill], Refusal | None]
 
 
 class Difference(NamedTuple):
@@ -52,9 +55,10 @@ class RootIndex:
         root: the directory.
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
+        judge: refuses skills that must not be served; each is judged when it is new or has changed.
     """
 
-    def __init__(self, root: Root, limits: Limits, grace: GracePeriod) -> None:
+    def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
         self.root = root
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
@@ -63,9 +67,12 @@ class RootIndex:
         """How many skills are not in the index file as they are now."""
         self._limits = limits
         self._grace = grace
+        self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
         """What is wrong in the root outside of every skill, by place; the same object until it changes."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
+        self._refused = PathIndex[None]()
+        """The directories of skills that the judge does not let pass."""
         self._dotted = PathIndex[None]()
 
     @property
@@ -90,6 +97,9 @@ class RootIndex:
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
+        refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
+        if refused is not None and (part is None or within(part, refused)):
+            part = refused  # a file of it may again be what it was
         if part is None and self._unattached.below(location):
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
@@ -133,6 +143,8 @@ class RootIndex:
                 return Difference({}, {}, {})
             found = Scan()
         self._grace.settle(self.root.index, part, held)
+        if self._judge is not None:
+            self._refuse(part, found, known, self._judge)
         self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
         self._note_problems(part, found.problems)
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
@@ -155,6 +167,26 @@ class RootIndex:
             self._unattached.replace(before, now)
             places = self._unattached.below("")
             self.unattached_problems = tuple(each for place in places for each in self._unattached[place])
+
+    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
+        """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
+        refused: list[str] = []
+        for directory, skill in list(found.skills.items()):
+            if known.get(directory) is skill:
+                continue
+            try:
+                refusal = judge(skill)
+            except StaleFileError as error:
+                refusal = Refusal(
+                    problem("unreadable", f"its files cannot be read ({error.reason or 'they keep changing'})")
+                )
+            if refusal is not None:
+                del found.skills[directory]
+                refused.append(directory)
+                if refusal.problem is not None:
+                    place = self.root.show(directory)
+                    found.problems.append((directory, refusal.problem.at(place, skill.path)))
+        self._refused.replace(self._refused.below(part), dict.fromkeys(refused))
 
     def _report_missing(self, error: OSError) -> None:
         shown = self.root.shown

@@ -97,6 +97,7 @@ class DirectoryEvents:
             self._watch(place, f"{top}{os.sep}{location}" if location else top)
         except CannotWatchError as error:
             self._trouble = error
+            self.close()  # the watches are other programs' as well, and the scan may go on for a while
 
     def check(self) -> None:
         """As in `Events`."""

@@ -1,8 +1,11 @@
-"""Have what was written survive a power cut. Pure packages do not use it."""
+"""What can be relied on of files: that they survive a power cut, and that nobody else wrote them. Pure packages do not
+use it."""
 
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from contextlib import suppress
 
 
@@ -14,3 +17,15 @@ def sync_path(path: str | os.PathLike[str]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def why_untrusted(found: os.stat_result) -> str:
+    """Why a file or folder may hold what another user wrote, to follow its name; "" where only this user or root can.
+
+    Where the system has lists of who may write in place of modes, it is trusted to keep others out.
+    """
+    if sys.platform == "win32":
+        return ""
+    if found.st_uid not in {0, os.geteuid()}:
+        return "belongs to another user"
+    return "may be written by others" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

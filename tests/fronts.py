@@ -23,7 +23,7 @@ from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.server.requests import Settings
 
 DEADLINE = 20.0
-_HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
+HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
 """Session handles, which are drawn by lot."""
 
 
@@ -78,7 +78,7 @@ class Script:
     async def send(self, raw: bytes) -> None:
         """As `Pipes.send`."""
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
-        self.said.append(json.loads(_HANDLE.sub("HANDLE", raw.decode())))
+        self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
 
 

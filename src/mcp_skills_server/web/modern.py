@@ -95,7 +95,11 @@ class Modern:
                 await exchange.keep_alive(receive)
                 tasks.cancel_scope.cancel()
 
-            watching = asyncio.get_running_loop().call_later(_GRACE_S, tasks.start_soon, watch)
+            def begin() -> None:
+                exchange.is_watched = True
+                tasks.start_soon(watch)
+
+            watching = asyncio.get_running_loop().call_later(_GRACE_S, begin)
             try:
                 body = await self._dispatcher.result(request)
             except FaultError as error:
@@ -145,7 +149,6 @@ class _Exchange:
 
     async def keep_alive(self, receive: Receive) -> None:
         """Say now and then that the request is worked on. Returns when its client leaves."""
-        self.is_watched = True
         while True:
             with anyio.CancelScope(deadline=self._silent_since + PING_S):
                 while (await receive())["type"] != "http.disconnect":

@@ -60,12 +60,14 @@ class Judged:
             await _refuse(found, scope, receive, send)
             return
         if self._modern is not None and self._modern.takes(scope, found):
-            await self._modern(found, scope, receive, send)
+            answered = self._modern(found, scope, receive, send)
+            del found  # a stream may last for days
+            await answered
             return
         session = next((value for name, value in scope["headers"] if name == _SESSION), None)
         body: bytes | None = jsonrpc.dump(found.fields)
         asked = found.id if found.kind == "request" and session is not None else None
-        del found  # a stream may last for days
+        del found
 
         async def replay() -> Message:
             nonlocal body

@@ -11,9 +11,9 @@ from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from front.posts import Post, Reply, ask, handshake, post, serving
+from fronts import two_skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
-from wire import write_skill
 
 CONVERSATIONS: Final = 300
 DIFFERENCES: Final[dict[str, Callable[[Post], bool]]] = {
@@ -36,17 +36,7 @@ SEEN: dict[bool, int] = {True: 0, False: 0}
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     """Two skills, read."""
-    folder = tmp_path_factory.mktemp("skills")
-    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md) \u2028 für 表.\n", guide_md="guide")
-    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
-    (folder / "b").mkdir()
-    (folder / "b" / "SKILL.md").write_text(
-        "---\nname: b\ndescription: Makes tea.\nmetadata:\n  nothing: null\narguments:\n"
-        "  - name: topic\n    title: Topic\n---\n{{topic}}\n"
-    )
-    out = Registry([folder])
-    out.load()
-    return out
+    return two_skills(tmp_path_factory.mktemp("skills"))
 
 
 def answered(posts: list[Post], registry: Registry, chosen: Settings, *, lean: bool, closing: bool) -> list[Reply]:

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.runtime.quota import owner_of
 from mcp_skills_server.server import methods
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
@@ -22,14 +21,15 @@ Answer: TypeAlias = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 class Answers:
-    """What answers each method of one client.
+    """What answers each method.
 
     Args:
-        attachment: the skills that it is served.
-        peer: the client.
+        attachment: the skills that are served.
+        peer: the client, where one connection carries all its requests; None where each request stands alone, and no
+            handshake or subscription can outlast one.
     """
 
-    def __init__(self, attachment: Attachment, peer: Peer) -> None:
+    def __init__(self, attachment: Attachment, peer: Peer | None) -> None:
         self._attachment = attachment
         self._peer = peer
 
@@ -38,12 +38,17 @@ class Answers:
         attachment = self._attachment
         settings, tools = attachment.settings, attachment.tools
         ours = {**methods.SKILLS, **methods.RESOURCES, **(methods.PROMPTS if settings.prompts else {})}
+        lasting: dict[str, Answer] = {}
+        if self._peer is not None:
+            lasting = {
+                INITIALIZE: self._initialize,
+                PING: _nothing,
+                "resources/subscribe": partial(self._subscribe, self._peer),
+                "resources/unsubscribe": partial(self._unsubscribe, self._peer),
+            }
         table: dict[str, Answer] = {
-            INITIALIZE: self._initialize,
+            **lasting,
             DISCOVER: self._discover,
-            PING: _nothing,
-            "resources/subscribe": self._subscribe,
-            "resources/unsubscribe": self._unsubscribe,
             "subscriptions/listen": self._listen,
             **{method: partial(self._call, handler, attachment.ready) for method, handler in ours.items()},
         }
@@ -55,14 +60,16 @@ class Answers:
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
         attachment = self._attachment
         await ready()
-        connection = None if request.era.modern else self._peer.connection
+        channel = request.channel
+        connection = None if request.era.modern or self._peer is None else self._peer.connection
         caller = Caller(
             request.client.extensions,
             served=self._served,
-            counted=_COUNTED,
+            owner=channel.owner,
+            counted=channel.counted,
             connection=connection,
-            progress=partial(self._report, request),
-            audience=connection or attachment,
+            progress=partial(_report, request),
+            audience=connection or channel.audience,
             client=request.client.name,
         )
         params = request.params or {}
@@ -72,13 +79,6 @@ class Answers:
 
     async def _served(self, view: View) -> Served:
         return methods.served(self._attachment, view)
-
-    async def _report(self, request: Request, seconds: float) -> None:
-        meta: Params = (request.params or {}).get("_meta") or {}
-        token = meta.get("progressToken")
-        if isinstance(token, str | int) and not isinstance(token, bool) and not request.done:
-            said = {"progressToken": token, "progress": seconds, "message": f"running for {seconds:.0f} s"}
-            await self._peer.send("notifications/progress", said)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
         return await self._attachment.declared(eras.handshake(request.params or {}, self._capabilities(changes=False)))
@@ -93,12 +93,12 @@ class Answers:
         shown: dict[str, Any] = {key: {"listChanged": changes} for key, offered in lists.items() if offered}
         return {"completions": {}, **shown}
 
-    async def _subscribe(self, request: Request) -> dict[str, Any]:
-        await methods.subscribe(self._attachment, self._peer, (request.params or {})["uri"], _COUNTED)
+    async def _subscribe(self, peer: Peer, request: Request) -> dict[str, Any]:
+        await methods.subscribe(self._attachment, peer, (request.params or {})["uri"], request.channel.counted)
         return {}
 
-    async def _unsubscribe(self, request: Request) -> dict[str, Any]:
-        methods.unsubscribe(self._attachment, self._peer, (request.params or {})["uri"])
+    async def _unsubscribe(self, peer: Peer, request: Request) -> dict[str, Any]:
+        methods.unsubscribe(self._attachment, peer, (request.params or {})["uri"])
         return {}
 
     async def _listen(self, request: Request) -> dict[str, Any]:
@@ -108,14 +108,23 @@ class Answers:
             key: is_set(value) if key in _FLAGS else value
             for key, value in (request.params or {})["notifications"].items()
         }
+        request.params = None  # a stream may last for days
+        channel = request.channel
         return await self._attachment.notifier.listen(
-            Stream(request.id, self._peer.send, shared=True), wanted, _COUNTED
+            Stream(request.id, channel.send, shared=channel.is_shared), wanted, channel.counted
         )
 
 
-_COUNTED: Final = owner_of(None, None)
 _FLAGS: Final = frozenset({"toolsListChanged", "promptsListChanged", "resourcesListChanged"})
 
 
 async def _nothing(_: Request) -> dict[str, Any]:
     return {}
+
+
+async def _report(request: Request, seconds: float) -> None:
+    meta: Params = (request.params or {}).get("_meta") or {}
+    token = meta.get("progressToken")
+    if isinstance(token, str | int) and not isinstance(token, bool) and not request.done:
+        said = {"progressToken": token, "progress": seconds, "message": f"running for {seconds:.0f} s"}
+        await request.channel.send("notifications/progress", said)

@@ -13,16 +13,15 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
-from mcp_skills_server.server.front.answers import Answers
+from mcp_skills_server.server.front.dispatch import Dispatcher, refused
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.request import FaultError, Params, Request
 from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
-from mcp_skills_server.server.methods import Fault, fault_of
-from mcp_skills_server.telemetry import events
+from mcp_skills_server.server.methods import Fault
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +57,14 @@ class Connection:
 
     def __init__(self, lines: Lines, attachment: Attachment) -> None:
         self.connection: object = self
+        self.owner: str | None = None
+        self.counted: Owner = owner_of(None, None)
+        self.principal: str | None = None
+        self.audience: object | None = attachment
+        self.is_shared = True
         self._lines = lines
         self._attachment = attachment
-        self._answers = Answers(attachment, self).table()
+        self._dispatcher = Dispatcher(attachment, self)
         self._under_way = UnderWay()
         self._requests: dict[Id, Request] = {}
         self._before: list[Message] | None = []
@@ -71,7 +75,7 @@ class Connection:
         self._sending = 0
         self._changed = anyio.Event()
         self._closing = False
-        self._is_gone = False
+        self.is_gone = False
 
     async def run(self) -> None:
         """Answer what comes until the client has no more to say and has its answers, or does not wait for them.
@@ -134,7 +138,9 @@ class Connection:
             return
         fields, era = message.fields, self._era
         admitted = era.modern or self._is_open
-        request = Request(message.id, fields["method"], fields.get("params"), era, self._client, admitted=admitted)
+        request = Request(
+            message.id, fields["method"], fields.get("params"), era, self._client, channel=self, admitted=admitted
+        )
         self._requests[_alike(request.id)] = request
         if request.method == INITIALIZE:
             await self._answer(request)  # before the next message is looked at, which may count on it
@@ -166,9 +172,12 @@ class Connection:
         id_, body = request.id, None
         with request.scope:
             try:
-                body = await self._result(request)
+                body = await self._dispatcher.result(request)
+                if request.method == INITIALIZE and request.params:
+                    self._client = eras.client_of(request.params["clientInfo"], request.params["capabilities"])
+                    self._is_open = True
             except FaultError as error:
-                body = _error(error.fault)
+                body = refused(error.fault)
             finally:
                 request.done = True
                 if self._requests.get(_alike(id_)) is request:
@@ -180,60 +189,17 @@ class Connection:
         if body is None:
             if not self._closing:
                 return
-            body = _error(_CLOSED)
+            body = refused(_CLOSED)
         # Its id is free from here on: the client may use it again as soon as it has read the answer.
         self._under_way.end(id_)
         await self._write(b'{"jsonrpc":"2.0","id":' + jsonrpc.dump(id_) + body + b"}\n")
-
-    async def _result(self, request: Request) -> bytes:
-        """What the answer has beside its id.
-
-        Raises:
-            FaultError: the request is refused.
-        """
-        era, params = request.era, request.params
-        fault = era.refusal(request.method, params)
-        if fault is not None:
-            raise FaultError(fault)
-        if era.modern:
-            request.client = eras.client_of_request(params or {})
-        if not events.has_readers():
-            return _written(await self._handled(request))
-        with events.Request("mcp", request.method, principal=None, era=era.name, host=request.client.name) as event:
-            try:
-                result = await self._handled(request)
-            except FaultError as error:
-                event.outcome = "failed" if error.fault.code == INTERNAL_ERROR else "refused"
-                raise
-            if result.get("isError"):
-                event.outcome = "refused"
-            return _written(result)
-
-    async def _handled(self, request: Request) -> dict[str, Any]:
-        era, method = request.era, request.method
-        answer = self._answers.get(method)
-        fault = era.refused(method, request.params) or (eras.unknown(method) if answer is None else None)
-        if fault is None and not request.admitted and method not in {INITIALIZE, PING}:
-            fault = eras.UNFIT
-        if fault is not None or answer is None:
-            raise FaultError(fault or eras.unknown(method))
-        try:
-            result = era.written(method, await answer(request))
-        except Exception as error:
-            if self._is_gone:  # what failed is a notification for this request
-                raise
-            raise FaultError(fault_of(error, method, modern=era.modern)) from None
-        if method == INITIALIZE and request.params:
-            self._client = eras.client_of(request.params["clientInfo"], request.params["capabilities"])
-            self._is_open = True
-        return result
 
     async def _write(self, raw: bytes) -> None:
         self._sending += 1
         try:
             await self._lines.send(raw)
         except BrokenPipeError:
-            self._is_gone = True
+            self.is_gone = True
             raise
         finally:
             self._sending -= 1
@@ -248,14 +214,3 @@ def _alike(id_: Id) -> Id:
         except ValueError:
             return id_
     return id_
-
-
-def _written(result: dict[str, Any]) -> bytes:
-    return b',"result":' + jsonrpc.dump(result)
-
-
-def _error(fault: Fault) -> bytes:
-    fields: dict[str, Any] = {"code": fault.code, "message": fault.message}
-    if fault.data is not None:
-        fields["data"] = fault.data
-    return b',"error":' + jsonrpc.dump(fields)

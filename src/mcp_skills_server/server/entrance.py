@@ -16,6 +16,7 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Handler
@@ -36,8 +37,8 @@ def call_of(
     async def call(ctx: Context, _: Any) -> dict[str, Any]:
         await wait()
         caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
-        return await retry_when_stale(
-            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+        return plain(
+            await retry_when_stale(attachment.registry, lambda view: handler(view, attachment.settings, caller, params))
         )
 
     return call

@@ -7,6 +7,7 @@ from typing import Any
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
 from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.fragments import dump
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.answers import Answers
 from mcp_skills_server.server.front.eras import INITIALIZE, PING, Era
@@ -27,11 +28,29 @@ class Dispatcher:
     """
 
     def __init__(self, attachment: Attachment, peer: Peer | None = None) -> None:
-        self._answers = Answers(attachment, peer).table()
+        answers = Answers(attachment, peer)
+        self._answers = answers.table()
+        self._at_once = answers.at_once
 
     def answers(self, method: str, era: Era) -> bool:
         """Whether there is an answer to this method in an era, for parameters that fit."""
         return method in self._answers and method in era.fits
+
+    def at_once(self, request: Request) -> bytes | None:
+        """What `result` returns, where nothing has to be waited for; None where `result` has to be asked.
+
+        It saves the task, which costs more than most answers. Whatever is not a plain result is left to `result`.
+        """
+        era, method, params = request.era, request.method, request.params
+        if events.has_readers() or not request.admitted or era.refusal(method, params) or era.refused(method, params):
+            return None
+        if era.modern:
+            request.client = eras.client_of_request(params or {})
+        try:
+            found = self._at_once(request)
+            return None if found is None else _written(era.written(method, found))
+        except Exception:  # which is answered, and logged where it is a bug, when it comes again
+            return None
 
     async def result(self, request: Request) -> bytes:
         """What the answer has beside its id: `,"result":` and the result.
@@ -75,7 +94,7 @@ class Dispatcher:
 
 
 def _written(result: dict[str, Any]) -> bytes:
-    return b',"result":' + jsonrpc.dump(result)
+    return b',"result":' + dump(result)
 
 
 def refused(fault: Fault) -> bytes:

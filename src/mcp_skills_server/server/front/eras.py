@@ -12,9 +12,9 @@ from typing import Any, Final, TypeAlias, cast
 
 import mcp_skills_server
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_skills_server.server.fragments import Sieve
 from mcp_skills_server.server.front import parameters, results
 from mcp_skills_server.server.front.parameters import CAPABILITIES, CAPABILITIES_KEY, CLIENT, CLIENT_KEY, VERSION_KEY
-from mcp_skills_server.server.front.results import Sieve
 from mcp_skills_server.server.front.shapes import Check
 from mcp_skills_server.server.methods import MODERN_VERSIONS, Fault
 

@@ -119,7 +119,7 @@ def dump(result: Mapping[str, Any]) -> bytes:
         if rest:
             parts.append(jsonrpc.dump(rest)[1:-1])
             rest = {}
-        parts.append(b"%b:%b" % (jsonrpc.dump(key), raw))
+        parts.append(b'"%b":%b' % (key.encode(), raw))  # keys of results are plain words
     if not parts:
         return jsonrpc.dump(result)
     if rest:

@@ -171,7 +171,9 @@ class Connection:
 
     def _send_answer(self, id_: Id, body: bytes) -> None:
         self._messages.end(id_)
-        self._messages.send_now(b'{"jsonrpc":"2.0","id":%b%b}' % (jsonrpc.dump(id_), body))
+        self._messages.send_now(
+            b'{"jsonrpc":"2.0","id":%b%b}' % (b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_), body)
+        )
 
 
 def _alike(id_: Id) -> Id:

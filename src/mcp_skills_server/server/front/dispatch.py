@@ -31,6 +31,7 @@ class Dispatcher:
         answers = Answers(attachment, peer)
         self._answers = answers.table()
         self._at_once = answers.at_once
+        self._clients = eras.Clients()
 
     def answers(self, method: str, era: Era) -> bool:
         """Whether there is an answer to this method in an era, for parameters that fit."""
@@ -45,7 +46,7 @@ class Dispatcher:
         if events.has_readers() or not request.admitted or era.refusal(method, params) or era.refused(method, params):
             return None
         if era.modern:
-            request.client = eras.client_of_request(params or {})
+            request.client = self._clients.of(params or {})
         try:
             found = self._at_once(request)
             return None if found is None else _written(era.written(method, found))
@@ -63,7 +64,7 @@ class Dispatcher:
         if fault is not None:
             raise FaultError(fault)
         if era.modern:
-            request.client = eras.client_of_request(params or {})
+            request.client = self._clients.of(params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
         principal, host = request.channel.principal, request.client.name

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import Lock, Semaphore, to_thread
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint
 
 _T = TypeVar("_T")
 
@@ -31,20 +31,23 @@ class _Turns:
         self.all = Semaphore(_LARGE_AT_ONCE)
 
 
+_AT_ONCE: Final = nullcontext()
 _turns: Final = RunVar[_Turns]("turns")
 
 
-@asynccontextmanager
-async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
+def in_turn(size: int, owner: str | None) -> AbstractAsyncContextManager[None]:
     """While this is entered an answer with so many bytes of a file is made: a large one after the others of its owner,
     and of all owners only a few at once.
 
     An answer takes several times its size of memory until it is written, and the event loop while it is made: sixty
     requests at once took 1.3 GB, and nobody else was answered for 6 s.
     """
-    if size <= _LARGE:
-        yield
-        return
+    return _AT_ONCE if size <= _LARGE else _turn(owner)
+
+
+@asynccontextmanager
+async def _turn(owner: str | None) -> AsyncGenerator[None]:
+    await checkpoint()  # a call that is given up when it would have to wait ends here, with nothing in its hands
     turns = _turns.get(None)
     if turns is None:
         _turns.set(turns := _Turns())

@@ -7,6 +7,7 @@ of fragments, so it costs next to nothing to keep, and an edit has one fragment 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -61,7 +62,12 @@ class Fragments(tuple[Fragment, ...]):
 
     def raw(self, sieve: Sieve | None = None) -> bytes:
         """The JSON of the array; `sieve` is for each of them."""
-        return b"[%b]" % b",".join([each.raw(sieve) for each in self])
+        return _joined(self, sieve)
+
+
+@lru_cache(maxsize=8)  # the first page of a list is what every client asks for
+def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
+    return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
 
 
 class Page(NamedTuple):

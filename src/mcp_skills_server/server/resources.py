@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -21,6 +22,9 @@ _directories: Final[WeakKeyDictionary[Snapshot, dict[str, str]]] = WeakKeyDictio
 """By skill path what the URIs of the skill's files begin with, after the scheme."""
 _descriptors: Final = BySkill()
 _CURSOR: Final = "resources"
+_SMALL: Final = 1 << 14
+_MOST_KEPT: Final = 64
+"""How many files of at most so many bytes are kept as they are sent."""
 
 
 async def list_resources(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -57,7 +61,16 @@ async def read_resource(view: View, settings: Settings, caller: Caller, params: 
             raw = await view.read(skill, path)
         except StaleFileError as stale:
             raise view.refusal(stale, NotServedError(target)) from None
-        return dialect.contents(target, path, raw, settings.ttl_ms)
+        contents = (_kept_contents if len(raw) <= _SMALL else _contents)(target, path, raw)
+        return dialect.contents(cast(Any, contents), settings.ttl_ms)
+
+
+def _contents(target: str, path: str, raw: bytes) -> Fragments:
+    return Fragments((Fragment(dialect.content(target, path, raw)),))
+
+
+_kept_contents: Final = lru_cache(maxsize=_MOST_KEPT)(_contents)
+"""The same of files that are asked for again and again: what was read and proved is the key."""
 
 
 async def read_directory(view: View, settings: Settings, _: Caller, params: Params) -> Result:

@@ -11,8 +11,8 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import methods
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
-from mcp_skills_server.server.front.eras import DISCOVER, INITIALIZE, PING
-from mcp_skills_server.server.front.request import Params, Request
+from mcp_skills_server.server.front.eras import DISCOVER, INITIALIZE, PING, Client
+from mcp_skills_server.server.front.request import Channel, Params, Request
 from mcp_skills_server.server.front.shapes import is_set
 from mcp_skills_server.server.notify import Peer, Stream
 from mcp_skills_server.server.requests import Caller, Handler
@@ -39,6 +39,8 @@ class Answers:
             **methods.RESOURCES,
             **(methods.PROMPTS if settings.prompts else {}),
         }
+        self._last: tuple[Client | None, Channel | None, Caller | None] = None, None, None
+        """Who asked last to be answered at once: mostly the same one asks again."""
         self._readers = dict(self._handlers)
         if settings.tools:
             self._readers["tools/list"] = attachment.tools.list_tools
@@ -77,18 +79,22 @@ class Answers:
         attachment, handler = self._attachment, self._readers.get(request.method)
         if handler is None or not attachment.is_ready:
             return None
+        client, channel, caller = self._last
+        if client is not request.client or channel is not request.channel or caller is None:
+            caller = self._caller(request)
+            self._last = request.client, request.channel, caller
         view = View(attachment.registry, last_try=False)
-        return _finished(handler(view, attachment.settings, self._caller(request), request.params or {}))
+        return _finished(handler(view, attachment.settings, caller, request.params or {}))
 
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
         attachment = self._attachment
         await ready()
-        caller, params = self._caller(request), request.params or {}
+        caller, params = self._caller(request, partial(_report, request)), request.params or {}
         return await retry_when_stale(
             attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
         )
 
-    def _caller(self, request: Request) -> Caller:
+    def _caller(self, request: Request, progress: Callable[[float], Awaitable[None]] | None = None) -> Caller:
         channel = request.channel
         connection = None if request.era.modern or self._peer is None else self._peer.connection
         return Caller(
@@ -97,7 +103,7 @@ class Answers:
             owner=channel.owner,
             counted=channel.counted,
             connection=connection,
-            progress=partial(_report, request),
+            progress=progress,
             audience=connection or channel.audience,
             client=request.client.name,
         )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.fragments import dump
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.answers import Answers
 from mcp_skills_server.server.front.eras import INITIALIZE, PING, Era
 from mcp_skills_server.server.front.request import FaultError, Request
-from mcp_skills_server.server.methods import Fault, fault_of
+from mcp_skills_server.server.methods import Fault, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer
 from mcp_skills_server.telemetry import events
 
@@ -72,10 +71,9 @@ class Dispatcher:
             try:
                 result = await self._handled(request)
             except FaultError as error:
-                event.outcome = "failed" if error.fault.code == INTERNAL_ERROR else "refused"
+                event.outcome = outcome_of_error(error.fault.code)
                 raise
-            if result.get("isError"):
-                event.outcome = "refused"
+            event.outcome = outcome_of_result(result)
             return _written(result)
 
     async def _handled(self, request: Request) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Requests that are answered without a task: what is at hand, and never another answer than the awaited one."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conversations import ENVELOPE
+from fronts import by_ours, talk
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.front.dispatch import Dispatcher
+from mcp_skills_server.server.front.request import Request
+from mcp_skills_server.server.requests import Settings
+from wire import write_skill
+
+LARGE = 3 << 20
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One skill with a small file and a large one."""
+    write_skill(tmp_path / "a", guide_md="guide")
+    (tmp_path / "a" / "data.bin").write_bytes(bytes(LARGE))
+    return tmp_path
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """The requests that were tried, each with whether it was answered."""
+    tried: list[tuple[str, bool]] = []
+    original = Dispatcher.at_once
+
+    def noted(self: Dispatcher, request: Request) -> bytes | None:
+        found = original(self, request)
+        tried.append((request.method, found is not None))
+        return found
+
+    monkeypatch.setattr(Dispatcher, "at_once", noted)
+    return tried
+
+
+def loaded(folder: Path) -> Registry:
+    out = Registry([folder])
+    out.load()
+    return out
+
+
+def asked(registry: Registry, *requests: tuple[str, dict[str, Any]], patient: bool = True) -> list[dict[str, Any]]:
+    """The answers to these requests, in their order."""
+    lines = [
+        json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": {**params, "_meta": ENVELOPE}}).encode()
+        for number, (method, params) in enumerate(requests)
+    ]
+    return sorted(talk(by_ours, lines, registry, Settings(), patient=patient).said, key=lambda each: each["id"])
+
+
+def test_what_is_at_hand_needs_no_task(folder: Path, at_once: list[tuple[str, bool]]) -> None:
+    uri = {"uri": "skill://a/SKILL.md"}
+    asked_twice = [
+        ("skills/list", {}), ("skills/get", uri), ("resources/read", uri), ("resources/list", {}),
+        ("prompts/list", {}), ("tools/list", {}), ("resources/directory/read", {"uri": "skill://a"}),
+    ]  # fmt: skip
+    answers = asked(loaded(folder), *asked_twice, *asked_twice)
+    half = len(asked_twice)
+    for first, second in zip(answers[:half], answers[half:], strict=True):
+        assert second["result"] == first["result"]
+    assert at_once[half:] == [(method, True) for method, _ in asked_twice]
+
+
+def test_large_files_take_their_turns_all_the_same(folder: Path, at_once: list[tuple[str, bool]]) -> None:
+    large, small = {"uri": "skill://a/data.bin"}, {"uri": "skill://a/guide.md"}
+    # The first has the scan awaited; the others are tried while one of them has its turn.
+    requests = [("resources/read", each) for each in (small, *[large] * 6, small)]
+    answers = asked(loaded(folder), *requests, patient=False)
+    answers += asked(loaded(folder), *requests)
+    assert not any(found for _, found in at_once[9:15])
+    assert at_once[15] == ("resources/read", True)
+    sizes = [
+        len(base64.b64decode(content["blob"])) if "blob" in content else len(content["text"])
+        for content in (each["result"]["contents"][0] for each in answers)
+    ]
+    assert sorted(sizes) == sorted([5, *[LARGE] * 6, 5] * 2)
+
+
+def test_a_file_that_changed_is_read_anew(folder: Path, at_once: list[tuple[str, bool]]) -> None:
+    registry, guide = loaded(folder), ("resources/read", {"uri": "skill://a/guide.md"})
+    (first,) = asked(registry, guide)
+    write_skill(folder / "a", guide_md="another")
+    second, third = asked(registry, guide, guide)
+    texts = [each["result"]["contents"][0]["text"] for each in (first, second, third)]
+    assert texts == ["guide", "another", "another"]
+    assert at_once[-1] == ("resources/read", True)
+
+
+def test_a_refusal_is_the_awaited_one(folder: Path, at_once: list[tuple[str, bool]]) -> None:
+    (_, missing, unknown) = asked(
+        loaded(folder),
+        ("skills/list", {}),
+        ("resources/read", {"uri": "skill://a/no.md"}),
+        ("skills/get", {"uri": "no"}),
+    )
+    assert missing["error"]["data"] == {"uri": "skill://a/no.md"} and unknown["error"]["code"] == -32602
+    assert at_once[1:] == [("resources/read", False), ("skills/get", False)]

@@ -113,9 +113,9 @@ class BySkill:
         return fragment
 
 
-def dump(result: Mapping[str, Any]) -> bytes:
-    """The JSON of a result, in whose fields fragments may stand, or bytes that are JSON."""
-    parts: list[bytes] = []
+def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
+    """The JSON of a result, in whose fields fragments may stand, or bytes that are JSON; `before` comes before it."""
+    parts = [before, b"{"]
     rest: dict[str, Any] = {}
     for key, value in result.items():
         raw = value.raw() if isinstance(value, Fragment | Fragments) else value
@@ -123,14 +123,13 @@ def dump(result: Mapping[str, Any]) -> bytes:
             rest[key] = value
             continue
         if rest:
-            parts.append(jsonrpc.dump(rest)[1:-1])
+            parts += (jsonrpc.dump(rest)[1:-1], b",")
             rest = {}
-        parts.append(b'"%b":%b' % (key.encode(), raw))  # keys of results are plain words
-    if not parts:
-        return jsonrpc.dump(result)
-    if rest:
-        parts.append(jsonrpc.dump(rest)[1:-1])
-    return b"{%b}" % b",".join(parts)
+        parts += (b'"%b":' % key.encode(), raw, b",")  # keys of results are plain words
+    if rest or not result:
+        parts += (jsonrpc.dump(rest)[1:-1], b",")
+    parts[-1] = b"}"
+    return b"".join(parts)
 
 
 def plain(result: Mapping[str, Any]) -> dict[str, Any]:

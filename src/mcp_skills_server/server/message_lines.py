@@ -70,13 +70,16 @@ class MessageLines:
         if self._all_answered is not None and not self._under_way:
             self._all_answered.set()
 
-    def send_now(self, message: bytes) -> bool:
+    def send_now(self, *parts: bytes) -> bool:
         """Send a message, after those before it. Returns whether it is out; what is not goes out as the client reads.
+
+        Args:
+            parts: of its bytes, in order.
 
         Raises:
             BrokenPipeError: nobody reads it.
         """
-        return self._lines.send_now(message + b"\n")
+        return self._lines.send_now(b"".join((*parts, b"\n")))  # one copy: answers are large
 
     async def send(self, message: bytes) -> None:
         """Send a message and wait until it is out.

@@ -171,9 +171,8 @@ class Connection:
 
     def _send_answer(self, id_: Id, body: bytes) -> None:
         self._messages.end(id_)
-        self._messages.send_now(
-            b'{"jsonrpc":"2.0","id":%b%b}' % (b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_), body)
-        )
+        shown = b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_)
+        self._messages.send_now(b'{"jsonrpc":"2.0","id":', shown, body, b"}")
 
 
 def _alike(id_: Id) -> Id:

@@ -93,7 +93,7 @@ class Dispatcher:
 
 
 def _written(result: dict[str, Any]) -> bytes:
-    return b',"result":' + dump(result)
+    return dump(result, b',"result":')
 
 
 def refused(fault: Fault) -> bytes:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,10 +22,26 @@ from mcp_skills_server.server.exchange import Exchange
 from mcp_skills_server.server.front.connection import Connection
 from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.server.requests import Settings
+from wire import write_skill
 
 DEADLINE = 20.0
-_HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
+HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
 """Session handles, which are drawn by lot."""
+
+
+def two_skills(folder: Path) -> Registry:
+    """A folder of two skills, written and read: the ones of `conversations`."""
+    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md) \u2028 für 表.\n", guide_md="guide")
+    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
+    (folder / "b").mkdir()
+    (folder / "b" / "SKILL.md").write_text(
+        "---\nname: b\ndescription: Makes tea.\nmetadata:\n  nothing: null\narguments:\n"
+        "  - name: topic\n    title: Topic\n---\n{{topic}}\n",
+        encoding="utf-8",
+    )
+    out = Registry([folder])
+    out.load()
+    return out
 
 
 class Loaded(Watcher):
@@ -81,7 +98,7 @@ class Script:
     def send_now(self, raw: bytes) -> bool:
         """As `Pipes.send_now`."""
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
-        self.said.append(json.loads(_HANDLE.sub("HANDLE", raw.decode())))
+        self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
         return True
 

@@ -128,7 +128,7 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
     )
     front: Literal["lean", "sdk"] = option(
         "lean",
-        "What speaks MCP over stdio: our own front, or that of the SDK, which starts later.",
+        "What speaks MCP: our own front, or the SDK's, which is slower. Over HTTP ours speaks the modern era alone.",
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
@@ -268,5 +268,6 @@ def _over_http(
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
+        lean=options.front == "lean",
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

@@ -135,18 +135,19 @@ class Answers:
     async def _listen(self, request: Request) -> dict[str, Any]:
         # Acknowledged after the first scan, so that a notification follows whatever changes after it.
         await self._attachment.ready()
-        wanted = {
-            key: is_set(value) if key in _FLAGS else value
-            for key, value in (request.params or {})["notifications"].items()
-        }
-        request.params = None  # a stream may last for days
+        given, request.params = request.params or {}, None  # a stream may last for days
         channel = request.channel
-        return await self._attachment.notifier.listen(
-            Stream(request.id, channel.send, shared=channel.is_shared), wanted, channel.counted
-        )
+        stream = Stream(request.id, channel.send, shared=channel.is_shared)
+        listening = self._attachment.notifier.listen(stream, _wanted(given), channel.counted)
+        del given
+        return await listening
 
 
 _FLAGS: Final = frozenset({"toolsListChanged", "promptsListChanged", "resourcesListChanged"})
+
+
+def _wanted(params: Params) -> dict[str, Any]:
+    return {key: is_set(value) if key in _FLAGS else value for key, value in params["notifications"].items()}
 
 
 def _finished(work: Coroutine[Any, Any, _T]) -> _T | None:

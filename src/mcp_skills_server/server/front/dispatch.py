@@ -58,12 +58,12 @@ class Dispatcher:
         Raises:
             FaultError: the request is refused.
         """
-        era, params = request.era, request.params
-        fault = era.refusal(request.method, params)
+        era = request.era
+        fault = era.refusal(request.method, request.params)
         if fault is not None:
             raise FaultError(fault)
         if era.modern:
-            request.client = self._clients.of(params or {})
+            request.client = self._clients.of(request.params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
         principal, host = request.channel.principal, request.client.name

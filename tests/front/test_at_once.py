@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -72,19 +73,17 @@ def test_what_is_at_hand_needs_no_task(folder: Path, at_once: list[tuple[str, bo
     assert at_once[half:] == [(method, True) for method, _ in asked_twice]
 
 
-def test_large_files_take_their_turns_all_the_same(folder: Path, at_once: list[tuple[str, bool]]) -> None:
-    large, small = {"uri": "skill://a/data.bin"}, {"uri": "skill://a/guide.md"}
-    # The first has the scan awaited; the others are tried while one of them has its turn.
-    requests = [("resources/read", each) for each in (small, *[large] * 3, small)]
-    answers = asked(loaded(folder), *requests, patient=False)
-    answers += asked(loaded(folder), *requests)
-    assert not any(found for _, found in at_once[6:9])
-    assert at_once[9] == ("resources/read", True)
-    sizes = [
-        len(base64.b64decode(content["blob"])) if "blob" in content else len(content["text"])
-        for content in (each["result"]["contents"][0] for each in answers)
-    ]
-    assert sorted(sizes) == sorted([5, *[LARGE] * 3, 5] * 2)
+def test_a_large_file_is_awaited_in_its_turn(
+    folder: Path, at_once: list[tuple[str, bool]], caplog: pytest.LogCaptureFixture
+) -> None:
+    large, small = ("resources/read", {"uri": "skill://a/data.bin"}), ("resources/read", {"uri": "skill://a/guide.md"})
+    answers = asked(loaded(folder), small, large, large, small)
+    gc.collect()
+    assert at_once[1:] == [("resources/read", False), ("resources/read", False), ("resources/read", True)]
+    contents = [each["result"]["contents"][0] for each in answers]
+    assert [len(base64.b64decode(each["blob"])) for each in contents[1:3]] == [LARGE, LARGE]
+    assert contents[0]["text"] == contents[3]["text"] == "guide"
+    assert not caplog.records  # nothing is left behind of what was given up
 
 
 def test_a_file_that_changed_is_read_anew(folder: Path, at_once: list[tuple[str, bool]]) -> None:

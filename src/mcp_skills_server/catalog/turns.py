@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
@@ -42,17 +42,30 @@ def in_turn(size: int, owner: str | None) -> AbstractAsyncContextManager[None]:
     An answer takes several times its size of memory until it is written, and the event loop while it is made: sixty
     requests at once took 1.3 GB, and nobody else was answered for 6 s.
     """
-    return _AT_ONCE if size <= _LARGE else _turn(owner)
+    return _AT_ONCE if size <= _LARGE else _Turn(owner)
 
 
-@asynccontextmanager
-async def _turn(owner: str | None) -> AsyncGenerator[None]:
-    await checkpoint()  # a call that is given up when it would have to wait ends here, with nothing in its hands
-    turns = _turns.get(None)
-    if turns is None:
-        _turns.set(turns := _Turns())
-    mine = turns.owners.get(owner)
-    if mine is None:
-        mine = turns.owners[owner] = Lock()
-    async with mine, turns.all:
-        yield
+class _Turn(AbstractAsyncContextManager[None]):
+    """No generator: one that is given up while it waits cannot be closed, and the event loop complains of it."""
+
+    def __init__(self, owner: str | None) -> None:
+        turns = _turns.get(None)
+        if turns is None:
+            _turns.set(turns := _Turns())
+        mine = turns.owners.get(owner)
+        if mine is None:
+            mine = turns.owners[owner] = Lock()
+        self._mine, self._all = mine, turns.all
+
+    async def __aenter__(self) -> None:
+        await checkpoint()  # a call that is given up when it would have to wait ends here, with nothing in its hands
+        await self._mine.acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._mine.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._all.release()
+        self._mine.release()

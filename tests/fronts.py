@@ -92,18 +92,22 @@ class Script:
                     await anyio.lowlevel.checkpoint()
                 self.in_turn = len(self.said)
 
-    async def send(self, raw: bytes) -> None:
-        """As `Pipes.send`."""
+    async def flush(self) -> None:
+        """As `Pipes.flush`."""
+
+    def send_now(self, raw: bytes) -> bool:
+        """As `Pipes.send_now`."""
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
         self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
+        return True
 
 
 async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> None:
     """A conversation with the SDK's front, as `server.app.serve_stdio` leads it."""
     server = make_server()
     attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry))
-    exchange = Exchange(script)  # type: ignore[arg-type]
+    exchange = Exchange(script)
     inward, read_stream = anyio.create_memory_object_stream[Any](0)
     write_stream, outward = anyio.create_memory_object_stream[Any](0)
 

@@ -5,25 +5,22 @@ The SDK's front does the same with models of every message; `tests/front/` shows
 
 from __future__ import annotations
 
-import logging
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.dispatch import Dispatcher, refused
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.request import FaultError, Params, Request
-from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
+from mcp_skills_server.server.message_lines import Lines, MessageLines
+from mcp_skills_server.server.messages import Id, Message
 from mcp_skills_server.server.methods import Fault
-
-logger = logging.getLogger(__name__)
 
 INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
@@ -31,20 +28,6 @@ _MOST_BEFORE: Final = 8
 """Messages before the first request that are kept until it has decided the era."""
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _INITIALIZED_PARAMS: Final = LEGACY.fits[PING]
-
-
-class Lines(Protocol):
-    """Where messages come from and go to; `transport.pipes.Pipes` is one."""
-
-    max_line: int
-
-    def lines(self) -> AsyncIterator[bytes | None]:
-        """The lines until the client has no more to say; None for one that is too long."""
-        ...
-
-    async def send(self, raw: bytes) -> None:
-        """Write these bytes, after those of earlier calls."""
-        ...
 
 
 class Connection:
@@ -62,18 +45,15 @@ class Connection:
         self.principal: str | None = None
         self.audience: object | None = attachment
         self.is_shared = True
-        self._lines = lines
+        self._messages = MessageLines(lines)
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
-        self._under_way = UnderWay()
         self._requests: dict[Id, Request] = {}
         self._before: list[Message] | None = []
         self._era = LEGACY
         self._client = eras.NOBODY
         self._is_open = False
         self._ends: list[Callable[[], object]] = []
-        self._sending = 0
-        self._changed = anyio.Event()
         self._closing = False
         self.is_gone = False
 
@@ -85,15 +65,8 @@ class Connection:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                async for line in self._lines.lines():
-                    found = too_long(self._lines.max_line) if line is None else judge(line)
-                    if isinstance(found, Message) and found.kind == "request":
-                        found = self._under_way.begin(found.id) or found
-                    if isinstance(found, Refusal):
-                        logger.warning("refused a message: %s", found.message, extra=REPEATS)
-                        await self._write(found.answer + b"\n")
-                    else:
-                        await self._take(found, tasks)
+                async for message in self._messages.received():
+                    await self._take(message, tasks)
                 await self.last_answers(1.5)
                 self._closing = True
                 for request in list(self._requests.values()):
@@ -105,10 +78,7 @@ class Connection:
     async def last_answers(self, seconds: float = 0.5) -> None:
         """End every stream, and wait until every request has its answer, for so long at the most."""
         self._attachment.notifier.close()
-        with anyio.move_on_after(seconds):
-            while self._under_way or self._sending:
-                self._changed = anyio.Event()
-                await self._changed.wait()
+        await self._messages.settle(seconds)
 
     def at_end(self, work: Callable[[], object]) -> None:
         """Have `work` called when the connection ends."""
@@ -117,7 +87,11 @@ class Connection:
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification."""
         body = b"" if params is None else b',"params":' + jsonrpc.dump(params)
-        await self._write(b'{"jsonrpc":"2.0","method":' + jsonrpc.dump(method) + body + b"}\n")
+        try:
+            await self._messages.send(b'{"jsonrpc":"2.0","method":' + jsonrpc.dump(method) + body + b"}")
+        except BrokenPipeError:
+            self.is_gone = True
+            raise
 
     # What comes in
 
@@ -141,6 +115,10 @@ class Connection:
         request = Request(
             message.id, fields["method"], fields.get("params"), era, self._client, channel=self, admitted=admitted
         )
+        body = self._dispatcher.at_once(request)
+        if body is not None:
+            self._send_answer(request.id, body)
+            return
         self._requests[_alike(request.id)] = request
         if request.method == INITIALIZE:
             await self._answer(request)  # before the next message is looked at, which may count on it
@@ -183,27 +161,18 @@ class Connection:
                 if self._requests.get(_alike(id_)) is request:
                     del self._requests[_alike(id_)]
         if request.taken_back:
-            self._under_way.end(id_)
-            self._changed.set()
+            self._messages.end(id_)
             return
         if body is None:
             if not self._closing:
                 return
             body = refused(_CLOSED)
-        # Its id is free from here on: the client may use it again as soon as it has read the answer.
-        self._under_way.end(id_)
-        await self._write(b'{"jsonrpc":"2.0","id":' + jsonrpc.dump(id_) + body + b"}\n")
+        self._send_answer(id_, body)
 
-    async def _write(self, raw: bytes) -> None:
-        self._sending += 1
-        try:
-            await self._lines.send(raw)
-        except BrokenPipeError:
-            self.is_gone = True
-            raise
-        finally:
-            self._sending -= 1
-            self._changed.set()
+    def _send_answer(self, id_: Id, body: bytes) -> None:
+        self._messages.end(id_)
+        shown = b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_)
+        self._messages.send_now(b'{"jsonrpc":"2.0","id":', shown, body, b"}")
 
 
 def _alike(id_: Id) -> Id:

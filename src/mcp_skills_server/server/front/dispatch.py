@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR
 from mcp_skills_server.server.attachment import Attachment
+from mcp_skills_server.server.fragments import dump
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.answers import Answers
 from mcp_skills_server.server.front.eras import INITIALIZE, PING, Era
 from mcp_skills_server.server.front.request import FaultError, Request
-from mcp_skills_server.server.methods import Fault, fault_of
+from mcp_skills_server.server.methods import Fault, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer
 from mcp_skills_server.telemetry import events
 
@@ -27,11 +27,30 @@ class Dispatcher:
     """
 
     def __init__(self, attachment: Attachment, peer: Peer | None = None) -> None:
-        self._answers = Answers(attachment, peer).table()
+        answers = Answers(attachment, peer)
+        self._answers = answers.table()
+        self._at_once = answers.at_once
+        self._clients = eras.Clients()
 
     def answers(self, method: str, era: Era) -> bool:
         """Whether there is an answer to this method in an era, for parameters that fit."""
         return method in self._answers and method in era.fits
+
+    def at_once(self, request: Request) -> bytes | None:
+        """What `result` returns, where nothing has to be waited for; None where `result` has to be asked.
+
+        It saves the task, which costs more than most answers. Whatever is not a plain result is left to `result`.
+        """
+        era, method, params = request.era, request.method, request.params
+        if events.has_readers() or not request.admitted or era.refusal(method, params) or era.refused(method, params):
+            return None
+        if era.modern:
+            request.client = self._clients.of(params or {})
+        try:
+            found = self._at_once(request)
+            return None if found is None else _written(era.written(method, found))
+        except Exception:  # which is answered, and logged where it is a bug, when it comes again
+            return None
 
     async def result(self, request: Request) -> bytes:
         """What the answer has beside its id: `,"result":` and the result.
@@ -44,7 +63,7 @@ class Dispatcher:
         if fault is not None:
             raise FaultError(fault)
         if era.modern:
-            request.client = eras.client_of_request(request.params or {})
+            request.client = self._clients.of(request.params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
         principal, host = request.channel.principal, request.client.name
@@ -52,10 +71,9 @@ class Dispatcher:
             try:
                 result = await self._handled(request)
             except FaultError as error:
-                event.outcome = "failed" if error.fault.code == INTERNAL_ERROR else "refused"
+                event.outcome = outcome_of_error(error.fault.code)
                 raise
-            if result.get("isError"):
-                event.outcome = "refused"
+            event.outcome = outcome_of_result(result)
             return _written(result)
 
     async def _handled(self, request: Request) -> dict[str, Any]:
@@ -75,7 +93,7 @@ class Dispatcher:
 
 
 def _written(result: dict[str, Any]) -> bytes:
-    return b',"result":' + jsonrpc.dump(result)
+    return dump(result, b',"result":')
 
 
 def refused(fault: Fault) -> bytes:

@@ -59,12 +59,11 @@ class Request:
         client: who asks, as it is known when the request comes.
         channel: how it came.
         admitted: whether the handshake was over by then.
-        scope: what ends the work.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
     """
 
-    __slots__ = ("admitted", "channel", "client", "done", "era", "id", "method", "params", "scope", "taken_back")
+    __slots__ = ("_scope", "admitted", "channel", "client", "done", "era", "id", "method", "params", "taken_back")
 
     def __init__(
         self,
@@ -84,6 +83,13 @@ class Request:
         self.client = client
         self.channel = channel
         self.admitted = admitted
-        self.scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self.taken_back = False
         self.done = False
+
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """What ends the work; made when somebody waits, because most requests are answered before that."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+        return self._scope

@@ -29,6 +29,7 @@ INVISIBLE: Final = (
     f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"  # whatever stands around
 )
 """For a character class: all that may be hidden, whatever stands around."""
+_ANY: Final = re.compile(f"[{INVISIBLE}]")
 _HIDDEN: Final = re.compile(
     f"[{_ALWAYS}]"
     f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"  # a keycap's digit may be followed by one
@@ -46,7 +47,10 @@ _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Each hidden character with its offset, in order."""
-    pattern = _HIDDEN_IN_ASCII if text.isascii() else _HIDDEN  # the same, and much quicker
+    # Both short cuts find the same, and are many times as quick.
+    if not text.isascii() and not _ANY.search(text):
+        return iter(())
+    pattern = _HIDDEN_IN_ASCII if text.isascii() else _HIDDEN
     return ((found.start(), found[0]) for found in pattern.finditer(text))
 
 

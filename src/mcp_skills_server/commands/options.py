@@ -248,15 +248,23 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
     return Runtime(registry, settings, scripts=chosen)
 
 
-def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
-    """A registry of these roots, sites fetched now; with `proved` a copy of an earlier time will not do.
+def make_registry(
+    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
+) -> Registry:
+    """A registry of these roots, sites fetched now.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        proved: a copy of an earlier time will not do.
+        indexed: as for `open_roots`.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
-    registry, mirrors = open_roots(given, options)
+    registry, mirrors = open_roots(given, options, indexed=indexed)
     if mirrors is not None:
         mirrors.fetch(proved=proved)
     return registry

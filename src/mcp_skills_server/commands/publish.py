@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -55,11 +54,12 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """
     output = options.output
     _check_base(options.base_url)
-    registry = make_registry(roots, options)
+    registry = make_registry(roots, options, indexed=True)
     real = os.path.realpath(output)
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
+    from mcp_skills_server.catalog import collector
     from mcp_skills_server.catalog.dot_folders import passed_over
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
@@ -76,14 +76,16 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     registry.load()
     for each in passed_over(registry):
         remark(str(each))
-    gc.freeze()  # what the scan made stays, and to look at it again and again takes longer than an edit
     publication = Publication(
         registry,
         options.base_url,
         known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
     )
-    differences = site.check(publication) if options.check else site.write(publication)
+    with collector.paused():
+        differences = site.check(publication) if options.check else site.write(publication)
+    if not options.check:
+        registry.keep_index(lambda: False)
     edition = publication.latest or publication.edition()
     for path, reason in edition.left_out:
         remark(f"{path}: not published: {reason}")

@@ -56,7 +56,7 @@ class Folder:
         """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
         if (seen := self._seen.get(path)) is not None:
             return seen[0]
-        if not self._is_way(path):
+        if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
             return None
         place = f"{self.path}/{path}"
         try:
@@ -94,7 +94,7 @@ class Folder:
         if not self._is_way(folder):
             return False
         try:
-            found = os.lstat(os.path.join(self.path, folder))
+            found = os.lstat(f"{self.path}/{folder}")
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(found.st_mode):

@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from mcp_skills_server.catalog.disk import signature
+from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.record import Mark, Memory
 
 STAGING: Final = ".mcp-skills-server.staging"
-_FEW: Final = 64
-"""Up to so many files are synchronized one by one; of more, the whole disk is at once."""
 
 
 class Folder:
@@ -156,19 +155,9 @@ class Folder:
 
     def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Have these files and their names survive a power cut, and the names in these folders."""
-        if sys.platform == "win32":
-            return
-        if len(paths) > _FEW:
-            os.sync()
-            return
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in above(folder)}
-        for path in (*paths, *sorted(holding.union(folders), reverse=True)):
-            descriptor = os.open(os.path.join(self.path, path), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_paths([os.path.join(self.path, path) for path in (*paths, *sorted(holding.union(folders), reverse=True))])
 
     def clear(self) -> None:
         """Remove what a run has made beside the tree, this one or one that was killed."""

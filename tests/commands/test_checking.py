@@ -18,6 +18,7 @@ DRIVER = """
 import multiprocessing, os, signal, sys, threading
 
 def strike():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # the command has no thread that would take it
     while not (children := multiprocessing.active_children()):
         os.sched_yield()
     {strike}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
+from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import progress, remark, say
@@ -68,7 +68,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        cache=_cache(options.cache_dir),
+        cache=publish_memory(options.cache_dir),
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     if sys.stderr.isatty():
@@ -101,13 +101,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     done = f"{_count(differences)} changed" if differences else "nothing to change"
     remark(f"published {len(edition.skills)} skills in {shown}, {done}")
     return 0
-
-
-def _cache(given: str | None) -> Path:
-    """Where it is kept which files need not be read again."""
-    from mcp_skills_server.directories import cache_directory
-
-    return Path(given or cache_directory(), "publish")
 
 
 def _count(files: Sequence[object]) -> str:

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain
-from typing import Final, Self
+from typing import Self
 
-from mcp_skills_server.catalog import collector, tree
+from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.index_keeper import IndexKeeper
+from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
@@ -28,8 +29,6 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 from mcp_skills_server.telemetry import events
-
-_NAMES_LOOKED_AT: Final = 100_000
 
 
 class Registry(Reader):
@@ -310,25 +309,9 @@ class Registry(Reader):
 
         A file that cannot be read becomes a Problem.
         """
-        from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
+        return inspect(self, skill, self.nested(skill), self.limits.bytes)
 
-        root = self.roots[skill.root]
-        above = skill.directory + "/" if skill.directory else ""
-        nested = tuple(
-            f"{directory.removeprefix(above)}/"
-            for directory in self._indexes[skill.root].skills.below(skill.directory)
-            if directory != skill.directory
-        )
-        own = {path: file for path, file in skill.files.items() if not path.startswith(nested)}
-        found = lint.lint_names(skill, own, tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT))
-        known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
-        for path, file in own.items():
-            if file.size > self.limits.bytes:
-                continue
-            try:
-                found += lint.lint_file(skill, path, self.read(file))
-            except StaleFileError as stale:
-                if root.show(join(skill.directory, path)) not in known:
-                    reason = f"the file cannot be read ({stale.reason or 'it changed'})"
-                    found.append(problem("unreadable", reason).at(path, ""))
-        return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
+    def nested(self, skill: Skill) -> tuple[str, ...]:
+        """The directories below its root of the skills that lie in this one."""
+        below = self._indexes[skill.root].skills.below(skill.directory)
+        return tuple(directory for directory in below if directory != skill.directory)

@@ -13,11 +13,11 @@ import pytest
 import forkserver
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.sources.faults import RollbackError
-from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.history import HISTORIES, MOST, History, path_of, read_history
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.stage import Stage
 from mcp_skills_server.sources.store import Store
 from sources.fetching import LOCAL, fetch
 from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
@@ -66,15 +66,12 @@ def test_a_history_has_an_end() -> None:
 
 def test_the_longest_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     seen = History(tuple(f"{number:064x}" for number in range(MOST)))
-    with FetchedFolder.opened(tmp_path) as folder:
-        assert folder.history("https://a.example") == History()
-        folder.put_history("https://a.example", seen)
-        assert folder.history("https://a.example") == seen
-        assert folder.history("https://b.example") == History()
-    file = history_file(tmp_path)
-    if sys.platform != "win32":
-        assert file.stat().st_mode & 0o077 == 0
-        assert file.parent.stat().st_mode & 0o077 == 0
+    file = path_of(tmp_path, "https://a.example")
+    file.parent.mkdir(parents=True)
+    assert read_history(tmp_path, "https://a.example") == History()
+    file.write_bytes(seen.encoded())
+    assert read_history(tmp_path, "https://a.example") == seen
+    assert read_history(tmp_path, "https://b.example") == History()
 
 
 GARBAGE = [
@@ -189,13 +186,25 @@ def test_a_history_that_cannot_be_read_is_said_once_and_begun_anew(
 
 
 def test_what_cannot_be_remembered_is_said(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    write = Stage.write
 
-    monkeypatch.setattr(FetchedFolder, "put_history", full)
+    def full(self: Stage, path: Path, raw: bytes) -> None:
+        if path.parent.name == "history":
+            raise OSError(28, "No space left on device")
+        write(self, path, raw)
+
+    monkeypatch.setattr(Stage, "write", full)
     publish(site, "One.")
     report = fetch(site, place)
     assert report.ok and ["No space left on device" in line for line in report.warnings] == [True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs modes as POSIX has them")
+def test_it_is_for_its_owner_alone(site: Publisher, place: Path) -> None:
+    publish(site, "One.")
+    fetch(site, place)
+    file = history_file(place)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
 def test_the_command_says_it_in_one_line(site: Publisher, tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.sources.faults import RollbackError
 from mcp_skills_server.sources.records import IndexRecord, file_of
 
 HISTORIES: Final = f"{OURS}/history"
@@ -77,3 +79,41 @@ def read_history(directory: str | os.PathLike[str], place: str) -> History | Non
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return History(digests[-MOST:])
+
+
+def enter(
+    directory: str | os.PathLike[str],
+    index: IndexRecord,
+    write: Callable[[Path, bytes], object],
+    *,
+    allow_rollback: bool,
+) -> Sequence[str]:
+    """Remember that this index was there. That comes before anything is brought of it: a process that is killed then
+    has not forgotten what it serves.
+
+    Args:
+        directory: a folder of fetched skills.
+        index: as it came.
+        write: replaces a file whole, for its owner alone to read.
+        allow_rollback: whether it may be one that was there before.
+
+    Returns:
+        What the operator should hear, one line each.
+
+    Raises:
+        RollbackError: it was there before, and another one since.
+    """
+    warnings: list[str] = []
+    digest, known = digest_of(index), read_history(directory, index.asked)
+    if known is None:
+        warnings.append("which indexes it had before cannot be read; an older one is not noticed this time")
+        known = History()
+    if known.goes_back(digest) and not allow_rollback:
+        raise RollbackError("it went back to an index that it had before; --allow-rollback takes it")
+    if known.digests[-1:] != (digest,):
+        try:
+            write(path_of(directory, index.asked), known.then(digest).encoded())
+        except OSError as error:
+            reason = error.strerror or error
+            warnings.append(f"its index cannot be remembered ({reason}); that it comes back one day is not noticed")
+    return warnings

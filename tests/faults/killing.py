@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,8 +70,8 @@ class Killer:
 
     def __init__(self, top: Path, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.ends: list[int] = []
-        """How each run ended."""
+        self._points: set[int] = set()
+        self._killed = 0
         self._top = os.fspath(top)
 
     def changes(self, *words: str) -> int:
@@ -84,7 +85,7 @@ class Killer:
 
     def kill(self, changes: int, *words: str) -> None:
         """Kill a run at one of so many changes, or a moment later. It may have come to its end before."""
-        at, outside = self.dice.randrange(1, changes + 1), self.dice.random() < 0.3
+        at, outside = self.dice.randrange(1, changes + 1), self.dice.random() < 0.4
         command = self._command(words, at, outside=outside)
         process = Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         try:
@@ -97,7 +98,12 @@ class Killer:
         finally:
             process.kill()
             process.communicate()
-        self.ends.append(process.returncode)
+        self._points.add(at)
+        self._killed += process.returncode == -signal.SIGKILL
+
+    def assert_spread(self) -> None:
+        """The runs were killed, and not all at the same point."""
+        assert self._killed > 4 and len(self._points) > 2
 
     def _command(self, words: tuple[str, ...], at: int, *, outside: bool) -> list[str]:
         return [sys.executable, "-c", _HOOK, self._top, str(at), "outside" if outside else "here", *words]

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from mcp_skills_server.provenance import lock
 from mcp_skills_server.runtime.scripts import approvals
 from mcp_skills_server.sources.cache import CacheFolder
 from publish.test_static import served, whole
-from sources.publishers import skill_md
+from sources.publishers import Publisher, skill_md
 from wire import COMMAND, DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
@@ -40,32 +39,34 @@ def assert_only(file: Path, folder: Path, *others: str) -> None:
 
 
 def test_a_lock_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
-    root, file = tmp_path / "skills", tmp_path / "locks" / "skills.lock"
+    file = tmp_path / "locks" / "skills.lock"
     file.parent.mkdir()
-    for number in range(20):
-        write_skill(root / f"skill-{number}")
-    words = ["update", "--lock", str(file), "--cache-dir", str(tmp_path / "cache")]
-    succeed("lock", str(root), "--output", str(file), *words[3:])
+    words = ["update", "--lock", str(file), "--cache-dir", str(tmp_path / "cache"), "--allow-private"]
     killer = Killer(tmp_path, 1)
-    write_skill(root / "skill-0", body="Another body.")
-    changes = killer.changes(*words)
-    outcomes: set[bool] = set()
-    for number in range(KILLS["update"]):
-        write_skill(root / f"skill-{number}", body=f"Body {number}.")
-        before = file.read_bytes()
-        killer.kill(changes, *words)
-        lock.read(file)
-        outcomes.add(file.read_bytes() == before)
-        if number % 2:
-            continue  # what one that was killed left behind is met by another that is killed
+    with Publisher() as site:
+
+        def edit(number: int) -> None:
+            for skill in range(3):
+                site.add(f"skill-{skill}", skill_md(f"skill-{skill}", f"Body {number}."))
+
+        edit(-2)
+        succeed("lock", site.url, "--output", str(file), *words[3:])
+        edit(-1)
+        changes = killer.changes(*words)
+        for number in range(KILLS["update"]):
+            edit(number)
+            before = file.read_bytes()
+            killer.kill(changes, *words)
+            lock.read(file)
+            if number % 2:
+                continue  # what one that was killed left behind is met by another that is killed
+            succeed(*words)
+            assert file.read_bytes() != before
+            assert succeed("outdated", *words[1:]) == ""
+        killer.assert_spread()
+        assert_only(file, file.parent)
+        edit(-3)
         succeed(*words)
-        after = file.read_bytes()
-        assert after != before
-        assert succeed("outdated", *words[1:]) == ""
-    assert outcomes == {True, False} and -signal.SIGKILL in killer.ends
-    assert_only(file, file.parent)
-    write_skill(root / "skill-0", body="The last body.")
-    succeed(*words)
     assert os.listdir(file.parent) == [file.name]
 
 
@@ -76,12 +77,17 @@ def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
     words = ["publish", str(root), "--output", str(output), "--cache-dir", str(tmp_path / "cache"), "--keep", "0"]
     killer = Killer(tmp_path, 2)
     indexes: set[tuple[bytes | None, bytes | None]] = set()
-    for number in range(KILLS["publish"]):
-        if number == 0:
-            changes = killer.changes(*words)
+
+    def edit(number: int) -> None:
         for skill in range(6):
             write_skill(root / f"skill-{skill}", body=f"Body {number}.", references__a_md=f"{number}" * 5_000)
-        killer.kill(2 * changes, *words)
+
+    succeed(*words)
+    edit(-1)
+    changes = killer.changes(*words)
+    for number in range(KILLS["publish"]):
+        edit(number)
+        killer.kill(changes, *words)
         indexes.add(served(output))
         if number % 2:
             continue
@@ -90,6 +96,7 @@ def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
         assert now is not None and f"Body {number}." in str(contents(output))
         succeed(*words, "--check")
     assert len(indexes) > 2
+    killer.assert_spread()
     succeed(*words)
     succeed(*words, "--check")
 
@@ -113,6 +120,7 @@ def test_approvals_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
         assert {each.skill for each in approvals.read(file)} in (before, wanted)
         succeed("approve", str(packed), name, *words, *revoke)
         assert {each.skill for each in approvals.read(file)} == wanted
+    killer.assert_spread()
     assert_only(file, file.parent, "approvals.json.lock")
     succeed("approve", str(packed), names[0], *words)
     assert sorted(os.listdir(file.parent)) == ["approvals.json", "approvals.json.lock"]
@@ -151,6 +159,7 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
         assert os.listdir(cache / "sites") == []
         assert os.listdir(cache / "used") == ["lock"]
     assert len(left) > 1
+    killer.assert_spread()
 
 
 KILLS = {"update": 12, "publish": 14, "approve": 8, "trim": 8}

@@ -1,0 +1,333 @@
+"""Bring a folder of fetched skills up to what a manifest of a registry names, artifact by artifact.
+
+An artifact that the folder has whole is not asked for again, so that one changed skill of a collection costs that
+skill. One that is refused costs itself; what was there of it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from typing import Final, TypeVar
+from unicodedata import normalize
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.sources.budget import UnpackedBudget
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.oci import layers, manifests
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.holdings import Holdings
+from mcp_skills_server.sources.oci.layers import Contents
+from mcp_skills_server.sources.oci.manifests import Artifact
+from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.report import Fault, Refusal
+from mcp_skills_server.sources.settings import FetchSettings
+
+_WRITERS: Final = 4
+_OVERHEAD: Final = 4 << 20
+"""What archives may have beyond their files."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What became of each skill.
+
+    Attributes:
+        added: skills that were not there.
+        updated: skills that have other files now.
+        unchanged: skills that are current.
+        gone: skills of this source that the manifest no longer has.
+        pruned: those of them that were removed.
+        refused: skills, or whole artifacts, that did not arrive.
+        warnings: what else the operator should hear, one line each.
+    """
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An artifact that the manifest names: its place in the index, the digest of its own, what the index says of it."""
+
+    place: int
+    digest: str
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        """The skill that it brings as the index says it, "" where it does not."""
+        return self.annotations.get(manifests.SKILL_NAME, "")
+
+    @property
+    def label(self) -> str:
+        """What people read before its contents are known."""
+        return self.name or self.digest[:19]
+
+
+async def bring(
+    client: Client,
+    reference: Reference,
+    digest: str,
+    directory: str | PathLike[str],
+    settings: FetchSettings,
+    *,
+    hidden: bool = False,
+    refusals: MutableMapping[str, UnacceptableError] | None = None,
+) -> Pulled:
+    """Bring the folder up to the manifest of this digest.
+
+    Args:
+        client: for the repository of `reference`.
+        reference: what the operator named; records carry it.
+        digest: of the manifest or index.
+        directory: the folder.
+        settings: what is wanted, and what it may cost.
+        hidden: skills in dot folders of an image count, too.
+        refusals: artifacts that were refused before, by digest; they are never asked for again. It is added to.
+
+    Raises:
+        UnacceptableError: nothing of it is taken.
+        UnreachableError: nothing of it can be had now.
+        UsageError: the folder cannot be used.
+    """
+    with FetchedFolder.opened(directory) as opened:
+        holdings = await _blocking(Holdings, opened, str(reference), settings.wanted)
+        if await _blocking(holdings.is_whole, digest):
+            return Pulled(unchanged=tuple(sorted({name for names in holdings.artifacts.values() for name in names})))
+        remembered: MutableMapping[str, UnacceptableError] = {} if refusals is None else refusals
+        pull = _Pull(client, reference, opened, holdings, settings, hidden=hidden, refusals=remembered)
+        try:
+            with anyio.fail_after(settings.limits.total_s):
+                return await pull.run(digest)
+        except TimeoutError:
+            raise UnreachableError(f"{reference} took longer than {settings.limits.total_s:g} s") from None
+
+
+class _Pull:
+    """One pull on its way."""
+
+    def __init__(
+        self,
+        client: Client,
+        reference: Reference,
+        opened: FetchedFolder,
+        holdings: Holdings,
+        settings: FetchSettings,
+        *,
+        hidden: bool,
+        refusals: MutableMapping[str, UnacceptableError],
+    ) -> None:
+        self._client = client
+        self._reference = reference
+        self._folder = opened
+        self._holdings = holdings
+        self._settings = settings
+        self._hidden = hidden
+        self._refusals = refusals
+        limit = settings.limits.skill_bytes
+        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
+        self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
+        self._writers = anyio.CapacityLimiter(_WRITERS)
+        self._owners: dict[str, _Wanted] = {}
+        """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
+        self._became: dict[str, str] = {}
+        self._brought: dict[str, list[str]] = {}
+        self._refused: list[tuple[int, Refusal]] = []
+        self._warnings: list[str] = []
+        self._first_failure: SourceError | None = None
+        self._names_unknown = False
+        """An artifact failed of which the index does not say what skill it is."""
+
+    async def run(self, digest: str) -> Pulled:
+        """Do it.
+
+        Raises:
+            SourceError: nothing of it can be had.
+        """
+        wanted = await self._wanted(digest)
+        missing = await _blocking(self._missing, wanted)
+        turns = [anyio.Event() for _ in range(len(missing) + 1)]
+        turns[0].set()
+        queue = iter(enumerate(missing))
+
+        async def work() -> None:
+            for number, each in queue:
+                await self._bring(each, turns[number], turns[number + 1])
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self._settings.connections, len(missing))):
+                group.start_soon(work)
+        if self._first_failure is not None and not self._became:
+            raise self._first_failure
+        return await _blocking(self._finish, digest)
+
+    async def _wanted(self, digest: str) -> list[_Wanted]:
+        """The artifacts that a manifest names: itself, or those of a collection."""
+        _, raw = await self._client.manifest(digest)
+        decoded = manifests.decode(raw, self._settings.limits.skills)
+        if isinstance(decoded, Artifact) or decoded.platforms:
+            return [_Wanted(0, digest)]
+        entries = {each.digest: each for each in decoded.chosen}
+        if not entries:
+            raise UnacceptableError("its index is empty")
+        return [_Wanted(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
+
+    def _missing(self, wanted: list[_Wanted]) -> list[_Wanted]:
+        """What must be asked for. The skills of what is there are counted."""
+        for record in self._folder.records():
+            if record.source == str(self._reference):
+                self._budget.hold(record.name, self._folder.size(record))
+        kept = [each for each in wanted if self._holdings.has(each.digest)]
+        for each in kept:
+            names = self._brought[each.digest] = self._holdings.artifacts[each.digest]
+            self._owners |= dict.fromkeys(map(_key, names), each)
+            self._became |= dict.fromkeys(names, "unchanged")
+        return [each for each in wanted if each.digest not in self._brought]
+
+    async def _bring(self, wanted: _Wanted, turn: anyio.Event, following: anyio.Event) -> None:
+        """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
+        try:
+            found = await self._read(wanted)
+        except (SourceError, UsageError) as error:
+            if isinstance(error, UnacceptableError):
+                self._refusals[wanted.digest] = error
+            self._names_unknown = self._names_unknown or not wanted.name
+            self._refuse(wanted, wanted.label, str(error), error)
+            await turn.wait()
+            following.set()
+            return
+        await turn.wait()
+        taken = self._claim(wanted, found)
+        following.set()
+        names = [name for name, files in taken.items() if await self._put(wanted, name, files)]
+        if not found.refused and len(names) == len(taken):
+            self._brought[wanted.digest] = names
+
+    async def _read(self, wanted: _Wanted) -> Contents:
+        """The skills of an artifact, its layers downloaded and proved."""
+        if wanted.digest in self._refusals:
+            raise self._refusals[wanted.digest]
+        artifact = await self._artifact(wanted.digest)
+        size = sum(layer.size for layer in artifact.layers)
+        if size > layers.LIMITS.bytes + _OVERHEAD:
+            raise UnacceptableError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
+        raw = [(layer, await self._client.blob(layer)) for layer in artifact.layers]
+        names = layers.names_of(wanted.annotations, artifact.annotations, self._reference.repository)
+        unpack = partial(layers.contents, raw, names, self._limits, hidden=self._hidden)
+        try:
+            return await _blocking(unpack, limiter=self._writers)
+        except ArchiveRefusedError as error:
+            raise UnacceptableError(str(error)) from None
+
+    async def _artifact(self, digest: str) -> Artifact:
+        """The manifest of this digest; where it is an index of platforms, that of one of them."""
+        for _ in range(2):
+            _, raw = await self._client.manifest(digest)
+            decoded = manifests.decode(raw, self._settings.limits.skills)
+            if isinstance(decoded, Artifact):
+                return decoded
+            if not decoded.platforms:
+                break
+            digest = decoded.chosen[0].digest
+        raise UnacceptableError("it is a collection in a collection, which is not read")
+
+    def _claim(self, wanted: _Wanted, found: Contents) -> dict[str, Files]:
+        """Those of the skills of an artifact that are wanted and that no artifact before it brings."""
+        self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
+        for name, reason in found.refused.items():
+            self._refuse(wanted, name, reason, UnacceptableError(reason))
+        taken: dict[str, Files] = {}
+        for name, files in found.skills.items():
+            if self._settings.wanted is not None and name not in self._settings.wanted:
+                continue
+            other = self._owners.get(_key(name))
+            loser = wanted if other is not None and other.place < wanted.place else other
+            if loser is not None:
+                reason = "an artifact before it in the index has a skill of this name"
+                self._refuse(loser, name, reason, UnacceptableError(reason))
+                self._brought.pop(loser.digest, None)
+            if loser is not wanted:
+                self._owners[_key(name)] = wanted
+                taken[name] = files
+        return taken
+
+    async def _put(self, wanted: _Wanted, name: str, files: Files) -> bool:
+        """Put a skill into the folder; False where that cannot be."""
+        try:
+            self._became[name] = await _blocking(self._write, wanted, name, files, limiter=self._writers)
+        except (UnacceptableError, ConflictError, OSError) as error:
+            reason = f"it cannot be kept: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            self._refuse(wanted, name, reason, UsageError(reason))
+            return False
+        return True
+
+    def _write(self, wanted: _Wanted, name: str, files: Files) -> str:
+        was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
+        with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
+            changed = self._folder.put(record, files, force=self._settings.force)
+        return "unchanged" if not changed else "added" if was is State.ABSENT else "updated"
+
+    def _refuse(self, wanted: _Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
+        fault: Fault = "publisher" if isinstance(error, UnacceptableError) else "network"
+        if isinstance(error, UsageError):
+            fault = "here"
+        self._refused.append((wanted.place, Refusal(name, reason, fault)))
+        failure = error if isinstance(error, SourceError) else UnreachableError(reason)
+        self._first_failure = self._first_failure or failure
+
+    def _finish(self, digest: str) -> Pulled:
+        """Remember what is there, and take away what the manifest no longer has."""
+        refused = [refusal for _, refusal in sorted(self._refused, key=lambda each: each[0])]
+        if self._settings.wanted is not None:
+            missing = sorted(self._settings.wanted - self._became.keys() - {each.name for each in refused})
+            refused += [Refusal(name, "the registry has no skill of this name", "publisher") for name in missing]
+        gone, pruned = self._gone({each.name for each in refused})
+        try:
+            self._holdings.remember(None if refused else digest, self._brought)
+        except OSError as error:
+            reason = error.strerror or error
+            self._warnings.append(f"what came cannot be remembered ({reason}); the next start asks for it anew")
+        became = {each: tuple(sorted(name for name, state in self._became.items() if state == each)) for each in _LISTS}
+        return Pulled(**became, gone=gone, pruned=pruned, refused=tuple(refused), warnings=tuple(self._warnings))
+
+    def _gone(self, refused: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Skills that the manifest no longer has, and those of them that were removed."""
+        if self._names_unknown or self._settings.wanted is not None:
+            return (), ()
+        kept, source = self._became.keys() | refused, str(self._reference)
+        gone = [each.name for each in self._folder.records() if each.source == source and each.name not in kept]
+        pruned: list[str] = []
+        for name in gone if self._settings.prune else ():
+            try:
+                self._folder.remove(name, force=self._settings.force)
+                pruned.append(name)
+            except (ConflictError, OSError) as error:
+                self._warnings.append(f"{name}: it is gone from the registry, and stays: {error}")
+        return tuple(gone), tuple(pruned)
+
+
+_LISTS: Final = ("added", "updated", "unchanged")
+
+
+def _key(name: str) -> str:
+    """The same for names that some platform cannot tell apart."""
+    return normalize("NFC", name).casefold()
+
+
+async def _blocking(call: Callable[..., _T], *arguments: object, limiter: anyio.CapacityLimiter | None = None) -> _T:
+    return await to_thread.run_sync(partial(call, *arguments), limiter=limiter)

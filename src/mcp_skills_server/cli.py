@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "list": ("look", "list_"),
     "new": ("new", "new"),
     "publish": ("publish", "publish"),
+    "push": ("push", "push"),
     "rpc": ("rpc", "rpc"),
     "serve": ("serve", "serve"),
     "show": ("look", "show"),

@@ -194,7 +194,7 @@ class Client:
         """What to say of a manifest that is not there: which tags are."""
         named = f"{self._reference.registry} has no {self._reference.repository} {self._reference.wanted}"
         try:
-            tags = await self.tags()
+            tags = sorted(await self.tags())
         except (UnacceptableError, UnreachableError):
             return AbsentError(named)
         last = ", ".join(tags[-5:])

@@ -1,0 +1,181 @@
+"""A real registry: pushed to and read from by the program itself, with passwords, tokens and TLS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd
+from sources.test_mirrors import ORIGIN, until_there
+from wire import COMMAND, DEADLINE, serving, write_skill
+
+pytestmark = pytest.mark.needs_program("docker-registry")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Real]:
+    with docker_registry(tmp_path / "registry") as running:
+        yield running
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    folder = tmp_path / "skills"
+    write_skill(folder / "alpha", body="# Alpha\n", references__données_md="é")
+    write_skill(folder / "beta", scripts__run_py="print(1)\n")
+    return folder
+
+
+def run(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def cached(tmp_path: Path) -> list[str]:
+    return ["--cache-dir", str(tmp_path / "cache")]
+
+
+def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path: Path) -> None:
+    pushed = run("push", skills, registry.named())
+    pinned = pushed.stdout.strip()
+    assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:") and "2 new" in pushed.stderr
+    for named in (registry.named(), pinned):
+        listed = run("list", named, *cached(tmp_path)).stdout
+        assert "alpha" in listed and "beta" in listed
+    assert "references/données.md" in run("show", registry.named(), "alpha", *cached(tmp_path)).stdout
+    (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*")
+    for path in ("alpha/SKILL.md", "alpha/references/données.md", "beta/scripts/run.py"):
+        assert (kept / path).read_bytes() == (skills / path).read_bytes()
+
+
+def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills / "alpha", registry.named("team/alpha", "2.0"))
+    (line,) = run("list", registry.named("team/alpha", "2.0"), *cached(tmp_path)).stdout.splitlines()[1:]
+    assert line.startswith("alpha")
+    each = run("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
+    assert [line.rpartition("@")[0].rpartition("/")[2] for line in each] == ["alpha", "beta"]
+    assert "beta" in run("list", registry.named("team/each/beta", "3"), *cached(tmp_path)).stdout
+
+
+def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:
+    first = run("push", skills, registry.named()).stdout
+    run("list", registry.named(), *cached(tmp_path))
+    registry.asked()
+    again = run("push", skills, registry.named())
+    assert again.stdout == first and "nothing to send" in again.stderr
+    assert not [line for line in registry.asked() if not line.startswith(("GET", "HEAD"))]
+    write_skill(skills / "beta", body="# Other\n")
+    assert "1 new" in run("push", skills, registry.named()).stderr
+    sent = [line for line in registry.asked() if line.startswith("PUT")]
+    # The layer, the manifest and the index; the metadata of the skill are the same.
+    assert len([line for line in sent if "/blobs/" in line]) == 1 and len(sent) == 3
+    assert "Other" in run("show", registry.named(), "beta", *cached(tmp_path)).stdout
+    got = [line for line in registry.asked() if line.startswith("GET")]
+    assert len([line for line in got if "/blobs/" in line]) == 1 and len(got) == 3
+
+
+def test_a_restart_over_what_is_there_costs_one_head(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named())
+    run("list", registry.named(), *cached(tmp_path))
+    registry.asked()
+    run("list", registry.named(), *cached(tmp_path))
+    assert registry.asked() == [f"HEAD /v2/{REPOSITORY}/manifests/1.0 200"]
+
+
+def test_what_was_changed_in_the_cache_is_put_right(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named())
+    run("list", registry.named(), *cached(tmp_path))
+    (kept,) = (tmp_path / "cache" / "oci").iterdir()
+    (kept / "alpha" / "SKILL.md").write_text("---\nname: alpha\ndescription: Something else.\n---\n")
+    assert "Something else" not in run("list", registry.named(), *cached(tmp_path)).stdout
+    assert (kept / "alpha" / "SKILL.md").read_bytes() == (skills / "alpha" / "SKILL.md").read_bytes()
+
+
+def test_a_skill_that_is_pushed_no_more_is_gone(registry: Real, skills: Path, tmp_path: Path) -> None:
+    write_skill(skills / "gamma")
+    run("push", skills, registry.named())
+    assert "beta" in run("list", registry.named(), *cached(tmp_path)).stdout
+    (skills / "beta" / "SKILL.md").unlink()
+    run("push", skills, registry.named())
+    listed = run("list", registry.named(), *cached(tmp_path)).stdout
+    assert "alpha" in listed and "beta" not in listed
+
+
+def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(skills: Path, tmp_path: Path) -> None:
+    with docker_registry(tmp_path / "registry") as registry:
+        run("push", skills, registry.named())
+        with serving(registry.named(), *cached(tmp_path)) as wire:
+            there = until_there(wire, "alpha", "beta")
+            assert {each["_meta"][ORIGIN] for each in there.values()} == {registry.named()}
+            wire.kill()
+    listed = run("list", registry.named(), *cached(tmp_path))
+    assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
+
+
+def test_a_tag_that_is_not_there_is_said_with_those_that_are(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named(tag="1.0"))
+    run("push", skills, registry.named(tag="1.1"))
+    done = run("list", registry.named(tag="1.2"), *cached(tmp_path), code=2)
+    assert f"has no {REPOSITORY} 1.2; the last of its 2 tags: 1.0, 1.1" in done.stderr
+    done = run("list", registry.named("team/nothing"), *cached(tmp_path), code=2)
+    assert "has no team/nothing 1.0" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.needs_program("htpasswd", "openssl")
+def test_a_password_over_tls(skills: Path, tmp_path: Path) -> None:
+    auth = htpasswd(tmp_path / "registry", "ada", "s3cret")
+    with docker_registry(tmp_path / "registry", tls=True, auth=auth) as registry:
+        trusted = {"SSL_CERT_FILE": str(registry.certificate)}
+        known = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
+        wrong = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "wrong", registry.host, "ada", "0ther"))}
+        nobody = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
+        run("push", skills, registry.named(), environment=known)
+        assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=known).stdout
+        registry.asked()
+        run("list", registry.named(), *cached(tmp_path), environment=known)
+        assert [line[-3:] for line in registry.asked()] == ["401", "200"]
+        for environment in (wrong, nobody):
+            done = run("list", registry.named(), *cached(tmp_path / "other"), environment=environment, code=2)
+            assert f"'docker login {registry.host}'" in done.stderr
+            assert "s3cret" not in done.stderr and "0ther" not in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+            done = run("push", skills, registry.named(), environment=environment, code=2)
+            assert "asks for permission" in done.stderr
+        done = run("list", registry.named(), *cached(tmp_path / "other"), environment={"SSL_CERT_FILE": ""}, code=2)
+        assert "cannot be reached" in done.stderr and "certificate" in done.stderr
+
+
+@pytest.mark.needs_program("htpasswd")
+def test_a_credential_helper_is_asked(skills: Path, tmp_path: Path) -> None:
+    auth = htpasswd(tmp_path / "registry", "ada", "s3cret")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    helper = programs / "docker-credential-tests"
+    with docker_registry(tmp_path / "registry", auth=auth) as registry:
+        helper.write_text(
+            f'#!/bin/sh\n[ "$1" = get ] && [ "$(cat)" = {registry.host} ] || exit 9\n'
+            'echo \'{"ServerURL": "x", "Username": "ada", "Secret": "s3cret"}\'\n'
+        )
+        helper.chmod(0o755)
+        folder = docker_config(tmp_path / "docker", "elsewhere", "x", "y", credsStore="tests")
+        environment = {"DOCKER_CONFIG": str(folder), "PATH": f"{programs}:{os.environ['PATH']}"}
+        run("push", skills, registry.named(), environment=environment)
+        assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=environment).stdout
+        helper.unlink()
+        done = run("list", registry.named(tag="2"), *cached(tmp_path), environment=environment, code=2)
+        assert "docker-credential-tests, which is not on PATH" in done.stderr and len(done.stderr.splitlines()) == 1

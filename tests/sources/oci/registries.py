@@ -171,6 +171,10 @@ class Fake(Publisher):
     def named(self, tag: str = "1.0") -> str:
         return f"oci+http://{self.host}/{REPOSITORY}:{tag}"
 
+    def _route(self, asked: Asked) -> Route:
+        absent = asked.path.partition("?")[0] not in self.routes
+        return answer(b"", 404) if absent and asked.method == "HEAD" else super()._route(asked)
+
     def blob(self, raw: bytes, route: Route | None = None) -> str:
         """A blob; `route` answers in the place of its bytes."""
         self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = answer(raw) if route is None else route
@@ -202,7 +206,7 @@ class Fake(Publisher):
     def skill(self, name: str, files: Mapping[str, bytes], *tags: str, **changed: Any) -> str:
         """A skill as an artifact; its digest."""
         layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
-        return self.put(self.manifest(layer, artifactType=manifests.SKILL, **changed), *tags)
+        return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
 
     def collection(self, skills: Mapping[str, str], *tags: str) -> str:
         """An index of artifacts, by the names of their skills; its digest."""

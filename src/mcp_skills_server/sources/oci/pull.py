@@ -6,8 +6,8 @@ skill. One that is refused costs itself; what was there of it stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from typing import Final, TypeVar
@@ -17,22 +17,19 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
-from mcp_skills_server.sources.oci import layers, manifests
 from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.holdings import Holdings
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.manifests import Artifact
+from mcp_skills_server.sources.oci.reader import Reader, Wanted
 from mcp_skills_server.sources.oci.reference import Reference
 from mcp_skills_server.sources.report import Fault, Refusal
 from mcp_skills_server.sources.settings import FetchSettings
 
 _WRITERS: Final = 4
-_OVERHEAD: Final = 4 << 20
-"""What archives may have beyond their files."""
 
 _T = TypeVar("_T")
 
@@ -58,25 +55,6 @@ class Pulled:
     pruned: tuple[str, ...] = ()
     refused: tuple[Refusal, ...] = ()
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """An artifact that the manifest names: its place in the index, the digest of its own, what the index says of it."""
-
-    place: int
-    digest: str
-    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    @property
-    def name(self) -> str:
-        """The skill that it brings as the index says it, "" where it does not."""
-        return self.annotations.get(manifests.SKILL_NAME, "")
-
-    @property
-    def label(self) -> str:
-        """What people read before its contents are known."""
-        return self.name or self.digest[:19]
 
 
 async def bring(
@@ -110,7 +88,8 @@ async def bring(
         if await _blocking(holdings.is_whole, digest):
             return Pulled(unchanged=tuple(sorted({name for names in holdings.artifacts.values() for name in names})))
         remembered: MutableMapping[str, UnacceptableError] = {} if refusals is None else refusals
-        pull = _Pull(client, reference, opened, holdings, settings, hidden=hidden, refusals=remembered)
+        reader = Reader(client, reference, settings, hidden=hidden)
+        pull = _Pull(reader, reference, opened, holdings, settings, remembered)
         try:
             with anyio.fail_after(settings.limits.total_s):
                 return await pull.run(digest)
@@ -121,29 +100,24 @@ async def bring(
 class _Pull:
     """One pull on its way."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917, called once
         self,
-        client: Client,
+        reader: Reader,
         reference: Reference,
         opened: FetchedFolder,
         holdings: Holdings,
         settings: FetchSettings,
-        *,
-        hidden: bool,
         refusals: MutableMapping[str, UnacceptableError],
     ) -> None:
-        self._client = client
-        self._reference = reference
+        self._reader = reader
+        self._source = str(reference)
         self._folder = opened
         self._holdings = holdings
         self._settings = settings
-        self._hidden = hidden
         self._refusals = refusals
-        limit = settings.limits.skill_bytes
-        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
         self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
         self._writers = anyio.CapacityLimiter(_WRITERS)
-        self._owners: dict[str, _Wanted] = {}
+        self._owners: dict[str, Wanted] = {}
         """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
         self._became: dict[str, str] = {}
         self._brought: dict[str, list[str]] = {}
@@ -159,7 +133,7 @@ class _Pull:
         Raises:
             SourceError: nothing of it can be had.
         """
-        wanted = await self._wanted(digest)
+        wanted = await self._reader.wanted(digest)
         missing = await _blocking(self._missing, wanted)
         turns = [anyio.Event() for _ in range(len(missing) + 1)]
         turns[0].set()
@@ -176,21 +150,10 @@ class _Pull:
             raise self._first_failure
         return await _blocking(self._finish, digest)
 
-    async def _wanted(self, digest: str) -> list[_Wanted]:
-        """The artifacts that a manifest names: itself, or those of a collection."""
-        _, raw = await self._client.manifest(digest)
-        decoded = manifests.decode(raw, self._settings.limits.skills)
-        if isinstance(decoded, Artifact) or decoded.platforms:
-            return [_Wanted(0, digest)]
-        entries = {each.digest: each for each in decoded.chosen}
-        if not entries:
-            raise UnacceptableError("its index is empty")
-        return [_Wanted(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
-
-    def _missing(self, wanted: list[_Wanted]) -> list[_Wanted]:
+    def _missing(self, wanted: list[Wanted]) -> list[Wanted]:
         """What must be asked for. The skills of what is there are counted."""
         for record in self._folder.records():
-            if record.source == str(self._reference):
+            if record.source == self._source:
                 self._budget.hold(record.name, self._folder.size(record))
         kept = [each for each in wanted if self._holdings.has(each.digest)]
         for each in kept:
@@ -199,10 +162,12 @@ class _Pull:
             self._became |= dict.fromkeys(names, "unchanged")
         return [each for each in wanted if each.digest not in self._brought]
 
-    async def _bring(self, wanted: _Wanted, turn: anyio.Event, following: anyio.Event) -> None:
+    async def _bring(self, wanted: Wanted, turn: anyio.Event, following: anyio.Event) -> None:
         """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
         try:
-            found = await self._read(wanted)
+            if wanted.digest in self._refusals:
+                raise self._refusals[wanted.digest]
+            found = await self._reader.contents(wanted)
         except (SourceError, UsageError) as error:
             if isinstance(error, UnacceptableError):
                 self._refusals[wanted.digest] = error
@@ -218,35 +183,7 @@ class _Pull:
         if not found.refused and len(names) == len(taken):
             self._brought[wanted.digest] = names
 
-    async def _read(self, wanted: _Wanted) -> Contents:
-        """The skills of an artifact, its layers downloaded and proved."""
-        if wanted.digest in self._refusals:
-            raise self._refusals[wanted.digest]
-        artifact = await self._artifact(wanted.digest)
-        size = sum(layer.size for layer in artifact.layers)
-        if size > layers.LIMITS.bytes + _OVERHEAD:
-            raise UnacceptableError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
-        raw = [(layer, await self._client.blob(layer)) for layer in artifact.layers]
-        names = layers.names_of(wanted.annotations, artifact.annotations, self._reference.repository)
-        unpack = partial(layers.contents, raw, names, self._limits, hidden=self._hidden)
-        try:
-            return await _blocking(unpack, limiter=self._writers)
-        except ArchiveRefusedError as error:
-            raise UnacceptableError(str(error)) from None
-
-    async def _artifact(self, digest: str) -> Artifact:
-        """The manifest of this digest; where it is an index of platforms, that of one of them."""
-        for _ in range(2):
-            _, raw = await self._client.manifest(digest)
-            decoded = manifests.decode(raw, self._settings.limits.skills)
-            if isinstance(decoded, Artifact):
-                return decoded
-            if not decoded.platforms:
-                break
-            digest = decoded.chosen[0].digest
-        raise UnacceptableError("it is a collection in a collection, which is not read")
-
-    def _claim(self, wanted: _Wanted, found: Contents) -> dict[str, Files]:
+    def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
         """Those of the skills of an artifact that are wanted and that no artifact before it brings."""
         self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
         for name, reason in found.refused.items():
@@ -266,7 +203,7 @@ class _Pull:
                 taken[name] = files
         return taken
 
-    async def _put(self, wanted: _Wanted, name: str, files: Files) -> bool:
+    async def _put(self, wanted: Wanted, name: str, files: Files) -> bool:
         """Put a skill into the folder; False where that cannot be."""
         try:
             self._became[name] = await _blocking(self._write, wanted, name, files, limiter=self._writers)
@@ -276,13 +213,13 @@ class _Pull:
             return False
         return True
 
-    def _write(self, wanted: _Wanted, name: str, files: Files) -> str:
+    def _write(self, wanted: Wanted, name: str, files: Files) -> str:
         was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
         with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
             changed = self._folder.put(record, files, force=self._settings.force)
         return "unchanged" if not changed else "added" if was is State.ABSENT else "updated"
 
-    def _refuse(self, wanted: _Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
+    def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
         fault: Fault = "publisher" if isinstance(error, UnacceptableError) else "network"
         if isinstance(error, UsageError):
             fault = "here"
@@ -309,8 +246,8 @@ class _Pull:
         """Skills that the manifest no longer has, and those of them that were removed."""
         if self._names_unknown or self._settings.wanted is not None:
             return (), ()
-        kept, source = self._became.keys() | refused, str(self._reference)
-        gone = [each.name for each in self._folder.records() if each.source == source and each.name not in kept]
+        kept, known = self._became.keys() | refused, self._folder.records()
+        gone = [each.name for each in known if each.source == self._source and each.name not in kept]
         pruned: list[str] = []
         for name in gone if self._settings.prune else ():
             try:

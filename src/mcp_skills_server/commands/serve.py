@@ -16,13 +16,14 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, open_roots, roots
+from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
     ignore_hangup,
     leave,
     make_watcher,
+    open_served,
     say_that_it_waits,
 )
 from mcp_skills_server.dialects.table import AUTO, names
@@ -136,7 +137,7 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
-@roots
+@roots_or_lock
 @takes(ServeOptions)
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
@@ -151,11 +152,12 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
       mcp-skills-server serve ./project-skills ~/skills --dialect sep-2640
       mcp-skills-server serve ~/skills --transport http --port 8000
       mcp-skills-server serve ~/skills --transport http --publish-only
+      mcp-skills-server serve --lock skills.lock --frozen
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
     end_on_signals()
     log_to_stderr(options.log_level)
-    registry, mirrors = open_roots(roots, options, indexed=True)
+    registry, mirrors = open_served(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -181,7 +183,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(click.get_current_context())
-        given = shlex.join(roots)
+        given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
             f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",

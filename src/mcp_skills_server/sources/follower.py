@@ -75,6 +75,11 @@ class Follower:
         return self.source.place or self._store.root
 
     @property
+    def revision(self) -> str:
+        """The revision that is served; "" where nothing was fetched yet, or not all of it."""
+        return self._served
+
+    @property
     def has_copy(self) -> bool:
         """Whether there are skills, fetched now or before."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import anyio
@@ -37,13 +38,17 @@ class Mirrors:
         self._followers: list[Follower] = []
         self._stop = threading.Event()
 
-    def root(self, given: str) -> str | MirroredRoot:
+    def root(self, given: str, pin: str | None = None) -> str | MirroredRoot:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
+
+        Args:
+            given: the root.
+            pin: the revision that is wanted, None for the newest.
 
         Raises:
             UsageError: it is none that can be served.
         """
-        source = open_source(given, self._settings, self._kinds)
+        source = open_source(given, replace(self._settings, pin=pin), self._kinds)
         if source.pace is None and source.place is not None:
             return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
         store = Store()
@@ -64,6 +69,10 @@ class Mirrors:
     def states(self) -> list[SourceState]:
         """The state of everything that is fetched, from any thread."""
         return [each.state for each in self._followers if each.source.remote]
+
+    def revisions(self) -> dict[str, str]:
+        """The revision of everything that is followed and whole, by the folder that is served, absolute."""
+        return {os.path.abspath(each.path): each.revision for each in self._followers}
 
     def fetch(self, *, proved: bool = False) -> None:
         """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.

@@ -90,8 +90,11 @@ class SourceSettings:
         cache: the directory for copies of what is fetched.
         hidden: skills in dot folders of archives are served, too.
         fetch: how sites are fetched.
+        pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
+            asks nobody while it has it; one that cannot brings what it has now, and what differs is refused later.
     """
 
     cache: Path
     hidden: bool = False
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    pin: str | None = None

@@ -47,7 +47,7 @@ def _open_oci(given: str, settings: SourceSettings) -> Source:
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
-    Kind("oci", is_oci, _open_oci),
+    Kind("oci", is_oci, _open_oci, keeps_history=True),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )

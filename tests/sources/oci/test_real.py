@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import ssl
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import jwt
 import pytest
 
-from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd
+from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
+from sources.publishers import Asked, Publisher, answer
 from sources.test_mirrors import ORIGIN, until_there
 from wire import COMMAND, DEADLINE, serving, write_skill
 
@@ -179,3 +186,66 @@ def test_a_credential_helper_is_asked(skills: Path, tmp_path: Path) -> None:
         helper.unlink()
         done = run("list", registry.named(tag="2"), *cached(tmp_path), environment=environment, code=2)
         assert "docker-credential-tests, which is not on PATH" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class TokenServer:
+    """Gives tokens that a docker-registry believes, to who knows the password and for what it allows."""
+
+    def __init__(self, folder: Path, site: Publisher) -> None:
+        certificate, key = self_signed(folder)
+        self.site = site
+        self._key = key.read_bytes()
+        der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+        self._headers = {"x5c": [base64.b64encode(der).decode()]}
+        site.routes["/token"] = self._answer
+        self.auth = {
+            "token": {
+                "realm": f"{site.url}/token",
+                "service": "tests",
+                "issuer": "tests",
+                "rootcertbundle": str(certificate),
+            }
+        }
+
+    def _answer(self, asked: Asked) -> Iterator[bytes]:
+        query = parse_qs(urlsplit(asked.path).query)
+        kind, name, actions = query["scope"][0].split(":")
+        who = "Basic " + base64.b64encode(b"ada:s3cret").decode()
+        allowed = set(actions.split(",")) if asked.headers.get("authorization") == who else set()
+        now = int(time.time())
+        claims = {
+            "iss": "tests",
+            "aud": query["service"][0],
+            "sub": "ada",
+            "exp": now + 300,
+            "nbf": now - 10,
+            "iat": now,
+            "jti": "x",
+            "access": [{"type": kind, "name": name, "actions": sorted(allowed)}],
+        }
+        token = jwt.encode(claims, self._key, "RS256", self._headers)
+        yield answer(json.dumps({"token": token, "expires_in": 300}).encode(), connection="close")
+
+
+@pytest.mark.needs_program("openssl")
+def test_tokens(skills: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    with Publisher() as site:
+        tokens = TokenServer(tmp_path / "tokens", site)
+        with docker_registry(tmp_path / "registry", auth=tokens.auth) as registry:
+            known = {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
+            # The token server is at another port, over plain http: both must be allowed.
+            done = run("push", skills, registry.named(), environment=known, code=2)
+            assert "plain http; --allow-http" in done.stderr and not site.asked
+            allowed = ("--allow-http", "--allow-private")
+            run("push", skills, registry.named(), *allowed, environment=known)
+            assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
+            site.asked.clear()
+            registry.asked()
+            listed = run("list", registry.named(), *allowed, *cached(tmp_path), environment=known)
+            assert "alpha" in listed.stdout
+            assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
+            assert [line[-3:] for line in registry.asked()].count("401") == 1
+            nobody = {"DOCKER_CONFIG": str(tmp_path / "none")}
+            done = run("list", registry.named(), *allowed, *cached(tmp_path / "other"), environment=nobody, code=2)
+            assert "asks for permission" in done.stderr

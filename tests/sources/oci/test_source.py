@@ -121,6 +121,10 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
     assert there(follower) == ["good"] and len([each for each in asked(registry) if each.startswith("GET")]) == 5
     (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert "bad: it brings files that are never served" in line
+    # Also not by another process, which says it all the same.
+    caplog.clear()
+    anyio.run(followed(registry, tmp_path).refresh)
+    assert asked(registry) == ["HEAD manifests/1.0"] and "bad: it brings files" in caplog.text
     # The last good one of it stays, also when its neighbours change.
     publish(registry, "good", "bad")
     anyio.run(follower.refresh)
@@ -229,3 +233,23 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="choose another --cache-dir"):
         Oci("oci://registry.example/a", SourceSettings(tmp_path / "file"))
+
+
+def test_a_pin_is_brought_however_far_the_tag_has_moved_and_then_without_a_question(
+    registry: Fake, tmp_path: Path
+) -> None:
+    first = registry.skill("a", {"SKILL.md": skill_md("a", "first")}, "1.0")
+    registry.skill("a", {"SKILL.md": skill_md("a", "second")}, "1.0")
+    settings = SourceSettings(tmp_path / "cache", fetch=FETCH, pin=first)
+    for _ in range(2):
+        source = Oci(registry.named(), settings)
+        follower = Follower(source, Store(tmp_path / "trees"))
+        anyio.run(follower.refresh)
+        assert (follower.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "first")
+        assert follower.revision == first and source.origin == registry.named()
+    assert asked(registry) == ["GET manifests/sha256", "GET blobs/sha256"]
+    newest = followed(registry, tmp_path)
+    anyio.run(newest.refresh)
+    assert (newest.path / "a" / "SKILL.md").read_bytes() == skill_md("a", "second")
+    with pytest.raises(UsageError, match="lock it again"):
+        Oci(registry.named(), replace(settings, pin="0123abc"))

@@ -16,26 +16,30 @@ class Holdings:
     Args:
         opened: the folder.
         source: what the operator named.
-        wanted: names of skills that are asked for, None for all; what was brought for another choice is none of it.
+        asked: what decides beside the revision what is taken of it, such as names and limits; what was brought for
+            other ones is none of it.
     """
 
-    def __init__(self, opened: FetchedFolder, source: str, wanted: frozenset[str] | None) -> None:
+    def __init__(self, opened: FetchedFolder, source: str, asked: Sequence[object]) -> None:
         self._folder = opened
         self._source = source
-        self._wanted = None if wanted is None else sorted(wanted)
-        self.revision: str | None = None
-        self.artifacts: dict[str, list[str]] = {}
-        """Names of skills by the digest of the artifact that brought them."""
+        self._asked = repr(asked)
         known = opened.index(source)
         data = _decoded(known.body) if known else {}
-        if data.get("wanted") == self._wanted:
-            artifacts, revision = _mapping(data.get("artifacts")), data.get("revision")
-            self.artifacts = {digest: _names(names) for digest, names in artifacts.items()}
-            self.revision = revision if isinstance(revision, str) else None
+        data = data if data.get("asked") == self._asked else {}
+        self.revision = str(data.get("revision") or "")
+        """The revision of which all is there that is taken, "" where that is not so."""
+        self.artifacts = {digest: _names(names) for digest, names in _mapping(data.get("artifacts")).items()}
+        """Names of skills by the digest of the artifact that brought them, of those that brought all of theirs."""
+        self.partial = {digest: _names(names) for digest, names in _mapping(data.get("partial")).items()}
+        """The same of those of which a skill was refused."""
+        self.refused = [(name, str(reason)) for name, reason in _mapping(data.get("refused")).items()]
+        """Names and reasons of what the revision has and is not taken."""
 
     def is_whole(self, revision: str) -> bool:
-        """Whether all of this revision is there as it came. Every file is read and proved."""
-        return self.revision == revision and bool(self.artifacts) and all(map(self.has, self.artifacts))
+        """Whether all that is taken of this revision is there as it came. Every file is read and proved."""
+        named = [*self.artifacts.items(), *self.partial.items()]
+        return self.revision == revision and all(self._has(name, digest) for digest, names in named for name in names)
 
     def has(self, digest: str) -> bool:
         """Whether all skills of an artifact are there as they came. Every file of them is read and proved."""
@@ -51,14 +55,21 @@ class Holdings:
         """The record of a skill that this artifact brings."""
         return Record(name, self._source, self._source, digest, epoch_s(), {})
 
-    def remember(self, revision: str | None, artifacts: Mapping[str, Sequence[str]]) -> None:
-        """Remember what is there now; None for a revision that is not there as a whole.
+    def remember(
+        self,
+        revision: str,
+        artifacts: Mapping[str, Sequence[str]],
+        partial: Mapping[str, Sequence[str]],
+        refused: Mapping[str, str],
+    ) -> None:
+        """Remember what is there now, in the terms of the attributes.
 
         Raises:
             OSError: it cannot be written.
         """
-        data = {"revision": revision, "artifacts": artifacts, "wanted": self._wanted}
-        self._folder.put_index(IndexRecord(self._source, self._source, self._source, self._source, json.dumps(data)))
+        data = {"asked": self._asked, "revision": revision, "artifacts": artifacts, "partial": partial}
+        body = json.dumps(data | {"refused": refused})
+        self._folder.put_index(IndexRecord(self._source, self._source, self._source, self._source, body))
 
 
 def _decoded(body: str) -> dict[str, Any]:

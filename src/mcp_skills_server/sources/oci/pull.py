@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from os import PathLike
 from typing import Final, TypeVar
 from unicodedata import normalize
@@ -16,6 +17,7 @@ from unicodedata import normalize
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server import __version__
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.budget import UnpackedBudget
@@ -84,9 +86,12 @@ async def bring(
         UsageError: the folder cannot be used.
     """
     with FetchedFolder.opened(directory) as opened:
-        holdings = await _blocking(Holdings, opened, str(reference), settings.wanted)
+        asked = (__version__, settings.wanted and sorted(settings.wanted), settings.limits.skill_bytes, hidden)
+        holdings = await _blocking(Holdings, opened, str(reference), asked)
         if await _blocking(holdings.is_whole, digest):
-            return Pulled(unchanged=tuple(sorted({name for names in holdings.artifacts.values() for name in names})))
+            names = {*chain(*holdings.artifacts.values(), *holdings.partial.values())}
+            refused = tuple(Refusal(*each, "publisher") for each in holdings.refused)
+            return Pulled(unchanged=tuple(sorted(names)), refused=refused)
         remembered: MutableMapping[str, UnacceptableError] = {} if refusals is None else refusals
         reader = Reader(client, reference, settings, hidden=hidden)
         pull = _Pull(reader, reference, opened, holdings, settings, remembered)
@@ -121,6 +126,7 @@ class _Pull:
         """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
         self._became: dict[str, str] = {}
         self._brought: dict[str, list[str]] = {}
+        self._partial: dict[str, list[str]] = {}
         self._refused: list[tuple[int, Refusal]] = []
         self._warnings: list[str] = []
         self._first_failure: SourceError | None = None
@@ -160,7 +166,9 @@ class _Pull:
             names = self._brought[each.digest] = self._holdings.artifacts[each.digest]
             self._owners |= dict.fromkeys(map(_key, names), each)
             self._became |= dict.fromkeys(names, "unchanged")
-        return [each for each in wanted if each.digest not in self._brought]
+        asked = self._settings.wanted
+        unasked = {each.digest for each in wanted if asked is not None and each.name and each.name not in asked}
+        return [each for each in wanted if each.digest not in self._brought.keys() | unasked]
 
     async def _bring(self, wanted: Wanted, turn: anyio.Event, following: anyio.Event) -> None:
         """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
@@ -180,8 +188,8 @@ class _Pull:
         taken = self._claim(wanted, found)
         following.set()
         names = [name for name, files in taken.items() if await self._put(wanted, name, files)]
-        if not found.refused and len(names) == len(taken):
-            self._brought[wanted.digest] = names
+        whole = not found.refused and len(names) == len(taken) == len(found.skills)
+        (self._brought if whole else self._partial)[wanted.digest] = names
 
     def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
         """Those of the skills of an artifact that are wanted and that no artifact before it brings."""
@@ -197,7 +205,9 @@ class _Pull:
             if loser is not None:
                 reason = "an artifact before it in the index has a skill of this name"
                 self._refuse(loser, name, reason, UnacceptableError(reason))
-                self._brought.pop(loser.digest, None)
+                names = self._brought.pop(loser.digest, None)
+                if names is not None:
+                    self._partial[loser.digest] = [each for each in names if each != name]
             if loser is not wanted:
                 self._owners[_key(name)] = wanted
                 taken[name] = files
@@ -234,8 +244,11 @@ class _Pull:
             missing = sorted(self._settings.wanted - self._became.keys() - {each.name for each in refused})
             refused += [Refusal(name, "the registry has no skill of this name", "publisher") for name in missing]
         gone, pruned = self._gone({each.name for each in refused})
+        revision = digest if all(each.fault == "publisher" for each in refused) else ""
         try:
-            self._holdings.remember(None if refused else digest, self._brought)
+            self._holdings.remember(
+                revision, self._brought, self._partial, {each.name: each.reason for each in refused}
+            )
         except OSError as error:
             reason = error.strerror or error
             self._warnings.append(f"what came cannot be remembered ({reason}); the next start asks for it anew")

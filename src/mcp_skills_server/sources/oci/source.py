@@ -15,13 +15,13 @@ from typing import Final
 
 from anyio import to_thread
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.pull import bring
-from mcp_skills_server.sources.oci.reference import parse
+from mcp_skills_server.sources.oci.reference import is_digest, parse
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -51,14 +51,17 @@ class Oci:
         # The cache is ours: what was changed in it is put right, what the registry no longer has is gone.
         self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
         self._hidden = settings.hidden
-        self._reference = parse(given, http=settings.fetch.trust.http)
-        self.origin = str(self._reference)
+        named = parse(given, http=settings.fetch.trust.http)
+        if settings.pin is not None and not is_digest(settings.pin):
+            raise UsageError(f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again")
+        self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
+        self.origin = str(named)
         self._access = Access(self._reference)
         self._refusals: dict[str, UnacceptableError] = {}
         self._brought: tuple[str, str, Tree] | None = None
         """The revision, the signature of the folder and what was said of it, when it was last brought."""
         plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
-        key = f"{plain}-{hashlib.sha256(self.origin.encode()).hexdigest()[:12]}"
+        key = f"{plain}-{hashlib.sha256(str(self._reference).encode()).hexdigest()[:12]}"
         self._folder = settings.cache / "oci" / key
         self.place: Path | None = self._folder
         try:

@@ -7,7 +7,7 @@ skill. One that is refused costs itself; what was there of it stays.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from os import PathLike
@@ -28,35 +28,12 @@ from mcp_skills_server.sources.oci.holdings import Holdings
 from mcp_skills_server.sources.oci.layers import Contents
 from mcp_skills_server.sources.oci.reader import Reader, Wanted
 from mcp_skills_server.sources.oci.reference import Reference
-from mcp_skills_server.sources.report import Fault, Refusal
+from mcp_skills_server.sources.report import Fault, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
 
 _WRITERS: Final = 4
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What became of each skill.
-
-    Attributes:
-        added: skills that were not there.
-        updated: skills that have other files now.
-        unchanged: skills that are current.
-        gone: skills of this source that the manifest no longer has.
-        pruned: those of them that were removed.
-        refused: skills, or whole artifacts, that did not arrive.
-        warnings: what else the operator should hear, one line each.
-    """
-
-    added: tuple[str, ...] = ()
-    updated: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
-    pruned: tuple[str, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 async def bring(
@@ -68,7 +45,8 @@ async def bring(
     *,
     hidden: bool = False,
     refusals: MutableMapping[str, UnacceptableError] | None = None,
-) -> Pulled:
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
     """Bring the folder up to the manifest of this digest.
 
     Args:
@@ -79,6 +57,7 @@ async def bring(
         settings: what is wanted, and what it may cost.
         hidden: skills in dot folders of an image count, too.
         refusals: artifacts that were refused before, by digest; they are never asked for again. It is added to.
+        progress: hears how many artifacts of how many are done.
 
     Raises:
         UnacceptableError: nothing of it is taken.
@@ -91,13 +70,15 @@ async def bring(
         if await _blocking(holdings.is_whole, digest):
             names = {*chain(*holdings.artifacts.values(), *holdings.partial.values())}
             refused = tuple(Refusal(*each, "publisher") for each in holdings.refused)
-            return Pulled(unchanged=tuple(sorted(names)), refused=refused)
+            source = str(reference)
+            return Report(source, source, digest, unchanged=tuple(sorted(names)), refused=refused, bytes=client.bytes)
         remembered: MutableMapping[str, UnacceptableError] = {} if refusals is None else refusals
         reader = Reader(client, reference, settings, hidden=hidden)
         pull = _Pull(reader, reference, opened, holdings, settings, remembered)
         try:
             with anyio.fail_after(settings.limits.total_s):
-                return await pull.run(digest)
+                report = await pull.run(digest, progress or _unheard)
+                return replace(report, bytes=client.bytes)
         except TimeoutError:
             raise UnreachableError(f"{reference} took longer than {settings.limits.total_s:g} s") from None
 
@@ -133,7 +114,7 @@ class _Pull:
         self._names_unknown = False
         """An artifact failed of which the index does not say what skill it is."""
 
-    async def run(self, digest: str) -> Pulled:
+    async def run(self, digest: str, progress: Callable[[int, int], None]) -> Report:
         """Do it.
 
         Raises:
@@ -144,10 +125,13 @@ class _Pull:
         turns = [anyio.Event() for _ in range(len(missing) + 1)]
         turns[0].set()
         queue = iter(enumerate(missing))
+        done: list[Wanted] = []
 
         async def work() -> None:
             for number, each in queue:
                 await self._bring(each, turns[number], turns[number + 1])
+                done.append(each)
+                progress(len(done), len(missing))
 
         async with anyio.create_task_group() as group:
             for _ in range(min(self._settings.connections, len(missing))):
@@ -237,7 +221,7 @@ class _Pull:
         failure = error if isinstance(error, SourceError) else UnreachableError(reason)
         self._first_failure = self._first_failure or failure
 
-    def _finish(self, digest: str) -> Pulled:
+    def _finish(self, digest: str) -> Report:
         """Remember what is there, and take away what the manifest no longer has."""
         refused = [refusal for _, refusal in sorted(self._refused, key=lambda each: each[0])]
         if self._settings.wanted is not None:
@@ -252,8 +236,21 @@ class _Pull:
         except OSError as error:
             reason = error.strerror or error
             self._warnings.append(f"what came cannot be remembered ({reason}); the next start asks for it anew")
-        became = {each: tuple(sorted(name for name, state in self._became.items() if state == each)) for each in _LISTS}
-        return Pulled(**became, gone=gone, pruned=pruned, refused=tuple(refused), warnings=tuple(self._warnings))
+        return Report(
+            self._source,
+            self._source,
+            digest,
+            added=self._names("added"),
+            updated=self._names("updated"),
+            unchanged=self._names("unchanged"),
+            gone=gone,
+            pruned=pruned,
+            refused=tuple(refused),
+            warnings=tuple(self._warnings),
+        )
+
+    def _names(self, became: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name, state in self._became.items() if state == became))
 
     def _gone(self, refused: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Skills that the manifest no longer has, and those of them that were removed."""
@@ -271,7 +268,8 @@ class _Pull:
         return tuple(gone), tuple(pruned)
 
 
-_LISTS: Final = ("added", "updated", "unchanged")
+def _unheard(_done: int, _of: int) -> None:
+    """Progress that nobody hears."""
 
 
 def _key(name: str) -> str:

@@ -31,7 +31,7 @@ class Wanted:
     Attributes:
         place: in the index.
         digest: of its manifest.
-        annotations: what the index says of it.
+        annotations: what the index says of it, or its manifest where there is no index.
         manifest: its manifest, where that has been read.
     """
 
@@ -42,8 +42,13 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The skill that it brings as the index says it, "" where it does not."""
+        """The skill that it brings as far as that is said, "" where it is not."""
         return self.annotations.get(manifests.SKILL_NAME, "")
+
+    @property
+    def description(self) -> str:
+        """Of that skill, "" where it is not said."""
+        return self.annotations.get(manifests.DESCRIPTION, "")
 
     @property
     def label(self) -> str:
@@ -78,7 +83,8 @@ class Reader:
         """
         found = await self._manifest(digest)
         if isinstance(found, Artifact) or found.platforms:
-            return [Wanted(0, digest, manifest=found)]
+            annotations = found.annotations if isinstance(found, Artifact) else dict[str, str]()
+            return [Wanted(0, digest, annotations, found)]
         entries = {each.digest: each for each in found.chosen}
         if not entries:
             raise UnacceptableError("its index is empty")

@@ -19,9 +19,9 @@ from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.access import Access
-from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.pull import bring
 from mcp_skills_server.sources.oci.reference import is_digest, parse
+from mcp_skills_server.sources.oci.refresh import client_for, newest
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -78,11 +78,8 @@ class Oci:
         """
         if self._reference.digest is not None:
             return Revision(self._reference.digest, _PINNED_S)
-        async with self._client() as client:
-            digest = await client.digest()
-            if digest is None:  # a registry that says it only of what it sends
-                digest, _ = await client.manifest(self._reference.wanted)
-        return Revision(digest, _CHECK_S)
+        async with client_for(self._reference, self._access, self._settings) as client:
+            return Revision(await newest(client, self._reference), _CHECK_S)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
         """Bring its folder up to the manifest.
@@ -96,7 +93,7 @@ class Oci:
             if signature == await to_thread.run_sync(_signature, self._folder):
                 return replace(tree, changed=())
         self._brought = None
-        async with self._client() as client:
+        async with client_for(self._reference, self._access, self._settings) as client:
             pulled = await bring(
                 client,
                 self._reference,
@@ -113,10 +110,6 @@ class Oci:
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree
-
-    def _client(self) -> Client:
-        settings = self._settings
-        return Client(self._reference, self._access, settings.trust, settings.bounds, connections=settings.connections)
 
 
 def _signature(top: Path) -> str:

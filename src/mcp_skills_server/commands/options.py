@@ -75,6 +75,12 @@ class SiteOptions(Options):
         type=click.Path(file_okay=False),
         metavar="DIR",
     )
+    cache_size: int = option(
+        10 << 30,
+        "What copies of sites may take there; what was not used for the longest goes first, what is served never.",
+        type=_COUNT,
+        metavar="BYTES",
+    )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
     allow_http: bool = flag("Fetch from sites over plain http, too.")
     fetch_origins: tuple[str, ...] = many(
@@ -332,7 +338,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
-    return Mirrors(SourceSettings(cache, options.hidden, FetchSettings(trust=trust)))
+    return Mirrors(SourceSettings(cache, options.hidden, FetchSettings(trust=trust), cache_bytes=options.cache_size))
 
 
 def _index_files(options: RootOptions) -> IndexFiles:

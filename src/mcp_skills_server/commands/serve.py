@@ -118,6 +118,12 @@ class HttpOptions(Options):
         type=click.FloatRange(min=0),
         metavar="SECONDS",
     )
+    refresh_secret: str | None = option(
+        None,
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
+        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
+        metavar="SECRET",
+    )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
@@ -245,6 +251,7 @@ def _over_http(
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
+    from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
     for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
@@ -256,10 +263,18 @@ def _over_http(
     if options.tokens is not None:
         tokens = read_tokens(options.tokens.replace(",", "\n"), "MCP_SKILLS_TOKENS")
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    refresh = None
+    if options.refresh_secret is not None:
+        if mirrors is None:
+            raise UsageError(
+                "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
+            )
+        refresh = checked_secret(options.refresh_secret), mirrors.look
+        policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     http = HttpSettings(
         host=options.host,
         port=options.port,
-        policy=replace(policy, open_below=PREFIXES) if options.publish_open else policy,
+        policy=replace(policy, open_below=(*policy.open_below, *PREFIXES)) if options.publish_open else policy,
         session_idle=options.session_idle,
         max_sessions=options.max_sessions,
         max_body=options.max_body,
@@ -270,5 +285,6 @@ def _over_http(
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
+        refresh=refresh,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

@@ -92,9 +92,11 @@ class SourceSettings:
         fetch: how sites are fetched.
         pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
             asks nobody while it has it; one that cannot brings what it has now, and what differs is refused later.
+        cache_bytes: what all copies in the cache may take; the longest unused go first.
     """
 
     cache: Path
     hidden: bool = False
     fetch: FetchSettings = field(default_factory=FetchSettings)
     pin: str | None = None
+    cache_bytes: int = 10 << 30

@@ -7,14 +7,12 @@ read all of a site again of which one skill is different.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.uris import bare
+from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
@@ -48,16 +46,9 @@ class Site:
         self._settings = replace(settings.fetch, force=True, prune=True)
         # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
         self._pinned = settings.pin is not None
-        kept = given if settings.pin is None else f"{given}\0{settings.pin}"
-        plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
-        key = f"{plain}-{hashlib.sha256(kept.encode()).hexdigest()[:12]}"
-        self._folder = settings.cache / "sites" / key
+        self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
+        self._folder = self._kept.path
         self.place: Path | None = self._folder
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = f"the cache cannot be written ({error.strerror or error})"
-            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Its index; the copy of that while it is fresh.

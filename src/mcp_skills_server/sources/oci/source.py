@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from anyio import to_thread
 
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.pull import bring
@@ -60,15 +60,9 @@ class Oci:
         self._refusals: dict[str, UnacceptableError] = {}
         self._brought: tuple[str, str, Tree] | None = None
         """The revision, the signature of the folder and what was said of it, when it was last brought."""
-        plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
-        key = f"{plain}-{hashlib.sha256(str(self._reference).encode()).hexdigest()[:12]}"
-        self._folder = settings.cache / "oci" / key
+        self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
+        self._folder = self._kept.path
         self.place: Path | None = self._folder
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = f"the cache cannot be written ({error.strerror or error})"
-            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
 
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """The digest of its manifest, by one HEAD; where the digest was given, it is that without a question.

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
@@ -127,7 +129,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -161,6 +163,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
       mcp-skills-server serve --lock skills.lock --frozen
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
+    gc.disable()  # until it serves
     end_on_signals()
     log_to_stderr(options.log_level)
     registry, mirrors = open_served(roots, options)
@@ -182,6 +185,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars)
+    runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
         mirrors.start(partial(_take_in, registry))
@@ -232,6 +236,13 @@ def _settle_after_load(registry: Registry) -> None:
     unsubscribe = registry.subscribe(settle)
 
 
+async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    """Serve, and look for garbage from here on: what a start makes stays, and looking at it takes a twentieth of it."""
+    gc.freeze()
+    gc.enable()
+    await serve(*arguments)
+
+
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
     import anyio
 
@@ -239,7 +250,7 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(serve_stdio, runtime, settings, watcher)
+    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
 
 
 def _over_http(
@@ -287,4 +298,4 @@ def _over_http(
         sites=mirrors.states if mirrors is not None else list,
         refresh=refresh,
     )
-    anyio.run(serve_http, runtime, settings, http, watcher)
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -93,7 +93,7 @@ ROUTES: dict[str, tuple[Callable[[Publisher], Route], str | tuple[str, ...]]] = 
         lambda _: endless(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b"x" * 65536 + b"\r\n"
         ),
-        "bytes",
+        ("bytes", "does not speak HTTP"),
     ),
     "endless head": (lambda _: endless(b"HTTP/1.1 200 OK\r\n", b"x: " + b"y" * 60_000 + b"\r\n"), "HTTP"),
     "silent": (lambda site: site.stall(), "did not answer within"),

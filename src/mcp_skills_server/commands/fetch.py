@@ -67,10 +67,9 @@ class FetchOptions(Options):
 def fetch(options: FetchOptions, url: str | None) -> int:
     """Fetch the skills that a site publishes at /.well-known/agent-skills into a folder.
 
-    URL is a site, a folder of one, or its index.json; the last line says which index it was. Or it is an artifact of a
-    registry, as oci://registry.example.com/team/skills:1.0. Every skill is checked before it appears in DIR, whole;
-    what is current is not downloaded again. Exit code 1 when a skill could not be fetched or checked; the others are
-    there.
+    URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is checked
+    against it before it appears in DIR, whole; what is current is not downloaded again. Exit code 1 when a skill could
+    not be fetched or checked; the others are there.
 
     \b
     Examples:
@@ -179,16 +178,16 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
 def _list(url: str, settings: FetchSettings) -> int:
     import anyio
 
-    from mcp_skills_server.sources.oci.reference import is_oci
-
-    if is_oci(url):
-        return _list_artifacts(url, settings)
     from mcp_skills_server.sources.refresh import look
 
     _, index = anyio.run(look, url, settings)
     wanted = settings.wanted
     entries = [entry for entry in index.entries if wanted is None or entry.name in wanted]
-    _print_list([(entry.name, entry.kind or "files", entry.description) for entry in entries])
+    width = max((len(entry.name) for entry in entries), default=0)
+    for entry in entries:
+        about = " ".join(entry.description.split())
+        about = about if len(about) <= 100 else about[:97] + "..."
+        say(f"{entry.name:{width}}  {entry.kind or 'files':8}  {about}")
     for line in index.warnings:
         remark(f"warning: {line}")
     broken = [each for each in index.unusable if wanted is None or each.name in wanted]
@@ -197,33 +196,10 @@ def _list(url: str, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _list_artifacts(name: str, settings: FetchSettings) -> int:
-    import anyio
-
-    from mcp_skills_server.sources.oci.refresh import look
-
-    found = anyio.run(look, name, settings)
-    _print_list([(each, "artifact", about) for each, about in found if not settings.wanted or each in settings.wanted])
-    return 0
-
-
-def _print_list(rows: list[tuple[str, str, str]]) -> None:
-    width = max((len(name) for name, _, _ in rows), default=0)
-    for name, kind, description in rows:
-        about = " ".join(description.split())
-        about = about if len(about) <= 100 else about[:97] + "..."
-        say(f"{name:{width}}  {kind:8}  {about}")
-
-
 def _fetch(url: str, folder: str, settings: FetchSettings) -> int:
     import anyio
 
-    from mcp_skills_server.sources.oci.reference import is_oci
-
-    if is_oci(url):
-        from mcp_skills_server.sources.oci.refresh import refresh
-    else:
-        from mcp_skills_server.sources.refresh import refresh
+    from mcp_skills_server.sources.refresh import refresh
 
     with _bar() as progress:
         report = anyio.run(refresh, url, folder, settings, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources.index import UNSAID_S
 
 Fault: TypeAlias = Literal["publisher", "network", "here"]
@@ -34,10 +35,9 @@ class Report:
     """What a refresh did. Names are in the index's order.
 
     Attributes:
-        source: the key of the index, `wellknown.candidates(url)[0]`, or what a registry's artifact is called; records
-            carry it.
+        source: the key of the index, `wellknown.candidates(url)[0]`; records carry it.
         url: of the index that answered.
-        version: of its format, None when it is not known and nothing was done; of an artifact its digest.
+        version: of its format, None when it is not known and nothing was done.
         added: skills that were not there.
         updated: skills that have other files now.
         unchanged: skills that are current.
@@ -52,7 +52,7 @@ class Report:
 
     source: str
     url: str
-    version: str | None
+    version: wellknown.Version | None
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()

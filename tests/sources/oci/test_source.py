@@ -135,21 +135,37 @@ def test_what_is_refused_costs_itself_and_is_not_asked_for_again(
     assert (follower.path / "good" / "SKILL.md").read_bytes() == skill_md("good", "New.")
 
 
-def test_what_cannot_be_reached_is_asked_for_again_and_nothing_is_removed_meanwhile(
-    registry: Fake, tmp_path: Path
+@pytest.mark.parametrize("status", [503, 403, 404, 200])
+def test_what_cannot_be_had_is_asked_for_again_and_nothing_is_removed_meanwhile(
+    registry: Fake, tmp_path: Path, status: int
 ) -> None:
     publish(registry, "a", "old")
     follower = followed(registry, tmp_path)
     anyio.run(follower.refresh)
     raw = tar({"late/SKILL.md": skill_md("late")})
     late = registry.put(registry.manifest(registry.layer(raw)))
-    registry.blob(raw, answer(b"", 503))
+    registry.blob(raw, answer(b"", status))
     registry.collection({"a": registry.skill("a", {"SKILL.md": skill_md("a")}), "": late}, "1.0")
     anyio.run(follower.refresh)
     assert there(follower) == ["a", "old"]
     registry.blob(raw)
     anyio.run(follower.refresh)
     assert there(follower) == ["a", "late"]
+
+
+@pytest.mark.parametrize("place", ["manifests", "blobs"])
+def test_a_permission_that_is_missing_may_be_given_later(registry: Fake, tmp_path: Path, place: str) -> None:
+    registry.skill("a", {"SKILL.md": skill_md("a")}, "1.0")
+    paths = [path for path in registry.routes if f"/{place}/sha256" in path]
+    before = {path: registry.routes[path] for path in paths}
+    registry.routes |= dict.fromkeys(paths, answer(b"", 403))
+    follower = followed(registry, tmp_path)
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="asks for permission"):
+            anyio.run(follower.refresh)
+    registry.routes |= before
+    anyio.run(follower.refresh)
+    assert there(follower) == ["a"]
 
 
 def test_of_two_skills_of_a_name_the_first_of_the_index_is_taken(

@@ -16,8 +16,8 @@ class Holdings:
     Args:
         opened: the folder.
         source: what the operator named.
-        asked: what decides beside the revision what is taken of it, such as names and limits; what was brought for
-            other ones is none of it.
+        asked: what decides beside the revision what is taken of it, such as limits; what was brought for other ones is
+            none of it.
     """
 
     def __init__(self, opened: FetchedFolder, source: str, asked: Sequence[object]) -> None:

@@ -7,7 +7,7 @@ skill. One that is refused costs itself; what was there of it stays.
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from os import PathLike
@@ -26,14 +26,35 @@ from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
 from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.holdings import Holdings
 from mcp_skills_server.sources.oci.layers import Contents
-from mcp_skills_server.sources.oci.reader import Reader, Wanted
+from mcp_skills_server.sources.oci.reader import ContentRefusedError, Reader, Wanted
 from mcp_skills_server.sources.oci.reference import Reference
-from mcp_skills_server.sources.report import Fault, Refusal, Report
+from mcp_skills_server.sources.report import Fault, Refusal
 from mcp_skills_server.sources.settings import FetchSettings
 
 _WRITERS: Final = 4
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What became of each skill.
+
+    Attributes:
+        added: skills that were not there.
+        updated: skills that have other files now.
+        unchanged: skills that are current.
+        pruned: skills of this source that the manifest no longer has, and that were removed.
+        refused: skills, or whole artifacts, that did not arrive.
+        warnings: what else the operator should hear, one line each.
+    """
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 async def bring(
@@ -44,41 +65,41 @@ async def bring(
     settings: FetchSettings,
     *,
     hidden: bool = False,
-    refusals: MutableMapping[str, UnacceptableError] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Report:
+    refusals: MutableMapping[str, ContentRefusedError] | None = None,
+) -> Pulled:
     """Bring the folder up to the manifest of this digest.
 
     Args:
         client: for the repository of `reference`.
         reference: what the operator named; records carry it.
         digest: of the manifest or index.
-        directory: the folder.
-        settings: what is wanted, and what it may cost.
+        directory: the folder, which is ours: what was changed in it is put right, what is gone is removed.
+        settings: what it may cost.
         hidden: skills in dot folders of an image count, too.
         refusals: artifacts that were refused before, by digest; they are never asked for again. It is added to.
-        progress: hears how many artifacts of how many are done.
 
     Raises:
-        UnacceptableError: nothing of it is taken.
+        ContentRefusedError: nothing of it is taken.
         UnreachableError: nothing of it can be had now.
         UsageError: the folder cannot be used.
     """
     with FetchedFolder.opened(directory) as opened:
-        asked = (__version__, settings.wanted and sorted(settings.wanted), settings.limits.skill_bytes, hidden)
+        asked = (__version__, settings.limits.skill_bytes, hidden)
         holdings = await _blocking(Holdings, opened, str(reference), asked)
         if await _blocking(holdings.is_whole, digest):
             names = {*chain(*holdings.artifacts.values(), *holdings.partial.values())}
             refused = tuple(Refusal(*each, "publisher") for each in holdings.refused)
-            source = str(reference)
-            return Report(source, source, digest, unchanged=tuple(sorted(names)), refused=refused, bytes=client.bytes)
-        remembered: MutableMapping[str, UnacceptableError] = {} if refusals is None else refusals
+            return Pulled(unchanged=tuple(sorted(names)), refused=refused)
+        remembered: MutableMapping[str, ContentRefusedError] = {} if refusals is None else refusals
         reader = Reader(client, reference, settings, hidden=hidden)
         pull = _Pull(reader, reference, opened, holdings, settings, remembered)
         try:
             with anyio.fail_after(settings.limits.total_s):
-                report = await pull.run(digest, progress or _unheard)
-                return replace(report, bytes=client.bytes)
+                return await pull.run(digest)
+        except ContentRefusedError:
+            raise
+        except UnacceptableError as error:  # a permission may be given, an address allowed: the digest stays the same
+            raise UnreachableError(str(error)) from None
         except TimeoutError:
             raise UnreachableError(f"{reference} took longer than {settings.limits.total_s:g} s") from None
 
@@ -93,7 +114,7 @@ class _Pull:
         opened: FetchedFolder,
         holdings: Holdings,
         settings: FetchSettings,
-        refusals: MutableMapping[str, UnacceptableError],
+        refusals: MutableMapping[str, ContentRefusedError],
     ) -> None:
         self._reader = reader
         self._source = str(reference)
@@ -114,7 +135,7 @@ class _Pull:
         self._names_unknown = False
         """An artifact failed of which the index does not say what skill it is."""
 
-    async def run(self, digest: str, progress: Callable[[int, int], None]) -> Report:
+    async def run(self, digest: str) -> Pulled:
         """Do it.
 
         Raises:
@@ -125,13 +146,10 @@ class _Pull:
         turns = [anyio.Event() for _ in range(len(missing) + 1)]
         turns[0].set()
         queue = iter(enumerate(missing))
-        done: list[Wanted] = []
 
         async def work() -> None:
             for number, each in queue:
                 await self._bring(each, turns[number], turns[number + 1])
-                done.append(each)
-                progress(len(done), len(missing))
 
         async with anyio.create_task_group() as group:
             for _ in range(min(self._settings.connections, len(missing))):
@@ -150,9 +168,7 @@ class _Pull:
             names = self._brought[each.digest] = self._holdings.artifacts[each.digest]
             self._owners |= dict.fromkeys(map(_key, names), each)
             self._became |= dict.fromkeys(names, "unchanged")
-        asked = self._settings.wanted
-        unasked = {each.digest for each in wanted if asked is not None and each.name and each.name not in asked}
-        return [each for each in wanted if each.digest not in self._brought.keys() | unasked]
+        return [each for each in wanted if each.digest not in self._brought]
 
     async def _bring(self, wanted: Wanted, turn: anyio.Event, following: anyio.Event) -> None:
         """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
@@ -161,7 +177,7 @@ class _Pull:
                 raise self._refusals[wanted.digest]
             found = await self._reader.contents(wanted)
         except (SourceError, UsageError) as error:
-            if isinstance(error, UnacceptableError):
+            if isinstance(error, ContentRefusedError):
                 self._refusals[wanted.digest] = error
             self._names_unknown = self._names_unknown or not wanted.name
             self._refuse(wanted, wanted.label, str(error), error)
@@ -176,19 +192,17 @@ class _Pull:
         (self._brought if whole else self._partial)[wanted.digest] = names
 
     def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
-        """Those of the skills of an artifact that are wanted and that no artifact before it brings."""
+        """Those of the skills of an artifact that no artifact before it brings."""
         self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
         for name, reason in found.refused.items():
-            self._refuse(wanted, name, reason, UnacceptableError(reason))
+            self._refuse(wanted, name, reason, ContentRefusedError(reason))
         taken: dict[str, Files] = {}
         for name, files in found.skills.items():
-            if self._settings.wanted is not None and name not in self._settings.wanted:
-                continue
             other = self._owners.get(_key(name))
             loser = wanted if other is not None and other.place < wanted.place else other
             if loser is not None:
                 reason = "an artifact before it in the index has a skill of this name"
-                self._refuse(loser, name, reason, UnacceptableError(reason))
+                self._refuse(loser, name, reason, ContentRefusedError(reason))
                 names = self._brought.pop(loser.digest, None)
                 if names is not None:
                     self._partial[loser.digest] = [each for each in names if each != name]
@@ -210,24 +224,21 @@ class _Pull:
     def _write(self, wanted: Wanted, name: str, files: Files) -> str:
         was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
         with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
-            changed = self._folder.put(record, files, force=self._settings.force)
+            changed = self._folder.put(record, files, force=True)
         return "unchanged" if not changed else "added" if was is State.ABSENT else "updated"
 
     def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
-        fault: Fault = "publisher" if isinstance(error, UnacceptableError) else "network"
+        fault: Fault = "publisher" if isinstance(error, ContentRefusedError) else "network"
         if isinstance(error, UsageError):
             fault = "here"
         self._refused.append((wanted.place, Refusal(name, reason, fault)))
         failure = error if isinstance(error, SourceError) else UnreachableError(reason)
         self._first_failure = self._first_failure or failure
 
-    def _finish(self, digest: str) -> Report:
+    def _finish(self, digest: str) -> Pulled:
         """Remember what is there, and take away what the manifest no longer has."""
         refused = [refusal for _, refusal in sorted(self._refused, key=lambda each: each[0])]
-        if self._settings.wanted is not None:
-            missing = sorted(self._settings.wanted - self._became.keys() - {each.name for each in refused})
-            refused += [Refusal(name, "the registry has no skill of this name", "publisher") for name in missing]
-        gone, pruned = self._gone({each.name for each in refused})
+        pruned = self._prune({each.name for each in refused})
         revision = digest if all(each.fault == "publisher" for each in refused) else ""
         try:
             self._holdings.remember(
@@ -236,14 +247,10 @@ class _Pull:
         except OSError as error:
             reason = error.strerror or error
             self._warnings.append(f"what came cannot be remembered ({reason}); the next start asks for it anew")
-        return Report(
-            self._source,
-            self._source,
-            digest,
+        return Pulled(
             added=self._names("added"),
             updated=self._names("updated"),
             unchanged=self._names("unchanged"),
-            gone=gone,
             pruned=pruned,
             refused=tuple(refused),
             warnings=tuple(self._warnings),
@@ -252,24 +259,20 @@ class _Pull:
     def _names(self, became: str) -> tuple[str, ...]:
         return tuple(sorted(name for name, state in self._became.items() if state == became))
 
-    def _gone(self, refused: set[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Skills that the manifest no longer has, and those of them that were removed."""
-        if self._names_unknown or self._settings.wanted is not None:
-            return (), ()
+    def _prune(self, refused: set[str]) -> tuple[str, ...]:
+        """Remove the skills that the manifest no longer has, as far as it is known what it has."""
+        if self._names_unknown:
+            return ()
         kept, known = self._became.keys() | refused, self._folder.records()
         gone = [each.name for each in known if each.source == self._source and each.name not in kept]
         pruned: list[str] = []
-        for name in gone if self._settings.prune else ():
+        for name in gone:
             try:
-                self._folder.remove(name, force=self._settings.force)
+                self._folder.remove(name, force=True)
                 pruned.append(name)
             except (ConflictError, OSError) as error:
                 self._warnings.append(f"{name}: it is gone from the registry, and stays: {error}")
-        return tuple(gone), tuple(pruned)
-
-
-def _unheard(_done: int, _of: int) -> None:
-    """Progress that nobody hears."""
+        return tuple(pruned)
 
 
 def _key(name: str) -> str:

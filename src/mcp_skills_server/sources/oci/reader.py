@@ -24,6 +24,10 @@ _OVERHEAD: Final = 4 << 20
 """What archives may have beyond their files."""
 
 
+class ContentRefusedError(UnacceptableError):
+    """What an artifact holds is not taken. What its digest names never changes, so there is no use in asking again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """An artifact that is to be there.
@@ -44,11 +48,6 @@ class Wanted:
     def name(self) -> str:
         """The skill that it brings as far as that is said, "" where it is not."""
         return self.annotations.get(manifests.SKILL_NAME, "")
-
-    @property
-    def description(self) -> str:
-        """Of that skill, "" where it is not said."""
-        return self.annotations.get(manifests.DESCRIPTION, "")
 
     @property
     def label(self) -> str:
@@ -79,7 +78,8 @@ class Reader:
         """The artifacts that the manifest of this digest names: itself, or those of a collection.
 
         Raises:
-            SourceError: it cannot be had or read.
+            ContentRefusedError: it is none that can be read.
+            SourceError: it cannot be had.
         """
         found = await self._manifest(digest)
         if isinstance(found, Artifact) or found.platforms:
@@ -87,26 +87,27 @@ class Reader:
             return [Wanted(0, digest, annotations, found)]
         entries = {each.digest: each for each in found.chosen}
         if not entries:
-            raise UnacceptableError("its index is empty")
+            raise ContentRefusedError("its index is empty")
         return [Wanted(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
 
     async def contents(self, wanted: Wanted) -> Contents:
         """The skills of an artifact, its layers downloaded and proved.
 
         Raises:
-            SourceError: they cannot be had, or nothing of it is taken.
+            ContentRefusedError: nothing of it is taken.
+            SourceError: they cannot be had.
         """
         artifact = await self._artifact(wanted)
         size = sum(layer.size for layer in artifact.layers)
         if size > layers.LIMITS.bytes + _OVERHEAD:
-            raise UnacceptableError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
+            raise ContentRefusedError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
         raw = [(layer, await self._client.blob(layer)) for layer in artifact.layers]
         names = layers.names_of(wanted.annotations, artifact.annotations, self._reference.repository)
         unpack = partial(layers.contents, raw, names, self._limits, hidden=self._hidden)
         try:
             return await to_thread.run_sync(unpack, limiter=self._unpackers)
-        except ArchiveRefusedError as error:
-            raise UnacceptableError(str(error)) from None
+        except (ArchiveRefusedError, UnacceptableError) as error:
+            raise ContentRefusedError(str(error)) from None
 
     async def _artifact(self, wanted: Wanted) -> Artifact:
         """The manifest of an artifact; where it is an index of platforms, that of one of them."""
@@ -114,9 +115,12 @@ class Reader:
         if isinstance(found, Collection) and found.platforms:
             found = await self._manifest(found.chosen[0].digest)
         if isinstance(found, Collection):
-            raise UnacceptableError("it is a collection in a collection, which is not read")
+            raise ContentRefusedError("it is a collection in a collection, which is not read")
         return found
 
     async def _manifest(self, digest: str) -> Artifact | Collection:
         _, raw = await self._client.manifest(digest)
-        return manifests.decode(raw, self._most_entries)
+        try:
+            return manifests.decode(raw, self._most_entries)
+        except UnacceptableError as error:
+            raise ContentRefusedError(str(error)) from None

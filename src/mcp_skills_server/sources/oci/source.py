@@ -17,11 +17,11 @@ from anyio import to_thread
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
-from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.oci.access import Access
+from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.pull import bring
+from mcp_skills_server.sources.oci.reader import ContentRefusedError
 from mcp_skills_server.sources.oci.reference import is_digest, parse
-from mcp_skills_server.sources.oci.refresh import client_for, newest
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -48,8 +48,7 @@ class Oci:
     pace: Pace | None = Pace(_CHECK_S, 30.0, _LAST_RETRY_S)
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
-        # The cache is ours: what was changed in it is put right, what the registry no longer has is gone.
-        self._settings = replace(settings.fetch, force=True, prune=True, wanted=None)
+        self._settings = settings.fetch
         self._hidden = settings.hidden
         named = parse(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -57,7 +56,7 @@ class Oci:
         self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
         self.origin = str(named)
         self._access = Access(self._reference)
-        self._refusals: dict[str, UnacceptableError] = {}
+        self._refusals: dict[str, ContentRefusedError] = {}
         self._brought: tuple[str, int, Tree] | None = None
         """The revision, the signature of the folder and what was said of it, when it was last brought."""
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
@@ -72,8 +71,11 @@ class Oci:
         """
         if self._reference.digest is not None:
             return Revision(self._reference.digest, _PINNED_S)
-        async with client_for(self._reference, self._access, self._settings) as client:
-            return Revision(await newest(client, self._reference), _CHECK_S)
+        async with self._client() as client:
+            digest = await client.digest()
+            if digest is None:  # a registry that says it only of what it sends
+                digest, _ = await client.manifest(self._reference.wanted)
+        return Revision(digest, _CHECK_S)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
         """Bring its folder up to the manifest.
@@ -87,7 +89,7 @@ class Oci:
             if signature == await to_thread.run_sync(_signature, self._folder):
                 return replace(tree, changed=())
         self._brought = None
-        async with client_for(self._reference, self._access, self._settings) as client:
+        async with self._client() as client:
             pulled = await bring(
                 client,
                 self._reference,
@@ -104,6 +106,10 @@ class Oci:
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree
+
+    def _client(self) -> Client:
+        settings = self._settings
+        return Client(self._reference, self._access, settings.trust, settings.bounds, connections=settings.connections)
 
 
 def _signature(top: Path) -> int:

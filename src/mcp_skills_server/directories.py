@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -41,12 +40,3 @@ def _plain(variable: str, usual: str) -> Path | None:
     if os.path.isabs(place):
         return Path(place, _NAME)
     return Path(home, usual, _NAME) if not place and os.path.isabs(home) else None
-
-
-def not_private(found: os.stat_result) -> str | None:
-    """Why another user may have put there what was found, None where nobody else can write it."""
-    if not hasattr(os, "geteuid"):
-        return None  # the user's profile has a list of its own of who may write
-    if found.st_uid != os.geteuid():
-        return "it belongs to another user"
-    return "others may write it" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None

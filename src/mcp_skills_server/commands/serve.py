@@ -137,7 +137,7 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
     )
     front: Literal["lean", "sdk"] = option(
         "lean",
-        "What speaks MCP over stdio: our own front, or that of the SDK, which starts later.",
+        "What speaks MCP: our own front, or the SDK's, which is slower. Over HTTP ours speaks the modern era alone.",
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
@@ -296,6 +296,7 @@ def _over_http(
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
+        lean=options.front == "lean",
         refresh=refresh,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

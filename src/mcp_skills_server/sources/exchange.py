@@ -56,8 +56,10 @@ class Exchange:
         sent = list(headers.items())
         extensions = {"timeout": timeouts}
         try:
-            pool = connections.pool(url)
-            async with pool.stream(method, place, headers=sent, content=content, extensions=extensions) as response:
+            async with (
+                connections.lent(url) as pool,
+                pool.stream(method, place, headers=sent, content=content, extensions=extensions) as response,
+            ):
                 found: dict[str, str] = {}
                 for raw_name, raw_value in response.headers:
                     name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

@@ -55,10 +55,13 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     return out
 
 
-def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> None:
+def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> tuple[str, ...]:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
 
     Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
+
+    Returns:
+        Every file and directory that was written.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -68,16 +71,18 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
     for path in files:
         while (path := path.rpartition("/")[0]) not in folders:
             folders.add(path)
-    for folder in sorted(folders):  # those above come first
-        os.mkdir(f"{top}/{folder}")
+    places = [f"{top}/{folder}" for folder in sorted(folders)]  # those above come first
+    for place in places:
+        os.mkdir(place)
     for path, (raw, executable) in files.items():
         mode = 0o755 if executable else 0o644
         write_file(f"{top}/{path}", raw, mode, durable=durable)
         if not umask:
             os.chmod(f"{top}/{path}", mode)
     if durable:
-        for folder in folders:
-            sync_path(f"{top}/{folder}")
+        for place in places:
+            sync_path(place)
+    return (*(f"{top}/{path}" for path in files), *places)
 
 
 def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from mcp_skills_server.directories import not_private
+from mcp_skills_server.durable import why_untrusted
 
 logger = logging.getLogger(__name__)
 
@@ -118,9 +118,9 @@ class VectorFile:
 
     @staticmethod
     def _check(found: os.stat_result) -> None:
-        reason = not_private(found)
-        if reason is not None:
-            raise OSError(0, reason)
+        reason = why_untrusted(found)
+        if reason:
+            raise OSError(0, f"it {reason}")
 
 
 def _header(key: str, dimensions: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _COUNT = click.IntRange(min=1)
 
 
 class RootType(click.Path):
-    """A folder, an archive, or the address of a site."""
+    """A folder, an archive, or the address of a site or a repository."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """The roots of a variable, separated as in PATH; not within `https://host:8443`."""
@@ -33,7 +33,7 @@ class RootType(click.Path):
 
 
 def roots(command: _F) -> _F:
-    """The argument for the folders, archives and sites that hold skills."""
+    """The argument for the folders, archives, sites and repositories that hold skills."""
     return click.argument(
         "roots", nargs=-1, required=True, metavar="ROOT...", type=RootType(), envvar="MCP_SKILLS_ROOTS"
     )(command)
@@ -67,13 +67,27 @@ class SiteOptions(Options):
         metavar="DIR",
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
-    allow_http: bool = flag("Fetch from sites over plain http, too.")
+    allow_http: bool = flag("Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure")
     fetch_origins: tuple[str, ...] = many(
         "Another origin that skills of a site may be fetched from. May be repeated.", "--fetch-origin", metavar="ORIGIN"
     )
 
 
-class RootOptions(LimitOptions, SiteOptions):
+class GitOptions(Options):
+    """How roots are fetched that are folders of git repositories."""
+
+    heading: ClassVar[str] = "Roots in git"
+    signers: str | None = option(
+        None,
+        "Take a commit only if it is signed with an ssh key that this file of allowed signers names.",
+        "--require-signed-commits",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
+    accept_rewritten: bool = flag("Take what a branch was rewritten to (force-push), or a tag moved to.")
+
+
+class RootOptions(LimitOptions, SiteOptions, GitOptions):
     """How the roots of a command are read."""
 
 
@@ -262,13 +276,16 @@ def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
     return registry
 
 
-def open_roots(given: Sequence[str], options: RootOptions, *, indexed: bool = False) -> tuple[Registry, Mirrors | None]:
+def open_roots(
+    given: Sequence[str], options: RootOptions, *, indexed: bool = False, refresh_s: float = 60.0
+) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
     Args:
         given: the roots.
         options: how they are read.
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
+        refresh_s: seconds between two looks at what is fetched and has no cache headers.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -289,7 +306,15 @@ def open_roots(given: Sequence[str], options: RootOptions, *, indexed: bool = Fa
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
-    mirrors = Mirrors(SourceSettings(cache, limits.hidden, FetchSettings(trust=trust)))
+    settings = SourceSettings(
+        cache,
+        limits.hidden,
+        FetchSettings(trust=trust),
+        refresh_s=refresh_s,
+        signers=Path(options.signers) if options.signers else None,
+        rewritten=options.accept_rewritten,
+    )
+    mirrors = Mirrors(settings)
     index_files = _index_files(options) if indexed else None
     return Registry([mirrors.root(root) for root in given], limits, index_files=index_files), mirrors
 

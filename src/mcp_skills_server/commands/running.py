@@ -36,7 +36,20 @@ class WatchOptions(Options):
     )
 
 
-class FollowOptions(RootOptions, WatchOptions):
+class RefreshOptions(Options):
+    """How often what is fetched is looked at."""
+
+    heading: ClassVar[str] = "Following changes"
+    refresh: float = option(
+        60,
+        "How often to look whether a root in git has changed. A site says so itself.",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        show_default=True,
+    )
+
+
+class FollowOptions(RootOptions, WatchOptions, RefreshOptions):
     """How the roots of a command are read and kept current."""
 
 
@@ -55,7 +68,7 @@ def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registr
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
-    registry, mirrors = open_roots(given, options, indexed=True)
+    registry, mirrors = open_roots(given, options, indexed=True, refresh_s=options.refresh)
 
     def start() -> None:
         if mirrors is not None:

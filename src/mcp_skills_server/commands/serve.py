@@ -141,9 +141,9 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, or the address of a site. Of two skills
-    with the same path the one of the earlier ROOT is served. Every option has an environment variable:
-    MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, or that of a folder
+    in git. Of two skills with the same path the one of the earlier ROOT is served. Every option has an environment
+    variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
 
     \b
     Examples:
@@ -155,7 +155,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     end_on_signals()
     log_to_stderr(options.log_level)
-    registry, mirrors = open_roots(roots, options, indexed=True)
+    registry, mirrors = open_roots(roots, options, indexed=True, refresh_s=options.refresh)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests

@@ -9,6 +9,7 @@ from typing import Final
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
+from mcp_skills_server.sources.git.address import is_git
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
 
@@ -36,8 +37,15 @@ def _open_site(given: str, settings: SourceSettings) -> Source:
     return Site(given, settings)
 
 
+def _open_git(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.git.source import GitFolder
+
+    return GitFolder(given, settings)
+
+
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
+    Kind("git", is_git, _open_git),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )

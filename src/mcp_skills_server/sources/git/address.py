@@ -14,7 +14,7 @@ from mcp_skills_server.errors import UsageError, quoted
 
 PROTOCOLS: Final = ("https", "ssh", "file", "http")
 _IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
-_NOT_IN_TEXT: Final = re.compile("[\x00-\x20\x7f-\x9f\u2028\u2029\\\\]")
+_NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
 _NOT_IN_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z")
 """What `git check-ref-format` refuses."""
 _OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
@@ -79,7 +79,7 @@ def parse(given: str, *, http: bool = False) -> GitAddress:
 
     address, _, folder = given.partition("#")
     folder = unquote(folder)
-    if _NOT_IN_TEXT.search(unquote(address)):
+    if " " in address or _NOT_IN_TEXT.search(unquote(address)):
         raise refused("it holds a space, a backslash or a control character; write the address without them")
     protocol, colon, rest = address.partition("://")
     protocol = protocol.lower().removeprefix("git+")
@@ -107,9 +107,6 @@ def parse(given: str, *, http: bool = False) -> GitAddress:
     if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
         raise refused(f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written %40)")
     folder = folder.strip("/")
-    if folder and (_NOT_IN_FOLDER.search(folder) or {"", ".", ".."} & {*folder.split("/")}):
+    if folder and (_NOT_IN_TEXT.search(folder) or {"", ".", ".."} & {*folder.split("/")}):
         raise refused(f"{quoted(folder)} is no folder of a repository")
     return GitAddress(url, protocol, ref, folder)
-
-
-_NOT_IN_FOLDER: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")

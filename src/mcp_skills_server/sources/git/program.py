@@ -123,7 +123,10 @@ class Git:
     @contextmanager
     def stream(self, *arguments: str, seconds: float, given: bytes = b"") -> Generator[IO[bytes]]:
         """The same, with its stdout to be read within the `with`."""
-        words = [*self._words(), *arguments]
+        git = shutil.which("git")
+        if git is None:
+            raise UnreachableError("the program git is not installed; install git 2.30 or newer")
+        words = [*self._words(git), *arguments]
         deadline = time.monotonic() + seconds
         with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
             stdin.write(given)
@@ -137,8 +140,6 @@ class Git:
                     env=self._env(),
                     start_new_session=True,  # without a terminal ssh asks nobody, and all of it can be ended at once
                 )
-            except FileNotFoundError:
-                raise UnreachableError("the program git is not installed; install git 2.30 or newer") from None
             except OSError as error:
                 raise UnreachableError(f"git cannot be started ({error.strerror or error})") from None
             self._running.add(process)
@@ -174,9 +175,9 @@ class Git:
         for process in tuple(self._running):
             _end(process)
 
-    def _words(self) -> list[str]:
+    def _words(self, program: str) -> list[str]:
         """The command line up to git's own command, with limits on what it writes and holds where a system has them."""
-        git = [shutil.which("git") or "git", f"--git-dir={self._directory}"]
+        git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
         if sys.platform == "win32":

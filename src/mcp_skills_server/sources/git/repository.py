@@ -181,7 +181,7 @@ class Repository:
                     "ls-tree", "-r", "-z", f"{commit}:{folder}", seconds=self._fetch_s, most=_MOST_LISTED_BYTES
                 )
             except GitFailedError as error:
-                if folder and re.search("not a tree object|not a valid object name", error.said, re.IGNORECASE):
+                if folder and re.search("not a tree object|not a valid object name|promisor", error.said, re.IGNORECASE):
                     raise UnacceptableError(f"commit {commit[:12]} has no folder {folder!r}") from None
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None

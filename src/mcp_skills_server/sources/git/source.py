@@ -18,7 +18,7 @@ from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD, printable
-from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.git.address import parse
 from mcp_skills_server.sources.git.place import Kept, Place, Record
 from mcp_skills_server.sources.git.repository import Repository, Tip
@@ -114,6 +114,8 @@ class GitFolder:
         try:
             with self._alone():
                 return self._update(tip)
+        except SourceError:
+            raise
         except OSError as error:
             raise UnreachableError(f"cannot be written ({error.strerror or error})") from None
 

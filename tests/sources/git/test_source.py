@@ -186,7 +186,7 @@ def test_no_repository_and_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="there is no repository there"):
         refresh(opened(f"git+file://{tmp_path}/none.git", tmp_path))
     Upstream(tmp_path / "empty.git")
-    with pytest.raises(UnacceptableError, match="is empty"):
+    with pytest.raises(UnacceptableError, match="it is empty"):
         refresh(opened(f"git+file://{tmp_path}/empty.git", tmp_path))
 
 

@@ -36,7 +36,6 @@ _REASONS: Final = {
     "certificate|ssl |tls ": _CERTIFICATE,
     "no space left on device|quota exceeded": "the disk is full",
     "ended by signal 25|file size limit|file too large": "it has more than 4 GiB, which is not fetched",
-    "out of memory, malloc|ended by signal 11": "it takes more memory than git is given, 4 GiB",
     "connection (?:refused|timed out|reset|closed)|(?:failed|couldn't) (?:to )?connect": _NO_ANSWER,
     "unreachable|no route to host|too slow|timed out|timeout|no answer|early eof|hung up": _NO_ANSWER,
     "broken pipe|returned error: [45]|empty reply|recv failure|send failure|remote end": _NO_ANSWER,

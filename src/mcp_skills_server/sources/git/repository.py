@@ -28,6 +28,7 @@ _NO_SUCH_OBJECT: Final = re.compile(
     "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send all necessary objects",
     re.IGNORECASE,
 )
+_NO_SUCH_TREE: Final = re.compile("not a tree object|not a valid object name|from promisor", re.IGNORECASE)
 _NO_FILTER: Final = "filtering not recognized"
 _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
@@ -107,7 +108,7 @@ class Repository:
             if name in found:
                 return Tip(found.get(f"{name}^{{}}", found[name]), name)
         if not ref:
-            raise UnacceptableError("the repository is empty, or has no HEAD; name a branch with @")
+            raise UnacceptableError("it is empty, or no repository; check the address, or name a branch with @")
         hint = "; a commit is named by its whole id" if self._address.is_abbreviated else ""
         raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
 
@@ -181,7 +182,7 @@ class Repository:
                     "ls-tree", "-r", "-z", f"{commit}:{folder}", seconds=self._fetch_s, most=_MOST_LISTED_BYTES
                 )
             except GitFailedError as error:
-                if folder and re.search("not a tree object|not a valid object name|promisor", error.said, re.IGNORECASE):
+                if folder and _NO_SUCH_TREE.search(error.said):
                     raise UnacceptableError(f"commit {commit[:12]} has no folder {folder!r}") from None
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None

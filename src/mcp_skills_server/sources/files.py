@@ -55,10 +55,13 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     return out
 
 
-def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> None:
+def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> dict[str, os.stat_result]:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
 
     Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
+
+    Returns:
+        What the system then says of each file.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -70,28 +73,34 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
             folders.add(path)
     for folder in sorted(folders):  # those above come first
         os.mkdir(f"{top}/{folder}")
+    out: dict[str, os.stat_result] = {}
     for path, (raw, executable) in files.items():
         mode = 0o755 if executable else 0o644
-        write_file(f"{top}/{path}", raw, mode, durable=durable)
-        if not umask:
-            os.chmod(f"{top}/{path}", mode)
+        out[path] = write_file(f"{top}/{path}", raw, mode, durable=durable, umask=umask)
     if durable:
         for folder in folders:
             sync_path(f"{top}/{folder}")
+    return out
 
 
-def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True) -> None:
-    """A new file. With `durable` its bytes are then on the disk.
+def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True, umask: bool = True) -> os.stat_result:
+    """A new file, and what the system says of it. With `durable` its bytes are then on the disk.
 
     Raises:
         OSError: it is there already, or cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY, mode)
-    with open(descriptor, "wb") as stream:
-        stream.write(raw)
+    with open(descriptor, "wb", buffering=0) as stream:  # a buffer would be a copy
+        left = memoryview(raw)
+        while left:
+            left = left[stream.write(left) :]
+        found = os.fstat(descriptor)
+        if not umask and stat.S_IMODE(found.st_mode) != mode:
+            os.chmod(path, mode)
+            found = os.fstat(descriptor)
         if durable:
-            stream.flush()
             os.fsync(descriptor)
+    return found
 
 
 def clear(path: Path) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -26,7 +26,7 @@ Signature: TypeAlias = list[int]
 _VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kept:
     """A skill that is there.
 
@@ -43,7 +43,7 @@ class Kept:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Record:
     """What is there.
 
@@ -73,6 +73,7 @@ class Place:
         self.path: Final = directory / "skills"
         self._record = directory / "record.json"
         self._stage = directory / "stage"
+        self._parent: Path | None = None
         self._read: tuple[Signature, Record] | None = None
 
     @property
@@ -109,45 +110,40 @@ class Place:
                     os.rename(old / kept.place, place)
         clear(self._stage)
 
-    def stage(self, place: str, files: Files) -> None:
-        """Write a skill aside, for `swap`.
+    def stage(self, place: str, key: str, files: Files, notes: tuple[str, ...]) -> Kept:
+        """Write a skill aside, for `swap`, and say what it will be.
 
         Raises:
             OSError: the disk is full, or the like.
         """
         top = self._stage / "new" / place
-        top.parent.mkdir(parents=True, exist_ok=True)
+        if top.parent != self._parent:
+            top.parent.mkdir(parents=True, exist_ok=True)
+            self._parent = top.parent
         # Not synchronized: a file that a power cut took has another size, and its skill is written again.
-        write_tree(top, files, durable=False, umask=False)
+        written = write_tree(top, files, durable=False, umask=False)
+        return Kept(place, key, {path: _signature(found) for path, found in written.items()}, notes)
 
-    def swap(self, gone: Iterable[str], fresh: Mapping[str, tuple[str, str, tuple[str, ...]]]) -> dict[str, Kept]:
-        """Take skills away, then put those that were staged into their places.
-
-        Args:
-            gone: places.
-            fresh: (place, key, notes) by the folder in the repository.
-
-        Returns:
-            The new skills as they are there now.
+    def swap(self, gone: Iterable[str], fresh: Iterable[str]) -> None:
+        """Take skills away, then put those that were staged into their places; both are given by their places.
 
         Raises:
             OSError: it cannot be moved. What is there then is of both, each skill whole.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        old = self._stage / "old"
+        old, new = self._stage / "old", self._stage / "new"
         for place in gone:
             self._take_away(place, old)
-        out: dict[str, Kept] = {}
-        for folder, (place, key, notes) in fresh.items():
-            target = self.path / place
-            if os.path.lexists(target):
+        moved = ""
+        for place in sorted(fresh):
+            if moved and place.startswith(moved):
+                continue
+            if os.path.lexists(self.path / place):
                 self._take_away(place, old)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.rename(self._stage / "new" / place, target)
-            files: dict[str, Signature] = {}
-            _walk(target, "", files)
-            out[folder] = Kept(place, key, files, notes)
-        return out
+            # All that was staged of a folder that is not there yet comes by one rename.
+            top = next(each for each in (*_parents(place), place) if not os.path.lexists(self.path / each))
+            os.rename(new / top, self.path / top)
+            moved = f"{top}/"
 
     def write(self, record: Record) -> None:
         """Remember what is there now, and forget what was there before.
@@ -157,7 +153,13 @@ class Place:
         """
         made = self._record.with_name("record.new")
         clear(made)
-        raw = json.dumps({"version": _VERSION, **asdict(record)}, separators=(",", ":")).encode()
+        # Written out because `asdict` copies every signature, which takes longer than all the rest.
+        data = {
+            **vars(record),
+            "version": _VERSION,
+            "skills": {folder: vars(kept) for folder, kept in record.skills.items()},
+        }
+        raw = json.dumps(data, separators=(",", ":")).encode()
         write_file(made, raw, 0o600)
         os.replace(made, self._record)
         sync_path(self._record.parent)

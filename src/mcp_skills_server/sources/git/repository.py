@@ -202,7 +202,10 @@ class Repository:
             SourceError: it cannot be read.
         """
         wanted = "\n".join(object_ids).encode() + b"\n"
-        with self._said(), self._git.stream("cat-file", "--batch", seconds=self._fetch_s, given=wanted) as out:
+        with (
+            self._said(),
+            self._git.stream("cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted) as out,
+        ):
             yield out
 
     def check_signature(self, commit: str, signers: Path) -> None:

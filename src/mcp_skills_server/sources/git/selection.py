@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 from mcp_skills_server.format import file_names
-from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
-from mcp_skills_server.format.archive.tree import Tree, decoded
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.excerpts import quoted
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import SKILL_MD
@@ -80,7 +80,8 @@ def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
             continue
         owners[folder] = skills[name] = Wanted(name)
         try:
-            check_paths([name] if name else [])
+            if name:
+                check_name(name)
         except ArchiveRefusedError as error:
             skills[name].fault = str(error)
     for entry in listed:
@@ -119,9 +120,10 @@ def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Fil
         if refused is not None:
             _skip(out, size + 1)
             continue
-        raw = out.read(size)
-        if len(raw) != size or out.read(1) != b"\n":
+        raw = out.read(size + 1)
+        if len(raw) != size + 1:
             raise EOFError
+        raw = raw[:-1]
         if size < _LONGEST_POINTER and raw.startswith(_LFS):
             pointers.append(path)
         tree.fill(path, raw, executable)

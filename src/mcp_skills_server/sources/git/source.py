@@ -150,17 +150,16 @@ class GitFolder:
             if skill.fault or record.refused.get(folder, ("",))[0] == skill.key
         }
         wanted = [skill for folder, skill in found.skills.items() if folder not in kept and folder not in refused]
-        fresh: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+        fresh: dict[str, Kept] = {}
         for skill, files, notes in self._files(tip, wanted, used=_size(kept.values())):
             if isinstance(files, str):
                 refused[skill.folder] = skill.key, files
                 continue
-            place = skill.folder or self._name(files)
-            self._place.stage(place, files)
-            fresh[skill.folder] = place, skill.key, tuple(notes)
-        staying = {each.place for each in kept.values()} | {place for place, *_ in fresh.values()}
+            fresh[skill.folder] = self._place.stage(skill.folder or self._name(files), skill.key, files, tuple(notes))
+        skills = kept | fresh
+        staying = {each.place for each in skills.values()}
         gone = [known.place for known in record.skills.values() if known.place not in staying]
-        skills = kept | self._place.swap(gone, fresh)
+        self._place.swap(gone, [each.place for each in fresh.values()])
         warnings = (*_warnings(found), *rewritten)
         fresh_record = Record(tip.commit, tip.name, skills, refused, warnings)
         self._place.remove_others(fresh_record)

@@ -109,6 +109,7 @@ class Place:
                     place.parent.mkdir(parents=True, exist_ok=True)
                     os.rename(old / kept.place, place)
         clear(self._stage)
+        self._parent = None
 
     def stage(self, place: str, key: str, files: Files, notes: tuple[str, ...]) -> Kept:
         """Write a skill aside, for `swap`, and say what it will be.

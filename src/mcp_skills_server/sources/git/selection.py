@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Final
 
-from mcp_skills_server.format import file_names
+from mcp_skills_server.format import file_names, lfs
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
 from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
 from mcp_skills_server.format.excerpts import quoted
@@ -23,8 +23,6 @@ _SKILL_MD: Final = SKILL_MD.lower().encode()
 _LINK: Final = b"120000"
 _SUBMODULE: Final = b"160000"
 _EXECUTABLE: Final = b"100755"
-_LFS: Final = b"version https://git-lfs.github.com/spec/v1\n"
-_LONGEST_POINTER: Final = 1024
 _PIECE: Final = 1 << 20
 
 
@@ -124,7 +122,7 @@ def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Fil
         if len(raw) != size + 1:
             raise EOFError
         raw = raw[:-1]
-        if size < _LONGEST_POINTER and raw.startswith(_LFS):
+        if lfs.is_pointer(raw):
             pointers.append(path)
         tree.fill(path, raw, executable)
     if refused is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from format.broken import BROKEN, RECIPES, befall, roots_of, skill_md
+from format.broken import BROKEN, RECIPES, befall, gate_of, roots_of, skill_md
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.codes import CODES, obstacle, problem, standing
 from mcp_skills_server.model import Problem, Standing
@@ -84,7 +84,7 @@ def code(request: pytest.FixtureRequest) -> str:
 def registry(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """The bundle of the code as a registry that is about to load it."""
     roots = roots_of(code, tmp_path)
-    registry = Registry(roots)
+    registry = Registry(roots, gate=gate_of(code))
     befall(code, roots[0], monkeypatch)
     return registry
 
@@ -130,7 +130,8 @@ def test_each_problem_names_the_line_with_the_fault_where_there_is_one(code: str
 def test_each_skill_stands_no_higher_than_its_code_allows(code: str, registry: Registry):
     _validated(registry)
     worst = min((skill.standing for skill in registry.snapshot.skills.values()), default=None)
-    assert worst == (None if code == "root-missing" else CODES[code].allows)
+    gone = code == "root-missing" or gate_of(code) is not None
+    assert worst == (None if gone else CODES[code].allows)
 
 
 @pytest.mark.requirement("X-2")
@@ -149,7 +150,8 @@ def test_a_sound_skill_is_served_whatever_lies_beside_it(tmp_path: Path):
     assert sound.standing is Standing.VALID
     assert sound.problems == ()
     # Two codes need a second root or a root that goes, one a refusal of the operating system, one another user's file.
-    assert found == set(CODES) - {"shadowed", "root-missing", "unreadable", "hard-link"}
+    refused = {code for code in CODES if gate_of(code) is not None}
+    assert found == set(CODES) - {"shadowed", "root-missing", "unreadable", "hard-link"} - refused
 
 
 @pytest.mark.requirement("AS-1", "AS-15", "ASG-4")

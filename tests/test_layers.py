@@ -21,7 +21,7 @@ LAYERS = (
     ("format", "hosts", "transport"),
     ("validation", "telemetry"),
     ("catalog", "dialects"),
-    ("runtime", "publish", "sources"),
+    ("runtime", "publish", "sources", "provenance"),
     ("server", "acp", "rpc"),
     ("web",),
     ("commands",),

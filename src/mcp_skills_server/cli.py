@@ -20,15 +20,21 @@ _PROGRAM: Final = "mcp-skills-server"
 COMMANDS: Final = {
     "acp": ("acp", "acp"),
     "approve": ("approve", "approve"),
+    "diff": ("diff", "diff"),
     "fetch": ("fetch", "fetch"),
     "install": ("install", "install"),
     "list": ("look", "list_"),
+    "lock": ("lock", "lock"),
     "new": ("new", "new"),
+    "outdated": ("lock", "outdated"),
     "publish": ("publish", "publish"),
     "rpc": ("rpc", "rpc"),
     "serve": ("serve", "serve"),
     "show": ("look", "show"),
+    "sign": ("sign", "sign"),
+    "update": ("lock", "update"),
     "validate": ("look", "validate"),
+    "verify": ("sign", "verify"),
 }
 """(module in `commands`, function) of each command. A new command is its file and one row here."""
 

@@ -90,6 +90,13 @@ CODES: dict[str, Code] = {
     "root-missing": _error("", "bring the folder back; what was read before is served meanwhile"),
     # It can be read, but not by every reader of YAML, and clients compare what they read.
     "yaml-colon": Code("warning", Standing.LENIENT, "ASG-13", "put the value in single quotes"),
+    # Refused by what the operator asked for; nothing need be wrong with the skill.
+    "lock-missing": _fatal("", "look at it with 'diff', then take it in with 'update'"),
+    "lock-differs": _fatal("", "look at it with 'diff', then move the pin with 'update'"),
+    "signature-missing": _fatal("", "have its author sign it with 'sign', or serve it without --require-signature"),
+    "signature-invalid": _fatal("", "ask its author which key signed it; give that key only if you trust it"),
+    "signature-files": _fatal("", "somebody changed it after it was signed: get it anew, or have its author sign it"),
+    "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
     "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.gates import Gate, Refusal
+from mcp_skills_server.codes import problem
+from mcp_skills_server.provenance.pins import Pins
 
 BROKEN = Path(__file__).parents[2] / "fixtures" / "broken"
 
@@ -96,6 +99,15 @@ RECIPES: dict[str, Callable[[Path], None]] = {
     "file-name-portable": _file_name_portable,
 }
 """Code to what fills an empty directory, named like the code, with the bundle."""
+
+
+def gate_of(code: str) -> Gate | None:
+    """What refuses the bundle of this code, for the codes of skills that nothing else is wrong with."""
+    if code.startswith("signature-"):  # each is made by a real signature in tests/provenance
+        return lambda *_: Refusal(problem(code, "the signature is not what it should be"))
+    root = str((BROKEN / code).resolve())
+    locked: dict[str, dict[str, str]] = {"lock-missing": {}, "lock-differs": {code: "sha256:" + 64 * "0"}}
+    return Pins({root: locked[code]}, {}) if code in locked else None
 
 
 def roots_of(code: str, directory: Path) -> list[Path]:

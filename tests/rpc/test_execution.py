@@ -21,7 +21,7 @@ from mcp_skills_server.rpc import execution
 from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings
 from mcp_skills_server.runtime.scripts import approvals, processes, runner, sandbox
-from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
+from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import ACTIONS, CallFailedError, Desk, toml, write
 from runtime.scripts import zoo
@@ -628,7 +628,7 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     kind, said = await failed(served, name="thing")
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]
-    approval = Approval("https://example.com", "thing", digest_over(served.registry, skill), 0.0)
+    approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
     approvals.change(file, lambda _: [approval])
     assert (await run(served, name="thing"))["output"] == "theirs"
 

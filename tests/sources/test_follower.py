@@ -188,3 +188,59 @@ def test_a_source_is_ready_after_its_folder_was_taken_in(tmp_path: Path) -> None
 
 def _noting(seen: list[tuple[str, bool]], follower: Follower) -> Callable[[str], object]:
     return lambda folder: seen.append((folder, follower.state.ready))
+
+
+def test_a_look_that_somebody_asks_for_does_not_wait_and_bypasses_what_was_said_before(tmp_path: Path) -> None:
+    source, seen = Memo("memo:x", SourceSettings(tmp_path)), list[bool]()
+    resolve = source.resolve
+
+    async def resolve_and_remember(*, anew: bool = False) -> Revision:
+        seen.append(anew)
+        return await resolve(anew=anew)
+
+    source.resolve = resolve_and_remember  # type: ignore[method-assign]
+    source.answers = ["one", "two"]
+
+    async def run() -> None:
+        sleeping = anyio.Event()
+
+        async def sleep(seconds: float) -> None:
+            if seconds > 0 and not source.answers:
+                raise StopError
+            if seconds > 0:
+                sleeping.set()
+                await anyio.sleep_forever()
+
+        follower = Follower(source, Store(tmp_path / "trees"), sleep)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(follower.follow, source.pace)
+            await sleeping.wait()
+            assert served(follower) == "description: one"
+            follower.look()
+
+    with pytest.RaisesGroup(StopError):
+        anyio.run(run)
+    assert seen == [False, True]
+
+
+def test_looks_that_are_asked_for_one_after_the_other_are_a_second_apart(tmp_path: Path) -> None:
+    source, waits = Memo("memo:x", SourceSettings(tmp_path)), list[float]()
+    source.answers = ["one", "two", "three"]
+
+    async def run() -> None:
+        async def sleep(seconds: float) -> None:
+            if not source.answers:
+                raise StopError
+            if seconds:
+                waits.append(seconds)
+            follower.look()
+            await anyio.lowlevel.checkpoint()
+
+        follower = Follower(source, Store(tmp_path / "trees"), sleep)
+        assert source.pace is not None
+        await follower.follow(source.pace)
+
+    with pytest.raises(StopError):
+        anyio.run(run)
+    # The first look that was asked for comes at once, the second a second after it.
+    assert any(0.5 < each <= 1.0 for each in waits)

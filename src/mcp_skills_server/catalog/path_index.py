@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from mcp_skills_server.model import SKILL_MD, Skill
 
@@ -39,16 +39,25 @@ def touched(location: str, skills: PathIndex, is_directory: bool) -> str | None:
     Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md
     or a directory can make a skill appear or go.
     """
-    segments = location.split("/") if location else []
-    for length in range(len(segments) + 1):
-        directory = "/".join(segments[:length])
+    for directory in above(location):
         if directory in skills:
             return directory
-    if segments and segments[-1].lower() == SKILL_MD.lower():
-        return "/".join(segments[:-1])
-    if is_directory or not segments:
+    parent, _, name = location.rpartition("/")
+    if name.lower() == SKILL_MD.lower():
+        return parent
+    if is_directory or not location:
         return location
     return location if skills.below(location) else None
+
+
+def above(location: str) -> Iterator[str]:
+    """The directories that lead to a location, the root first, and the location itself."""
+    yield ""
+    end = -1
+    while location and (end := location.find("/", end + 1)) >= 0:
+        yield location[:end]
+    if location:
+        yield location
 
 
 def outermost(parts: Collection[str]) -> list[str]:

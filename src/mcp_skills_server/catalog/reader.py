@@ -6,6 +6,7 @@ are computed when somebody asks and kept beside the file.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -87,6 +88,17 @@ class Reader:
             raw = self.read(file)  # which keeps the digest beside the file
             return file.digest or digest_of(raw)
         return file.digest
+
+    def digest_over(self, skill: Skill) -> str:
+        """One digest over all files of a skill, their paths and bytes: approvals and lock files name a skill by it.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        whole = hashlib.sha256()
+        for path, file in sorted(skill.files.items()):
+            whole.update(path.encode() + b"\0" + self.digest(file).encode() + b"\n")
+        return f"sha256:{whole.hexdigest()}"
 
     def body(self, skill: Skill) -> Body:
         """The skill's instructions and the files that they refer to. Kept for as long as SKILL.md does not change.

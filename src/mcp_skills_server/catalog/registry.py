@@ -10,9 +10,11 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Final, Self
 
 from mcp_skills_server.catalog import collector, tree
+from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.index_keeper import IndexKeeper
@@ -47,6 +49,7 @@ class Registry(Reader):
         quiet_s: seconds, by default 1, for which a SKILL.md that is gone or has become worse must stay so before the
             skill becomes what it is then; until then it stands as it was. Editors write a file in several steps.
         index_files: where an earlier process left what it knew of the roots; None for nowhere.
+        gate: refuses skills that must not be served, such as those that a lock file does not name.
 
     Attributes:
         limits: what a skill may measure.
@@ -65,6 +68,7 @@ class Registry(Reader):
         *,
         quiet_s: float = QUIET_S,
         index_files: IndexFiles | None = None,
+        gate: Gate | None = None,
     ) -> None:
         super().__init__(open_roots(roots))
         self.limits = limits or Limits()
@@ -72,7 +76,8 @@ class Registry(Reader):
         self.loaded = threading.Event()
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
-        self._indexes = [RootIndex(root, self.limits, self._grace) for root in self.roots]
+        judge = None if gate is None else partial(gate, self)
+        self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
         self.keeper = IndexKeeper(index_files, self._indexes)
         self._listeners = Listeners()
         self._listeners.subscribe(self._emit, problems=False)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
+from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
-from mcp_skills_server.catalog.path_index import PathIndex, touched, within
+from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.codes import problem
+from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standing
 
 logger = logging.getLogger(__name__)
+
+Judge: TypeAlias = Callable[[Skill], Refusal | None]
 
 
 class Difference(NamedTuple):
@@ -47,9 +52,10 @@ class RootIndex:
         root: the directory.
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
+        judge: refuses skills that must not be served; each is judged when it is new or has changed.
     """
 
-    def __init__(self, root: Root, limits: Limits, grace: GracePeriod) -> None:
+    def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
         self.root = root
         self.skills = PathIndex()
         self.missing: Problem | None = None
@@ -58,7 +64,10 @@ class RootIndex:
         """How many skills are not in the index file as they are now."""
         self._limits = limits
         self._grace = grace
+        self._judge = judge
         self._unattached: list[tuple[str, Problem]] = []
+        self._refused: set[str] = set()
+        """The directories of skills that the judge does not let pass."""
         self._dotted: list[str] = []
 
     @property
@@ -88,6 +97,9 @@ class RootIndex:
         while not is_utf8(location):
             location = location.rpartition("/")[0]
         part = touched(location, self.skills, os.path.isdir(os.path.join(root, location)))
+        refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
+        if refused is not None and (part is None or within(part, refused)):
+            part = refused  # a file of it may again be what it was
         if part is None and any(within(place, location) for place, _ in self._unattached):
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
@@ -130,6 +142,8 @@ class RootIndex:
                 return Difference({}, {}, {})
             found = Scan()
         self._grace.settle(self.root.index, part, held)
+        if self._judge is not None:
+            self._refuse(part, found, known, self._judge)
         if part:
             found.problems[:0] = [entry for entry in self._unattached if not within(entry[0], part)]
             found.passed[:0] = [place for place in self._dotted if not within(place, part)]
@@ -143,6 +157,25 @@ class RootIndex:
             # Of what is new, what is gone, and of what not all was known.
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
         return Difference(gone, came, found.read)
+
+    def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
+        """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
+        self._refused = {place for place in self._refused if not within(place, part)}
+        for directory, skill in list(found.skills.items()):
+            if known.get(directory) is skill:
+                continue
+            try:
+                refusal = judge(skill)
+            except StaleFileError as error:
+                refusal = Refusal(
+                    problem("unreadable", f"its files cannot be read ({error.reason or 'they keep changing'})")
+                )
+            if refusal is not None:
+                del found.skills[directory]
+                self._refused.add(directory)
+                if refusal.problem is not None:
+                    place = self.root.show(directory)
+                    found.problems.append((directory, refusal.problem.at(place, skill.path)))
 
     def _report_missing(self, error: OSError) -> None:
         shown = self.root.shown

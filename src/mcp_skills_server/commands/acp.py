@@ -70,7 +70,7 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
     offer = None
-    if roots:
+    if roots or options.lock is not None:
         words = _words(context, roots) if options.server else []
         offer = SkillsOffer(words, lambda: open_followed(roots, options))
     say_that_it_waits("an editor that speaks ACP")

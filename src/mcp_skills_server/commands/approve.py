@@ -40,7 +40,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
       mcp-skills-server approve https://example.com refunds --revoke
     """
     from mcp_skills_server.dialects import runtime
-    from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file, digest_over
+    from mcp_skills_server.runtime.scripts.approvals import Approval, change, default_file
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     if len(arguments) < 2:
@@ -51,7 +51,7 @@ def approve(options: ApproveOptions, arguments: tuple[str, ...]) -> None:
     registry.load()
     try:
         skill = identity.find(registry.snapshot, arguments[-1], Standing.LENIENT)
-        found = digest_over(registry, skill)
+        found = registry.digest_over(skill)
     except RequestError as error:
         raise UsageError(f"{error}; 'list' shows what there is") from None
     except StaleFileError as error:

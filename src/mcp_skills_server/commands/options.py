@@ -14,8 +14,10 @@ from mcp_skills_server.commands.logs import log_to_stderr
 from mcp_skills_server.errors import RequestError, UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.index_files import IndexFiles
-    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.registry import MirroredRoot, Registry
+    from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.rpc.methods import ExecutionSettings
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -34,9 +36,16 @@ class RootType(click.Path):
 
 def roots(command: _F) -> _F:
     """The argument for the folders, archives, sites and repositories that hold skills."""
-    return click.argument(
-        "roots", nargs=-1, required=True, metavar="ROOT...", type=RootType(), envvar="MCP_SKILLS_ROOTS"
-    )(command)
+    return _roots(command, required=True, metavar="ROOT...")
+
+
+def roots_or_lock(command: _F) -> _F:
+    """The same where a lock file may name them."""
+    return _roots(command, required=False, metavar="[ROOT...]")
+
+
+def _roots(command: _F, **how: Any) -> _F:
+    return click.argument("roots", nargs=-1, type=RootType(), envvar="MCP_SKILLS_ROOTS", **how)(command)
 
 
 class LimitOptions(Options):
@@ -65,6 +74,12 @@ class SiteOptions(Options):
         "Where skills of sites are kept, what a restart and publish need not read again; by default the user's cache.",
         type=click.Path(file_okay=False),
         metavar="DIR",
+    )
+    cache_size: int = option(
+        10 << 30,
+        "What copies may take there; what was not used for the longest goes first, what is served never.",
+        type=_COUNT,
+        metavar="BYTES",
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
     allow_http: bool = flag("Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure")
@@ -262,6 +277,17 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
     return Runtime(registry, settings, scripts=chosen)
 
 
+def open_folder(given: str, options: LimitOptions) -> Registry:
+    """A registry of one folder of the operator's own, not yet loaded.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    from mcp_skills_server.catalog.registry import Registry
+
+    return Registry([given], _limits(options))
+
+
 def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
     """A registry of these roots, sites fetched now; with `proved` a copy of an earlier time will not do.
 
@@ -277,7 +303,13 @@ def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = 
 
 
 def open_roots(
-    given: Sequence[str], options: RootOptions, *, indexed: bool = False, refresh_s: float = 60.0
+    given: Sequence[str],
+    options: RootOptions,
+    *,
+    indexed: bool = False,
+    pins: Sequence[str | None] = (),
+    gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
+    refresh_s: float = 60.0,
 ) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
@@ -285,17 +317,33 @@ def open_roots(
         given: the roots.
         options: how they are read.
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
+        pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
+        gates: makes what refuses skills of the folders that the roots are read from.
         refresh_s: seconds between two looks at what is fetched and has no cache headers.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
+    from mcp_skills_server.catalog.gates import all_of
     from mcp_skills_server.catalog.registry import Registry
+
+    limits = _limits(options)
+    mirrors: Mirrors | None = None
+    folders: list[str | MirroredRoot] = [*given]
+    if not all(os.path.isdir(root) for root in given):
+        mirrors = _mirrors(options, refresh_s)
+        folders = [mirrors.root(root, pin) for root, pin in zip(given, pins or [None] * len(given), strict=True)]
+    gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
+    return Registry(folders, limits, index_files=_index_files(options) if indexed else None, gate=gate), mirrors
+
+
+def _limits(options: LimitOptions) -> Limits:
     from mcp_skills_server.catalog.roots import Limits
 
-    limits = Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
-    if all(os.path.isdir(root) for root in given):
-        return Registry(given, limits, index_files=_index_files(options) if indexed else None), None
+    return Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
+
+
+def _mirrors(options: RootOptions, refresh_s: float) -> Mirrors:
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
@@ -308,15 +356,14 @@ def open_roots(
     cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
     settings = SourceSettings(
         cache,
-        limits.hidden,
+        options.hidden,
         FetchSettings(trust=trust),
+        cache_bytes=options.cache_size,
         refresh_s=refresh_s,
         signers=Path(options.signers) if options.signers else None,
         rewritten=options.accept_rewritten,
     )
-    mirrors = Mirrors(settings)
-    index_files = _index_files(options) if indexed else None
-    return Registry([mirrors.root(root) for root in given], limits, index_files=index_files), mirrors
+    return Mirrors(settings)
 
 
 def _index_files(options: RootOptions) -> IndexFiles:

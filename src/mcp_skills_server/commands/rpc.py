@@ -8,7 +8,7 @@ import click
 
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots
+from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
 
 
@@ -19,7 +19,7 @@ class RpcOptions(FollowOptions, RuntimeOptions):
 
 
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
-@roots
+@roots_or_lock
 @takes(RpcOptions)
 def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     """Answer the Skills Protocol for the skills below each ROOT, on stdin and stdout.

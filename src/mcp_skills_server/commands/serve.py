@@ -16,13 +16,14 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, open_roots, roots
+from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
     ignore_hangup,
     leave,
     make_watcher,
+    open_served,
     say_that_it_waits,
 )
 from mcp_skills_server.dialects.table import AUTO, names
@@ -117,6 +118,12 @@ class HttpOptions(Options):
         type=click.FloatRange(min=0),
         metavar="SECONDS",
     )
+    refresh_secret: str | None = option(
+        None,
+        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
+        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
+        metavar="SECRET",
+    )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
@@ -136,7 +143,7 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
-@roots
+@roots_or_lock
 @takes(ServeOptions)
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
@@ -151,11 +158,12 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
       mcp-skills-server serve ./project-skills ~/skills --dialect sep-2640
       mcp-skills-server serve ~/skills --transport http --port 8000
       mcp-skills-server serve ~/skills --transport http --publish-only
+      mcp-skills-server serve --lock skills.lock --frozen
       MCP_SKILLS_ROOTS=/skills mcp-skills-server serve
     """
     end_on_signals()
     log_to_stderr(options.log_level)
-    registry, mirrors = open_roots(roots, options, indexed=True, refresh_s=options.refresh)
+    registry, mirrors = open_served(roots, options)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -181,7 +189,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(click.get_current_context())
-        given = shlex.join(roots)
+        given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
             f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
@@ -243,6 +251,7 @@ def _over_http(
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
+    from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
     for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
@@ -254,10 +263,18 @@ def _over_http(
     if options.tokens is not None:
         tokens = read_tokens(options.tokens.replace(",", "\n"), "MCP_SKILLS_TOKENS")
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    refresh = None
+    if options.refresh_secret is not None:
+        if mirrors is None:
+            raise UsageError(
+                "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
+            )
+        refresh = checked_secret(options.refresh_secret), mirrors.look
+        policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     http = HttpSettings(
         host=options.host,
         port=options.port,
-        policy=replace(policy, open_below=PREFIXES) if options.publish_open else policy,
+        policy=replace(policy, open_below=(*policy.open_below, *PREFIXES)) if options.publish_open else policy,
         session_idle=options.session_idle,
         max_sessions=options.max_sessions,
         max_body=options.max_body,
@@ -268,5 +285,6 @@ def _over_http(
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
+        refresh=refresh,
     )
     anyio.run(serve_http, runtime, settings, http, watcher)

@@ -25,6 +25,8 @@ from mcp_skills_server.sources.store import Store
 logger = logging.getLogger(__name__)
 
 _NAMES_SHOWN: Final = 10
+_SOONEST_S: Final = 1.0
+"""Between two looks that somebody asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class Follower:
         self._reported: tuple[str, ...] = ()
         self._trouble: str | None = None
         self._ready = self.has_copy
+        self._waiting: anyio.CancelScope | None = None
+        self._asked = False
+        self._looked_at: float | None = None
+        """When somebody's wish was last followed, by the clock of the event loop."""
 
     @property
     def name(self) -> str:
@@ -73,6 +79,11 @@ class Follower:
     def path(self) -> Path:
         """The folder that is served."""
         return self.source.place or self._store.root
+
+    @property
+    def revision(self) -> str:
+        """The revision that is served; "" where nothing was fetched yet, or not all of it."""
+        return self._served
 
     @property
     def has_copy(self) -> bool:
@@ -120,10 +131,9 @@ class Follower:
         """Keep it current until cancelled."""
         wait, retry = 0.0, pace.first_retry_s
         while True:
-            # Not all at the same moment, when many servers were started together.
-            await self._sleep(wait * random.uniform(1, 1.1))  # noqa: S311
+            anew = await self._wait(wait)
             try:
-                wait, retry = await self.refresh(), pace.first_retry_s
+                wait, retry = await self.refresh(anew=anew), pace.first_retry_s
                 continue
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
                 logger.debug("%s: %s", self.name, error)
@@ -131,6 +141,27 @@ class Follower:
                 self.report_failure(error)
             self._ready = self._ready or self.has_copy
             wait, retry = retry, min(retry * 2, pace.last_retry_s)
+
+    def look(self) -> None:
+        """Have `follow` look now instead of later. To be called in its event loop."""
+        self._asked = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _wait(self, seconds: float) -> bool:
+        """Wait for so long, or until somebody asks for a look; whether somebody does."""
+        with anyio.CancelScope() as self._waiting:
+            if not self._asked:
+                # Not all at the same moment, when many servers were started together.
+                await self._sleep(seconds * random.uniform(1, 1.1))  # noqa: S311
+        self._waiting = None
+        asked = self._asked
+        if asked and self._looked_at is not None:  # however often somebody asks
+            await self._sleep(max(0.0, self._looked_at + _SOONEST_S - anyio.current_time()))
+        self._asked = False
+        if asked:
+            self._looked_at = anyio.current_time()
+        return asked
 
     def report_failure(self, error: SourceError | UsageError) -> None:
         """Log why it cannot be had, and what is served meanwhile."""

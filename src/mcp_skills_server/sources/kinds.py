@@ -23,12 +23,14 @@ class Kind:
         matches: whether a text is one.
         open: the source of a text. It may raise UsageError.
         is_path: whether a text is a path, which another folder's program would take for another.
+        keeps_history: whether it can still bring a revision that is not its newest.
     """
 
     name: str
     matches: Callable[[str], bool]
     open: Callable[[str, SourceSettings], Source]
     is_path: bool = False
+    keeps_history: bool = False
 
 
 def _open_site(given: str, settings: SourceSettings) -> Source:
@@ -45,7 +47,7 @@ def _open_git(given: str, settings: SourceSettings) -> Source:
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
-    Kind("git", is_git, _open_git),
+    Kind("git", is_git, _open_git, keeps_history=True),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )

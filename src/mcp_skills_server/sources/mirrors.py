@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import anyio
 from anyio import to_thread
+from anyio.from_thread import BlockingPortal
 
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.cache import trim
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.follower import Follower, SourceState
 from mcp_skills_server.sources.kinds import KINDS, Kind, open_source
@@ -20,6 +23,9 @@ from mcp_skills_server.sources.store import Store
 
 _NOTHING_YET: Final = "nothing-yet"
 """The tree that a source has until it was fetched."""
+
+_TRIM_S: Final = 600.0
+"""Between two looks at the size of the cache, each of which is a walk through it."""
 
 
 class Mirrors:
@@ -36,14 +42,19 @@ class Mirrors:
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
         self._stop = threading.Event()
+        self._portal: BlockingPortal | None = None
 
-    def root(self, given: str) -> str | MirroredRoot:
+    def root(self, given: str, pin: str | None = None) -> str | MirroredRoot:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
+
+        Args:
+            given: the root.
+            pin: the revision that is wanted, None for the newest.
 
         Raises:
             UsageError: it is none that can be served.
         """
-        source = open_source(given, self._settings, self._kinds)
+        source = open_source(given, replace(self._settings, pin=pin), self._kinds)
         if source.pace is None and source.place is not None:
             return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
         store = Store()
@@ -64,6 +75,10 @@ class Mirrors:
     def states(self) -> list[SourceState]:
         """The state of everything that is fetched, from any thread."""
         return [each.state for each in self._followers if each.source.remote]
+
+    def revisions(self) -> dict[str, str]:
+        """The revision of everything that is followed and whole, by the folder that is served, absolute."""
+        return {os.path.abspath(each.path): each.revision for each in self._followers}
 
     def fetch(self, *, proved: bool = False) -> None:
         """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.
@@ -93,6 +108,7 @@ class Mirrors:
 
         if self._followers:
             anyio.run(fetch_all)
+            trim(self._settings.cache, self._settings.cache_bytes)
 
     def start(self, arrived: Callable[[str], object] | None = None) -> None:
         """Keep everything current, in a thread of its own, until `stop`.
@@ -106,6 +122,19 @@ class Mirrors:
         if self._followers:
             threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True).start()
 
+    def look(self) -> int:
+        """Have everything that is fetched looked at now and not later, from any thread; how many sources that are.
+
+        None before `start`.
+        """
+        portal = self._portal
+        if portal is None:
+            return 0
+        remote = [each for each in self._followers if each.source.remote]
+        for follower in remote:
+            portal.start_task_soon(follower.look)
+        return len(remote)
+
     def stop(self) -> None:
         """Fetch no more, and remove what archives were unpacked to."""
         self._stop.set()
@@ -113,9 +142,16 @@ class Mirrors:
             store.close()
 
     async def _follow(self) -> None:
-        async with anyio.create_task_group() as tasks:
+        async with BlockingPortal() as self._portal, anyio.create_task_group() as tasks:
             for follower in self._followers:
                 if follower.source.pace is not None:
                     tasks.start_soon(follower.follow, follower.source.pace)
+            tasks.start_soon(self._keep_small)
             await to_thread.run_sync(self._stop.wait, abandon_on_cancel=True)
             tasks.cancel_scope.cancel()
+
+    async def _keep_small(self) -> None:
+        """Keep the cache below its size, until cancelled."""
+        while True:
+            await to_thread.run_sync(trim, self._settings.cache, self._settings.cache_bytes, abandon_on_cancel=True)
+            await anyio.sleep(_TRIM_S)

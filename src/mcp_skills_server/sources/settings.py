@@ -93,6 +93,9 @@ class SourceSettings:
         refresh_s: seconds between two looks at what has no cache headers.
         signers: git's file of allowed signers, of whom one must have signed a commit; None where nobody needs to.
         rewritten: take what a branch was rewritten to, or a tag moved to.
+        pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
+            asks nobody while it has it; one that cannot brings what it has now, and what differs is refused later.
+        cache_bytes: what all copies in the cache may take; the longest unused go first.
     """
 
     cache: Path
@@ -101,3 +104,5 @@ class SourceSettings:
     refresh_s: float = 60.0
     signers: Path | None = None
     rewritten: bool = False
+    pin: str | None = None
+    cache_bytes: int = 10 << 30

@@ -7,17 +7,16 @@ read all of a site again of which one skill is different.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from mcp_skills_server.dialects.wellknown import IndexRefusedError
-from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.uris import bare
+from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
-from mcp_skills_server.sources.records import read_index
+from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
@@ -45,15 +44,11 @@ class Site:
         self._places = places_of(given)
         # The cache is ours: what was changed in it is put right, what the index no longer has is gone.
         self._settings = replace(settings.fetch, force=True, prune=True)
-        plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
-        key = f"{plain}-{hashlib.sha256(given.encode()).hexdigest()[:12]}"
-        self._folder = settings.cache / "sites" / key
+        # A pinned copy is a folder of its own: it is fetched once, and stays whatever becomes of the site.
+        self._pinned = settings.pin is not None
+        self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
+        self._folder = self._kept.path
         self.place: Path | None = self._folder
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = f"the cache cannot be written ({error.strerror or error})"
-            raise UsageError(f"{self._folder}: {reason}; choose another --cache-dir") from None
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Its index; the copy of that while it is fresh.
@@ -61,8 +56,10 @@ class Site:
         Raises:
             SourceError: there is no index that can be used.
         """
-        settings = replace(self._settings, revalidate=anew)
+        settings = replace(self._settings, revalidate=anew and not self._pinned)
         known = read_index(self._folder, self._places[0])
+        if known is not None and self._pinned:
+            known = replace(known, asked_at=epoch_s(), fresh_s=LONGEST_S)
         try:
             async with downloader_for(self._places, settings) as downloader:
                 found = await find(self._given, self._places, settings, downloader, known)

@@ -39,7 +39,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, rpc
+from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -77,6 +77,7 @@ class HttpSettings:
         publish_grace: seconds for which an artifact stays that the index no longer names.
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
+        refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
 
     host: str
@@ -92,6 +93,7 @@ class HttpSettings:
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
+    refresh: tuple[bytes, Callable[[], int]] | None = None
 
     @property
     def entrance(self) -> str:
@@ -112,6 +114,8 @@ def make_app(
     )
     if http.rpc is not None and not http.publish_only:
         routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+    if http.refresh is not None:
+        routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
@@ -188,7 +192,7 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
         Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=not policy.tokens or bool(policy.open_below),
+        shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )

@@ -16,7 +16,7 @@ from mcp_skills_server.catalog.roots import MirroredRoot
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
-from mcp_skills_server.runtime.scripts.approvals import Approval, digest_over
+from mcp_skills_server.runtime.scripts.approvals import Approval
 from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference, secrets_of
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
@@ -42,7 +42,7 @@ class Place:
         return self.registry.snapshot.skills["thing"]
 
     def approve(self, origin: str = SITE, at: float = 86400.0) -> None:
-        digest = digest_over(self.registry, self.skill)
+        digest = self.registry.digest_over(self.skill)
         approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
 
     def check(self, *origins: str) -> None:
@@ -95,7 +95,7 @@ def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path:
     file.write_text(text)
     said = place.refusal(SITE)
     assert "changed since it was approved on 1970-01-02" in said and "approve ROOT thing --digest sha256:" in said
-    assert said.endswith(digest_over(place.registry, place.skill))
+    assert said.endswith(place.registry.digest_over(place.skill))
     if before is None:
         file.unlink()
     else:

@@ -284,3 +284,20 @@ def test_too_many_skills_or_bytes_are_refused_as_a_whole(upstream: Upstream, tmp
     ):
         with pytest.raises(UnacceptableError, match=reason):
             refresh(opened(upstream.url, tmp_path, fetch=FetchSettings(limits=limits)))
+
+
+def test_a_pin_of_a_lock_file_is_brought_and_then_asks_nobody(
+    server: GitServer, upstream: Upstream, tmp_path: Path
+) -> None:
+    given = f"{server.url}/acme.git@main"
+    old = upstream.git("rev-parse", "main")
+    refresh(opened(given, tmp_path))
+    upstream.commit({**BASE, **skill("gamma")})
+    follower = opened(given, tmp_path, pin=old)
+    refresh(follower)
+    assert files(follower) == ALL
+    server.asked.clear()
+    refresh(opened(given, tmp_path, pin=old))
+    assert not server.asked
+    with pytest.raises(UsageError, match="is no commit"):
+        opened(given, tmp_path, pin="--upload-pack=x")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -17,10 +16,9 @@ from typing import Any, Final, cast
 
 from filelock import FileLock, Timeout
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.directories import state_directory
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import Skill, printable
+from mcp_skills_server.model import printable
 
 _MOST_BYTES: Final = 16 << 20
 _LAST_MOMENT: Final = 1e11
@@ -49,18 +47,6 @@ class Approval:
     def day(self) -> str:
         """The day on which it was approved, in UTC."""
         return time.strftime("%Y-%m-%d", time.gmtime(self.approved_at))
-
-
-def digest_over(registry: Registry, skill: Skill) -> str:
-    """One digest over all files of a skill: their paths and bytes.
-
-    Raises:
-        StaleFileError: a file changed or cannot be read.
-    """
-    whole = hashlib.sha256()
-    for path, file in sorted(skill.files.items()):
-        whole.update(path.encode() + b"\0" + registry.digest(file).encode() + b"\n")
-    return f"sha256:{whole.hexdigest()}"
 
 
 def default_file() -> Path:

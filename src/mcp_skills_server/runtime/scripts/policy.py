@@ -89,7 +89,7 @@ class Policy:
                 "has not allowed the scripts of that origin (--allow-scripts-of). Read the script and reach its result "
                 "another way, or ask the user"
             )
-        digest = approvals.digest_over(self._registry, skill)
+        digest = self._registry.digest_over(skill)
         try:
             known = [each for each in approvals.read(self._file) if each.origin == origin]
         except UsageError as error:

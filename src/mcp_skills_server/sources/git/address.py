@@ -48,7 +48,7 @@ class GitAddress:
     @property
     def commit(self) -> str | None:
         """The commit that `ref` pins; None where it is a name, which may come to mean another commit."""
-        return self.ref if _OBJECT_ID.fullmatch(self.ref) else None
+        return self.ref if is_commit(self.ref) else None
 
     @property
     def is_abbreviated(self) -> bool:
@@ -59,6 +59,11 @@ class GitAddress:
     def name(self) -> str:
         """What a clone of it would be called: the last part of the folder, or of the repository."""
         return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills"
+
+
+def is_commit(text: str) -> bool:
+    """Whether a text is the whole id of a commit, and so can be nothing else."""
+    return _OBJECT_ID.fullmatch(text) is not None
 
 
 def is_git(given: str) -> bool:

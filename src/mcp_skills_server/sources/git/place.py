@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from mcp_skills_server.durable import sync_path
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files, check_paths
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.sources.files import clear, write_file, write_tree
@@ -75,6 +76,18 @@ class Place:
         self._stage = directory / "stage"
         self._parent: Path | None = None
         self._read: tuple[Signature, Record] | None = None
+
+    def make(self) -> None:
+        """Have the folder be there.
+
+        Raises:
+            UsageError: it cannot be made.
+        """
+        try:
+            self.path.mkdir(exist_ok=True)
+        except OSError as error:
+            reason = f"the cache cannot be written ({error.strerror or error})"
+            raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
 
     @property
     def is_unfinished(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,13 +12,14 @@ import anyio
 from anyio import to_thread
 from filelock import FileLock, Timeout
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD, printable
+from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.git.address import parse
+from mcp_skills_server.sources.git.address import is_commit, parse
 from mcp_skills_server.sources.git.place import Kept, Place, Record
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, Wanted, read_files, select
@@ -52,13 +52,13 @@ class GitFolder:
         self._address = parse(given, http=settings.fetch.trust.http)
         self.origin = self._address.shown
         self._settings = settings
+        if settings.pin is not None and not is_commit(settings.pin):
+            raise UsageError(f"{self.origin}: {quoted(settings.pin)} is no commit; lock it again")
         signers = settings.signers
         # What was not asked about signatures, or asked of others, is another copy: nothing of it is served first.
-        asked = (
-            f"{self.origin}\0{settings.hidden}\0{'' if signers is None else hashlib.sha256(_read(signers)).hexdigest()}"
-        )
-        plain = re.sub(r"[^a-z0-9.-]+", "-", self.origin.lower().partition("://")[2])[:60].strip("-.")
-        self._directory = settings.cache / "git" / f"{plain}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+        asked = "" if signers is None else hashlib.sha256(_read(signers)).hexdigest()
+        self._kept = CacheFolder(settings.cache, "git", self.origin, str(settings.hidden), settings.pin or "", asked)
+        self._directory = self._kept.path
         self._place = Place(self._directory)
         self.place: Path | None = self._place.path
         self.pace: Pace | None = Pace(settings.refresh_s, min(settings.refresh_s, _FIRST_RETRY_S), _LAST_RETRY_S)
@@ -70,11 +70,7 @@ class GitFolder:
             fetch_s=settings.fetch.limits.total_s,
         )
         self._proved: Record | None = None
-        try:
-            self._place.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            reason = f"the cache cannot be written ({error.strerror or error})"
-            raise UsageError(f"{self._directory}: {reason}; choose another --cache-dir") from None
+        self._place.make()
         if self._place.is_unfinished:  # what is served until the source answers must be whole
             with suppress(UsageError), self._alone():
                 self._place.recover(self._place.read())
@@ -85,7 +81,8 @@ class GitFolder:
         Raises:
             SourceError: that cannot be known now, or there is none.
         """
-        tip = await self._in_thread(self._repository.resolve)
+        pin = self._settings.pin
+        tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
         return Revision(tip.commit, self._settings.refresh_s if tip.name else _PINNED_S, tip)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, it has a folder of its own

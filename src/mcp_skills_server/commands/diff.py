@@ -1,0 +1,121 @@
+"""`diff`: what is different between two roots, or between what is locked and what is there now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.options import RootOptions
+from mcp_skills_server.commands.pinning import Offer, offered, read_lock
+from mcp_skills_server.commands.printing import say, say_lines
+from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.sources.kinds import kind_of
+
+if TYPE_CHECKING:
+    from mcp_skills_server.provenance.difference import Difference, Files
+    from mcp_skills_server.provenance.lock import LockedSource
+
+
+class DiffOptions(RootOptions):
+    """All options of `diff`."""
+
+    lock: str | None = option(None, "Compare what this lock file names with what is there now.", metavar="FILE")
+
+
+@click.command()
+@click.argument("roots", nargs=-1, metavar="[A B]")
+@takes(DiffOptions)
+def diff(options: DiffOptions, roots: tuple[str, ...]) -> int:
+    """Show what is different between two roots, A and B, or between a lock file and the newest.
+
+    Of each skill a reviewer sees first what decides when it is used and what it may do: description, allowed-tools,
+    scripts, hidden text, links. Then come the other fields and a unified diff of the text files. Exit code 0 where
+    nothing is different, 1 where something is.
+
+    \b
+    Examples:
+      mcp-skills-server diff ./skills git+https://git.example/acme/skills
+      mcp-skills-server diff --lock skills.lock
+    """
+    if options.lock is not None:
+        if roots:
+            raise UsageError("diff takes two roots or --lock FILE, not both")
+        return int(sum(map(_shown, _since_lock(options.lock, options))) > 0)
+    if len(roots) != 2:
+        raise UsageError("diff takes two roots, as in 'diff A B', or --lock FILE")
+    with ExitStack() as opened:
+        before, after = (opened.enter_context(offered(each, options)) for each in roots)
+        return int(sum(map(_shown, _between(before, after, None))) > 0)
+
+
+def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
+    from mcp_skills_server.provenance.difference import Difference
+
+    locked = read_lock(path)
+    for each in locked:
+        pin = each.revision if kind_of(each.given).keeps_history else None
+        others = {path for other in locked if other.given == each.given and other is not each for path in other.skills}
+        with ExitStack() as opened:
+            after = opened.enter_context(offered(each.given, options))
+            changed = _changed(each, after, others)
+            if not changed:
+                continue
+            if pin is not None:
+                before = opened.enter_context(offered(each.given, options, pin))
+                yield from _between(before, after, changed)
+                continue
+            for skill in sorted(changed):
+                kind = "removed" if skill not in after.skills else "changed" if skill in each.skills else "added"
+                yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
+
+
+def _changed(source: LockedSource, after: Offer, others: set[str]) -> set[str]:
+    now = after.digests()
+    return {path for path in (source.skills.keys() | now.keys()) - others if source.skills.get(path) != now.get(path)}
+
+
+def _between(before: Offer, after: Offer, only: set[str] | None) -> Iterable[Difference]:
+    from mcp_skills_server.provenance.difference import compare
+
+    for path in sorted(before.skills.keys() | after.skills.keys()):
+        if only is not None and path not in only:
+            continue
+        if path in before.skills and path in after.skills and _same(before, after, path):
+            continue
+        found = compare(path, _files(before, path), _files(after, path))
+        if found is not None:
+            yield found
+
+
+def _same(before: Offer, after: Offer, path: str) -> bool:
+    """Whether nothing is different; the digests that are known already say so without the bytes."""
+    one, other = before.skills[path], after.skills[path]
+    modes = [(each, file.executable) for each, file in one.files.items()]
+    if modes != [(each, file.executable) for each, file in other.files.items()]:
+        return False
+    return before.registry.digest_over(one) == after.registry.digest_over(other)
+
+
+def _files(offer: Offer, path: str) -> Files | None:
+    skill = offer.skills.get(path)
+    if skill is None:
+        return None
+    try:
+        read: Mapping[str, tuple[bytes, bool]] = {
+            each: (offer.registry.read(file), file.executable) for each, file in skill.files.items()
+        }
+    except StaleFileError as error:
+        raise UsageError(f"{error}; try again once nobody writes there") from None
+    return read
+
+
+def _shown(found: Difference) -> bool:
+    say(f"{found.path}: {found.kind}")
+    for line in found.first:
+        say(f"  {line}")
+    say_lines("\n".join(found.rest) if found.rest else "")
+    return True

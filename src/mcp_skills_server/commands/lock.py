@@ -1,0 +1,229 @@
+"""`lock`, `outdated` and `update`: which state of each source is served, and what it has become since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import click
+
+from mcp_skills_server.commands.fields import option, takes
+from mcp_skills_server.commands.options import RootOptions, roots
+from mcp_skills_server.commands.pinning import DEFAULT, LockFileOptions, Offer, offered, read_lock, write_lock
+from mcp_skills_server.commands.printing import remark, say, say_json
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.provenance.lock import LockedSource
+from mcp_skills_server.sources.kinds import kind_of
+
+
+class LockOptions(RootOptions):
+    """All options of `lock`."""
+
+    output: str = option(DEFAULT, "The file to write.", show_default=True, metavar="FILE")
+
+
+class OutdatedOptions(LockFileOptions, RootOptions):
+    """All options of `outdated`."""
+
+    form: Literal["text", "json"] = option(
+        "text", "How to print.", "--format", type=click.Choice(["text", "json"]), show_default=True
+    )
+
+
+class UpdateOptions(LockFileOptions, RootOptions):
+    """All options of `update`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a source has become since it was locked.
+
+    Attributes:
+        source: as it is locked.
+        now: as it would be locked now.
+    """
+
+    source: LockedSource
+    now: LockedSource
+
+    @property
+    def added(self) -> list[str]:
+        """Skills that are not locked."""
+        return sorted(self.now.skills.keys() - self.source.skills.keys())
+
+    @property
+    def removed(self) -> list[str]:
+        """Locked skills that are not there any more."""
+        return sorted(self.source.skills.keys() - self.now.skills.keys())
+
+    @property
+    def changed(self) -> list[str]:
+        """Skills with other files."""
+        both = self.source.skills.keys() & self.now.skills.keys()
+        return sorted(each for each in both if self.source.skills[each] != self.now.skills[each])
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+@click.command()
+@roots
+@takes(LockOptions)
+def lock(options: LockOptions, roots: tuple[str, ...]) -> None:
+    """Write a lock file: the revision of each ROOT, and the digest of each of its skills as they are now.
+
+    `serve --lock` serves exactly these skills. What cannot be served has no place in it, and is said.
+
+    \b
+    Examples:
+      mcp-skills-server lock git+https://git.example/acme/skills ./our-skills
+      mcp-skills-server serve --lock skills.lock --frozen
+    """
+    sources: list[LockedSource] = []
+    for given in dict.fromkeys(roots):
+        _check(given)
+        with offered(given, options) as offer:
+            sources.append(_locked(given, offer))
+            _say_what_is_left_out(offer)
+    write_lock(options.output, sources)
+    count = sum(len(each.skills) for each in sources)
+    remark(f"{options.output}: {count:,} skills of {len(sources)} {'source' if len(sources) == 1 else 'sources'}")
+
+
+@click.command()
+@takes(OutdatedOptions)
+def outdated(options: OutdatedOptions) -> int:
+    """Say what the sources of a lock file have become since; change nothing.
+
+    Exit code 0 where nothing is new, 1 where something is.
+
+    \b
+    Examples:
+      mcp-skills-server outdated
+      mcp-skills-server outdated --lock team/skills.lock --format json
+    """
+    found = _moved(read_lock(options.lock), options)
+    if options.form == "json":
+        say_json([_as_json(each) for each in found])
+    else:
+        for each in found:
+            _say(each)
+    return int(any(found))
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[SOURCE|SKILL]...")
+@takes(UpdateOptions)
+def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
+    """Move the pins of a lock file to what its sources have now.
+
+    SOURCE is a source as the lock file has it, SKILL the path of one of its skills, which then moves alone; without
+    any, everything moves.
+
+    \b
+    Examples:
+      mcp-skills-server update
+      mcp-skills-server update billing/refunds
+    """
+    locked = read_lock(options.lock)
+    moved = _moved(locked, options)
+    known = {each.given for each in locked}
+    skills = {path for each in moved for path in (*each.source.skills, *each.now.skills)}
+    for name in names:
+        if name not in known and name not in skills:
+            raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
+    out: list[LockedSource] = []
+    for each in moved:
+        chosen = {*each.added, *each.removed, *each.changed}
+        if names and each.source.given not in names:
+            chosen &= {*names}
+        out += _after(each, chosen)
+        for path in sorted(chosen):
+            kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
+            say(f"{kind:8} {path}")
+    write_lock(options.lock, _joined(out))
+
+
+def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
+    """The entries of a source once the chosen skills have moved."""
+    rest = {*moved.added, *moved.removed, *moved.changed} - chosen
+    if not rest:
+        return [moved.now]
+    if not chosen:
+        return [moved.source]
+    now = {path: digest for path, digest in moved.now.skills.items() if path in chosen}
+    kept = {path: digest for path, digest in moved.source.skills.items() if path not in chosen}
+    if kind_of(moved.source.given).keeps_history:
+        return [replace(moved.source, skills=kept), replace(moved.now, skills=now)]
+    return [replace(moved.now, skills=kept | now)]
+
+
+def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
+    """Entries of one source and revision as one."""
+    out: dict[tuple[str, str], LockedSource] = {}
+    for each in sources:
+        key = each.given, each.revision
+        out[key] = replace(each, skills={**out[key].skills, **each.skills}) if key in out else each
+    return [
+        each for each in out.values() if each.skills or sum(other.given == each.given for other in out.values()) == 1
+    ]
+
+
+def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
+    """What each source has become. Of one that has two revisions, each entry has its own skills; new ones are the
+    last one's."""
+    out: list[Moved] = []
+    last = {each.given: number for number, each in enumerate(locked)}
+    offers: dict[str, LockedSource] = {}
+    for number, each in enumerate(locked):
+        if each.given not in offers:
+            with offered(each.given, options) as offer:
+                offers[each.given] = _locked(each.given, offer)
+        now = offers[each.given]
+        others = {path for other in locked if other.given == each.given and other is not each for path in other.skills}
+        wanted = now.skills.keys() - others if last[each.given] == number else now.skills.keys() & each.skills.keys()
+        out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
+    return out
+
+
+def _locked(given: str, offer: Offer) -> LockedSource:
+    return LockedSource(given, offer.revision, offer.digests())
+
+
+def _check(given: str) -> None:
+    """Refuse an address that holds a secret, which would stand in the file for everybody to read."""
+    if (
+        not kind_of(given).is_path
+        and "@" in urlsplit(given).netloc
+        and ":" in urlsplit(given).netloc.rpartition("@")[0]
+    ):
+        raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
+
+
+def _say_what_is_left_out(offer: Offer) -> None:
+    for path, skill in offer.registry.snapshot.skills.items():
+        if path not in offer.skills:
+            remark(f"left out: {path}, which cannot be served: {skill.problems[0].message if skill.problems else ''}")
+
+
+def _say(moved: Moved) -> None:
+    if not moved:
+        return
+    before, after = (each.revision[:12] for each in (moved.source, moved.now))
+    say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
+    for kind, paths in (("changed", moved.changed), ("added", moved.added), ("removed", moved.removed)):
+        for path in paths:
+            say(f"  {kind:8} {path}")
+
+
+def _as_json(moved: Moved) -> dict[str, Any]:
+    return {
+        "from": moved.source.given,
+        "locked": moved.source.revision,
+        "newest": moved.now.revision,
+        "changed": moved.changed,
+        "added": moved.added,
+        "removed": moved.removed,
+    }

@@ -1,0 +1,139 @@
+"""What `lock`, `outdated`, `update` and `diff` share: lock files as commands find them, and sources as they are now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mcp_skills_server.commands.fields import Options, option
+from mcp_skills_server.commands.options import RootOptions, open_roots
+from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.provenance import lock
+from mcp_skills_server.provenance.lock import LockedSource
+from mcp_skills_server.sources.kinds import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.provenance.pins import Pins
+
+DEFAULT: Final = "skills.lock"
+
+
+class LockFileOptions(Options):
+    """Which lock file."""
+
+    lock: str = option(DEFAULT, "The lock file.", show_default=True, metavar="FILE")
+
+
+class Offer(NamedTuple):
+    """A source as it is at one moment, alone.
+
+    Attributes:
+        revision: "" for a folder.
+        skills: by path, those that may be served.
+        registry: reads their files.
+    """
+
+    revision: str
+    skills: Mapping[str, Skill]
+    registry: Registry
+
+    def digests(self) -> dict[str, str]:
+        """The digest over all files of each skill.
+
+        Raises:
+            UsageError: a file changes all the time or cannot be read.
+        """
+        try:
+            return {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
+        except StaleFileError as error:
+            raise UsageError(f"{error}; try again once nobody writes there") from None
+
+
+@contextmanager
+def offered(given: str, options: RootOptions, pin: str | None = None) -> Generator[Offer]:
+    """What a source has now, or at a revision that it can still bring.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    registry, mirrors = open_roots([given], options, pins=[pin])
+    try:
+        if mirrors is not None:
+            mirrors.fetch(proved=True)
+        with registry:
+            skills = registry.snapshot.skills
+            served = {path: skills[path] for path in registry.snapshot.paths(Standing.LENIENT)}
+            revisions = mirrors.revisions() if mirrors is not None else {}
+            yield Offer(revisions.get(registry.roots[0].given, ""), served, registry)
+    finally:
+        if mirrors is not None:
+            mirrors.stop()
+
+
+def read_lock(path: str) -> tuple[LockedSource, ...]:
+    """The sources of a lock file, with paths as they are from the current folder.
+
+    Raises:
+        UsageError: there is none, or it is none.
+    """
+    folder = os.path.dirname(path)
+    return tuple(
+        replace(each, given=os.path.normpath(os.path.join(folder, each.given))) if kind_of(each.given).is_path else each
+        for each in lock.read(Path(path))
+    )
+
+
+def locked_roots(path: str, roots: Sequence[str]) -> list[LockedSource]:
+    """The entries of the lock file for these roots, for all that it names where none is given.
+
+    Raises:
+        UsageError: the lock file cannot be read, or does not name a root.
+    """
+    locked = read_lock(path)
+    names = {_place(each.given) for each in locked}
+    for root in roots:
+        if _place(root) not in names:
+            raise UsageError(f"{root}: {path} does not name this root; lock it, or leave it out")
+    wanted = {_place(root) for root in roots} or names
+    return [each for each in locked if _place(each.given) in wanted]
+
+
+def pins_of(locked: Sequence[LockedSource], folders: Sequence[str]) -> Pins:
+    """The gate of these entries, whose skills lie in these folders."""
+    from mcp_skills_server.provenance.pins import Pins
+
+    elsewhere = {
+        folder: frozenset(path for other in locked if other.given == each.given for path in other.skills)
+        for each, folder in zip(locked, folders, strict=True)
+    }
+    return Pins({folder: each.skills for each, folder in zip(locked, folders, strict=True)}, elsewhere)
+
+
+def _place(given: str) -> str:
+    return os.path.abspath(given) if kind_of(given).is_path else given
+
+
+def write_lock(path: str, sources: Sequence[LockedSource]) -> None:
+    """Replace a lock file; relative paths are written as they are from its folder.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    folder = os.path.dirname(path) or "."
+    lock.write(
+        Path(path),
+        [
+            replace(each, given=Path(os.path.relpath(each.given, folder)).as_posix())
+            if kind_of(each.given).is_path and not os.path.isabs(each.given)
+            else each
+            for each in sources
+        ],
+    )

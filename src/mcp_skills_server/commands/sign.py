@@ -1,0 +1,153 @@
+"""`sign` and `verify`: who made a skill, by a signature beside it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mcp_skills_server.commands.fields import many, option, takes
+from mcp_skills_server.commands.options import LimitOptions, RootOptions, make_registry, open_folder, roots
+from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.model import Standing
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.model import Skill
+
+_FILE = click.Path(dir_okay=False)
+
+
+class SignOptions(LimitOptions):
+    """All options of `sign`."""
+
+    key: str = option("", "The private key, a PEM file.", required=True, type=_FILE, metavar="FILE")
+    password_env: str | None = option(None, "Variable with the password of the key.", metavar="NAME")
+    certificates: tuple[str, ...] = many(
+        "The key's certificate, then those of who vouches for it. May be repeated.", "--certificate", metavar="FILE"
+    )
+
+
+class VerifyOptions(RootOptions):
+    """All options of `verify`."""
+
+    keys: tuple[str, ...] = many(
+        "A public key, or the certificate of an authority, in PEM. May be repeated; one of them must have signed.",
+        "--key",
+        metavar="FILE",
+    )
+    identity: str | None = option(None, "Who signed without a key, by sigstore: an address.", metavar="NAME")
+    issuer: str | None = option(None, "With --identity: the OpenID Connect issuer that vouches for it.", metavar="URL")
+    trust_root: str | None = option(
+        None, "With --identity: a file with the trust root; by default sigstore's own is fetched.", metavar="FILE"
+    )
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@takes(SignOptions)
+def sign(options: SignOptions, directory: str) -> int:
+    """Sign each skill in DIR, a folder of skills or a skill, by a file skill.oms.sig in it.
+
+    It is a signature of OpenSSF model signing, which other programs can verify, too. A change of any file makes it
+    invalid, and so does a new one. Exit code 1 when a skill was left out, since it cannot be served.
+
+    \b
+    Examples:
+      openssl ecparam -name prime256v1 -genkey -noout -out team.key
+      openssl ec -in team.key -pubout -out team.pub
+      mcp-skills-server sign ~/skills --key team.key
+    """
+    from mcp_skills_server.provenance import signatures
+
+    password = None
+    if options.password_env is not None:
+        if options.password_env not in os.environ:
+            raise UsageError(f"--password-env {options.password_env}: there is no such variable")
+        password = os.environ[options.password_env].encode()
+    registry = open_folder(directory, options)
+    registry.load()
+    paths = registry.snapshot.paths(Standing.LENIENT)
+    # The signature of a skill covers those of the skills inside.
+    for path in sorted(paths, key=lambda path: -path.count("/")):
+        skill = registry.snapshot.skills[path]
+        made = signatures.sign(_files(registry, skill), Path(options.key), password, [*map(Path, options.certificates)])
+        place = registry.place(skill)
+        _replace(Path(place, signatures.FILE), made)
+        registry.refresh([place])
+        say(f"signed {path}")
+    left_out = registry.snapshot.skills.keys() - {*paths}
+    for path in sorted(left_out):
+        remark(f"{path}: not signed, since it cannot be served; see 'validate'")
+    if not paths:
+        remark(f"{directory}: there is no skill to sign")
+    return int(bool(left_out) or not paths)
+
+
+@click.command()
+@roots
+@takes(VerifyOptions)
+def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
+    """Say of each skill below each ROOT whether it is signed as it is, by one of the keys.
+
+    Exit code 1 when one is not.
+
+    \b
+    Examples:
+      mcp-skills-server verify ~/skills --key team.pub
+      mcp-skills-server verify ~/skills --identity me@example.com --issuer https://accounts.example
+    """
+    from mcp_skills_server.provenance.signatures import Identity, UnsignedError, Verifier
+
+    if (options.identity is None) != (options.issuer is None):
+        raise UsageError("--identity and --issuer belong together; give both, or --key FILE")
+    identity = None
+    if options.identity is not None:
+        trust = Path(options.trust_root) if options.trust_root else None
+        identity = Identity(options.identity, options.issuer or "", trust)
+    elif not options.keys:
+        raise UsageError("verify needs --key FILE, the public key of who signed, or --identity and --issuer")
+    verifier = Verifier([*map(Path, options.keys)], identity)
+    registry = make_registry(roots, options)
+    registry.load()
+    failed = 0
+    for path in registry.snapshot.paths(Standing.LENIENT):
+        try:
+            verifier.check(_files(registry, registry.snapshot.skills[path]))
+            say(f"{path}: signed")
+        except UnsignedError as error:
+            failed += 1
+            say(f"{path}: {error} [{error.code}]")
+    unusable = registry.snapshot.skills.keys() - {*registry.snapshot.paths(Standing.LENIENT)}
+    for path in sorted(unusable):
+        remark(f"{path}: not looked at, since it cannot be served; see 'validate'")
+    if not registry.snapshot.skills:
+        remark("there is no skill to verify")
+    return int(bool(failed or unusable) or not registry.snapshot.skills)
+
+
+def _files(registry: Registry, skill: Skill) -> dict[str, bytes]:
+    try:
+        return {path: registry.read(file) for path, file in skill.files.items()}
+    except StaleFileError as error:
+        raise UsageError(f"{error}; try again once nobody writes there") from None
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    """Write a signature whole, with the mode that the skill's other files have as a rule."""
+    made = ""
+    try:
+        descriptor, made = tempfile.mkstemp(prefix=".skill-", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
+        os.chmod(made, 0o644)
+        os.replace(made, path)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(made)
+        raise UsageError(f"{path}: cannot be written ({error.strerror}); check the folder's permissions") from None

@@ -1,0 +1,168 @@
+"""What is different between two states of a skill, what a reviewer must see first before the rest.
+
+First the description and what the skill may use, then scripts, hidden text and links; then every other field of the
+frontmatter, and a unified diff of the text files. All of it is foreign text: who prints it escapes it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeAlias
+
+from mcp_skills_server.format import frontmatter, hidden
+from mcp_skills_server.model import SKILL_MD
+
+_FIRST: Final = ("name", "description", "allowed-tools", "hooks")
+"""Fields that decide when a skill is used and what it may do."""
+_URL: Final = re.compile(r"\bhttps?://[^\s<>\"'`\])}]{1,2000}", re.IGNORECASE)
+_MOST_LINES: Final = 2_000
+"""Lines that are compared of one file: the comparison takes up to their square."""
+_MOST_SHOWN: Final = 20
+_CONTEXT: Final = 3
+
+Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
+"""The files of one state of a skill by their path in it: bytes, and whether the file may be executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One skill in two states.
+
+    Attributes:
+        path: the skill path.
+        kind: "added", "removed" or "changed".
+        first: what a reviewer must see first, one line each.
+        rest: the remaining lines: other fields, files, unified diffs.
+    """
+
+    path: str
+    kind: str
+    first: tuple[str, ...]
+    rest: tuple[str, ...]
+
+
+def compare(path: str, before: Files | None, after: Files | None) -> Difference | None:
+    """The difference between two states of a skill, None of which means that it is not there; None if there is none."""
+    if before == after:
+        return None
+    kind = "added" if before is None else "removed" if after is None else "changed"
+    if after is None:
+        return Difference(path, kind, (), ())
+    old, new = before or {}, after
+    first = [*_fields(old, new, first=True), *_scripts(old, new), *_hidden(old, new), *_links(old, new)]
+    if before is None:  # all of it is new: what it is, and no diff against nothing
+        return Difference(path, kind, tuple(first), tuple(f"file {each}" for each in sorted(new)))
+    return Difference(path, kind, tuple(first), (*_fields(old, new, first=False), *_files(path, old, new)))
+
+
+def _fields(old: Files, new: Files, *, first: bool) -> Iterator[str]:
+    """Each field of the frontmatter that is another one: those that decide, or all others."""
+    before, after = _frontmatter(old), _frontmatter(new)
+    names = [*_FIRST] if first else sorted((before.keys() | after.keys()) - {*_FIRST})
+    for name in names:
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            yield f"{name}: {_shown(was)} -> {_shown(now)}" if was is not None else f"{name}: {_shown(now)}"
+
+
+def _frontmatter(files: Files) -> Mapping[str, object]:
+    return (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}) if SKILL_MD in files else {}
+
+
+def _shown(value: object) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _scripts(old: Files, new: Files) -> Iterator[str]:
+    for each in sorted(new):
+        raw, executable = new[each]
+        if not (each.startswith("scripts/") or executable or raw.startswith(b"#!")):
+            continue
+        if each not in old:
+            yield f"script new: {each}"
+        elif old[each] != new[each]:
+            yield f"script changed: {each}"
+
+
+def _hidden(old: Files, new: Files) -> Iterator[str]:
+    """Text that no reviewer would see in the diff."""
+    for each in sorted(new):
+        if old.get(each) == new[each]:
+            continue
+        now, was = (
+            hidden.count(_text(new[each][0]) or ""),
+            hidden.count(_text(old[each][0]) or "") if each in old else 0,
+        )
+        if now > was:
+            yield f"hidden text: {each} has {now:,} characters that nobody sees, {now - was:,} more than before"
+
+
+def _links(old: Files, new: Files) -> Iterator[str]:
+    found = sorted(_addresses(new) - _addresses(old))
+    for each in found[:_MOST_SHOWN]:
+        yield f"link new: {each}"
+    if len(found) > _MOST_SHOWN:
+        yield f"and {len(found) - _MOST_SHOWN:,} more links"
+
+
+def _addresses(files: Files) -> set[str]:
+    return {found for raw, _ in files.values() for found in _URL.findall(_text(raw) or "")}
+
+
+def _files(path: str, old: Files, new: Files) -> Iterator[str]:
+    for each in sorted(old.keys() | new.keys()):
+        if each not in new:
+            yield f"file removed: {each}"
+        elif each not in old:
+            yield f"file added: {each} ({len(new[each][0]):,} bytes)"
+            yield from _unified(f"{path}/{each}", b"", new[each][0])
+        elif old[each][0] != new[each][0]:
+            yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
+        elif old[each][1] != new[each][1]:
+            yield f"file {each} may {'now' if new[each][1] else 'no longer'} be executed"
+
+
+def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
+    was, now = _text(before), _text(after)
+    if was is None or now is None:
+        yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, no text"
+        return
+    old, new = was.split("\n"), now.split("\n")
+    start = _common(old, new)
+    end = _common(old[start:][::-1], new[start:][::-1])
+    if max(len(old), len(new)) - start - end > _MOST_LINES:
+        count = max(len(old), len(new)) - start - end
+        yield f"file {path}: about {count:,} lines are different from line {start + 1} on, too many to compare"
+        return
+    # Only what lies between the common ends is compared, with a little of them around it.
+    begin, stop = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+    old, new = old[begin : len(old) - stop], new[begin : len(new) - stop]
+    yield f"--- a/{path}"
+    yield f"+++ b/{path}"
+    for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):  # without its own two heads
+        yield _moved(line, begin) if line.startswith("@@") else line
+
+
+def _common(old: list[str], new: list[str]) -> int:
+    """How many lines both begin with."""
+    return next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+
+
+def _moved(line: str, by: int) -> str:
+    """The head of a part with its line numbers counted from the file's beginning."""
+    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line)
+
+
+def _text(raw: bytes) -> str | None:
+    """The bytes as text, None where they are none."""
+    if b"\0" in raw:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,150 @@
+"""The lock file: which revision of each source is served, and of each of its skills the digest over all files.
+
+    version = 1
+
+    [[source]]
+    from = "git+https://git.example/acme/skills@main"
+    revision = "4c0c2d5f5b4be0a2c6a80fcd1d4e4d3a2f3e8f10"
+
+    [source.skills]
+    "billing/refunds" = "sha256:..."
+
+A source may stand there twice with two revisions; each entry then has the skills that come from its revision.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from mcp_skills_server.durable import sync_path
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+
+_VERSION: Final = 1
+_MOST_BYTES: Final = 64 << 20
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_HEAD: Final = "# Made by 'mcp-skills-server lock' and 'update'; do not edit. Commit it beside what it locks.\n"
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSource:
+    """One source at one revision.
+
+    Attributes:
+        given: the ROOT that names it, as a command takes it; a path is as it is from the lock file's folder.
+        revision: what the source calls its state; "" for a folder, which has none.
+        skills: digest over all files by skill path, of the skills that may be served.
+    """
+
+    given: str
+    revision: str
+    skills: Mapping[str, str]
+
+
+def parse(text: str) -> tuple[LockedSource, ...]:
+    """The sources of a lock file's text.
+
+    Raises:
+        ValueError: it is no lock file; the message says why, and where.
+    """
+    content = tomllib.loads(text)
+    if content.get("version") != _VERSION:
+        raise ValueError(f"its version is {content.get('version')!r}, and this program reads {_VERSION}")
+    found = content.get("source", [])
+    if unknown := content.keys() - {"version", "source"}:
+        raise ValueError(f"it has unknown keys: {', '.join(sorted(unknown))}")
+    if not isinstance(found, list):
+        raise ValueError("'source' is no list of tables")
+    out = tuple(_source(number, each) for number, each in enumerate(cast("list[Any]", found), 1))
+    if len({(each.given, each.revision) for each in out}) < len(out):
+        raise ValueError("a source stands there twice with one revision")
+    return out
+
+
+def _source(number: int, found: Any) -> LockedSource:
+    if not isinstance(found, dict):
+        raise ValueError(f"source {number} is no table")
+    entry = cast("dict[str, Any]", found)
+    given, revision, skills = entry.get("from"), entry.get("revision", ""), entry.get("skills", {})
+    if not isinstance(given, str) or not given or not isinstance(revision, str) or not isinstance(skills, dict):
+        raise ValueError(f"source {number} needs 'from' and 'revision', which are text, and a table 'skills'")
+    if unknown := entry.keys() - {"from", "revision", "skills"}:
+        raise ValueError(f"source {number} has unknown keys: {', '.join(sorted(unknown))}")
+    for path, digest in cast("dict[str, Any]", skills).items():
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise ValueError(f"source {number}: the digest of {path} is not 'sha256:' and 64 hex digits")
+    return LockedSource(given, revision, cast("dict[str, str]", skills))
+
+
+def text_of(sources: Sequence[LockedSource]) -> str:
+    """The text of a lock file: the sources in their order, the skills of each in the order of their paths."""
+    import tomli_w  # only those who write one need it
+
+    tables = [
+        {"from": each.given, "revision": each.revision, "skills": dict(sorted(each.skills.items()))} for each in sources
+    ]
+    return _HEAD + tomli_w.dumps({"version": _VERSION, "source": tables})
+
+
+def read(path: Path) -> tuple[LockedSource, ...]:
+    """The sources of a lock file.
+
+    Raises:
+        UsageError: it is not there, cannot be read, or is no lock file.
+    """
+    shown = printable(str(path))
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: no such lock file; 'mcp-skills-server lock ROOT...' makes one") from None
+    except OSError as error:
+        raise UsageError(f"{shown}: cannot be read ({error.strerror}); give another --lock") from None
+    if len(raw) > _MOST_BYTES:
+        raise UsageError(f"{shown}: it has more than {_MOST_BYTES:,} bytes; give another --lock")
+    try:
+        return parse(raw.decode())
+    except (ValueError, RecursionError) as error:
+        reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        raise UsageError(f"{shown}: this is no lock file: {reason}; make it anew with 'lock'") from None
+
+
+def write(path: Path, sources: Sequence[LockedSource]) -> None:
+    """Replace a lock file whole; who reads it meanwhile sees the old one or the new one.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = path.resolve()  # a link stays, and what it leads to is changed
+    made = ""
+    try:
+        descriptor, made = tempfile.mkstemp(prefix=".skills-lock-", dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text_of(sources))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(made, _mode(path))
+        os.replace(made, path)
+        sync_path(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(made)
+        raise UsageError(f"{printable(str(path))}: cannot be written ({error.strerror}); give another path") from None
+
+
+def _mode(path: Path) -> int:
+    """The mode of the file that is there, else what a new file has: it is made to be shared."""
+    try:
+        return path.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask

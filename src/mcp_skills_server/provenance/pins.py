@@ -1,0 +1,60 @@
+"""Whether a skill is the one that the lock file names. What is not is never served, and is said to be so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcp_skills_server.catalog.gates import Refusal
+from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.codes import problem
+from mcp_skills_server.model import Skill, Standing
+
+
+class Pins:
+    """The skills that may be served, as a gate of the registry.
+
+    Args:
+        skills: digest over all files by skill path, by the folder that a root is given as, absolute. Of a root that is
+            not there nothing is served.
+        elsewhere: by the same folders, the skill paths that the lock file takes from another revision of that source.
+    """
+
+    def __init__(self, skills: Mapping[str, Mapping[str, str]], elsewhere: Mapping[str, frozenset[str]]) -> None:
+        self._skills = skills
+        self._elsewhere = elsewhere
+
+    def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
+        """Why this skill is not served, None where it is the one that was locked.
+
+        Raises:
+            StaleFileError: a file changed meanwhile or cannot be read.
+        """
+        root = reader.roots[skill.root].given
+        # One that is unusable may be of any size, and is served to nobody.
+        if skill.standing is Standing.UNUSABLE:
+            return None
+        locked = self._skills.get(root, {}).get(skill.path)
+        if locked is None:
+            if skill.path in self._elsewhere.get(root, ()):
+                return Refusal(None)
+            return Refusal(problem("lock-missing", "the lock file does not name this skill"))
+        if reader.digest_over(skill) != locked:
+            return Refusal(problem("lock-differs", "its files are not those that the lock file names"))
+        return None
+
+    def unserved(self, reader: Reader, served: Mapping[str, Skill]) -> list[str]:
+        """The locked skills that are not served, by path.
+
+        Args:
+            reader: of the registry.
+            served: its skills by path.
+        """
+        index = {root.given: root.index for root in reader.roots}
+        return [
+            path
+            for root, locked in self._skills.items()
+            for path in locked
+            if (skill := served.get(path)) is None
+            or skill.root != index.get(root)
+            or skill.standing is Standing.UNUSABLE
+        ]

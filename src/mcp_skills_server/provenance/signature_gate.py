@@ -1,0 +1,47 @@
+"""Whether a skill is signed as it should be, as a gate of the registry."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mcp_skills_server.catalog.gates import Refusal
+from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.codes import problem
+from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
+
+_MOST_PROVED: Final = 100_000
+
+
+class SignatureGate:
+    """Refuses skills that are not signed as they should be. What was proved once is not proved again.
+
+    Args:
+        verifier: proves them.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._proved: dict[str, Refusal | None] = {}
+
+    def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
+        """Why this skill is not served, None where it is signed as it is.
+
+        Raises:
+            StaleFileError: a file changed meanwhile or cannot be read.
+        """
+        if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
+            return None
+        digest = reader.digest_over(skill)
+        if digest not in self._proved:
+            if len(self._proved) >= _MOST_PROVED:
+                self._proved.clear()
+            self._proved[digest] = self._judge(reader, skill)
+        return self._proved[digest]
+
+    def _judge(self, reader: Reader, skill: Skill) -> Refusal | None:
+        try:
+            self._verifier.check({path: reader.read(file) for path, file in skill.files.items()})
+        except UnsignedError as error:
+            return Refusal(problem(error.code, str(error)))
+        return None

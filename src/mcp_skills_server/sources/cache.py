@@ -1,0 +1,148 @@
+"""The folder of the cache that a source has, and how the cache stays below a size.
+
+    CACHE/KIND/NAME/        what is kept of one source; what is in it is the source's own matter
+    CACHE/used/KIND-NAME/   a locked file of each process that uses it
+
+What no process uses may be removed at any time, the longest unused first. What a process serves never is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from mcp_skills_server.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_USED: Final = "used"
+_GONE: Final = ".gone-"
+_LOCK_S: Final = 10.0
+"""How long another process is waited for that enters itself or makes room."""
+
+
+class CacheFolder:
+    """The folder of one source, marked as used for as long as this object lives.
+
+    Args:
+        cache: the directory of the cache.
+        kind: of source, such as "sites".
+        origin: where the source is; its beginning makes the folder's name readable.
+        asked: what else tells this copy from another one of the same origin.
+
+    Attributes:
+        path: the folder. It is there.
+
+    Raises:
+        UsageError: the cache cannot be written.
+    """
+
+    def __init__(self, cache: Path, kind: str, origin: str, *asked: str) -> None:
+        plain = re.sub(r"[^a-z0-9.-]+", "-", origin.lower().partition("://")[2])[:60].strip("-.")
+        key = hashlib.sha256("\0".join((origin, *asked)).encode()).hexdigest()[:12]
+        name = f"{plain}-{key}" if plain else key
+        self.path = cache / kind / name
+        try:
+            mark = cache / _USED / f"{kind}-{name}" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+            with _alone(cache):
+                mark.parent.mkdir(parents=True, exist_ok=True)
+                self._use = FileLock(mark, timeout=0)
+                self._use.acquire()
+                self.path.mkdir(parents=True, exist_ok=True)
+            os.utime(mark.parent)
+        except Timeout:
+            raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
+        except OSError as error:
+            reason = f"the cache cannot be written ({error.strerror or error})"
+            raise UsageError(f"{self.path}: {reason}; choose another --cache-dir") from None
+
+
+def trim(cache: Path, most_bytes: int) -> list[str]:
+    """Remove what was not used for the longest, until no more than so many bytes are left of what nobody uses and what
+    is used together.
+
+    Returns:
+        The names of what was removed.
+    """
+    removed: list[str] = []
+    with suppress(OSError, Timeout):
+        for left in cache.glob(f"*/{_GONE}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        sizes = {folder: _size(folder) for folder in _folders(cache)}
+        total = sum(sizes.values())
+        for folder in sorted(sizes, key=_last_used):
+            if total <= most_bytes:
+                break
+            gone = _take_away(cache, folder)
+            if gone is not None:
+                shutil.rmtree(gone, ignore_errors=True)
+                total -= sizes[folder]
+                removed.append(folder.name)
+                logger.info("the cache is full: removed what was kept of %s", folder.name)
+    return removed
+
+
+def _folders(cache: Path) -> Iterator[Path]:
+    """What is kept of each source."""
+    for kind in cache.iterdir():
+        if kind.name != _USED and kind.is_dir() and not kind.is_symlink():
+            yield from (each for each in kind.iterdir() if each.is_dir() and not each.is_symlink())
+
+
+def _take_away(cache: Path, folder: Path) -> Path | None:
+    """The folder under another name, at which nobody looks for it; None where it is in use."""
+    marks = _marks(cache, folder)
+    with _alone(cache):
+        for mark in [*marks.iterdir()] if marks.is_dir() else []:
+            lock = FileLock(mark, timeout=0)
+            try:
+                lock.acquire()
+            except Timeout:
+                return None
+            lock.release()
+            mark.unlink(missing_ok=True)  # a process that has ended left it
+        gone = folder.with_name(f"{_GONE}{uuid.uuid4().hex[:12]}")
+        os.rename(folder, gone)
+        with suppress(OSError):
+            marks.rmdir()
+        return gone
+
+
+def _alone(cache: Path) -> FileLock:
+    (cache / _USED).mkdir(parents=True, exist_ok=True)
+    return FileLock(cache / _USED / "lock", timeout=_LOCK_S)
+
+
+def _marks(cache: Path, folder: Path) -> Path:
+    return cache / _USED / f"{folder.parent.name}-{folder.name}"
+
+
+def _last_used(folder: Path) -> float:
+    """When a process last began to use it, in seconds of the epoch."""
+    try:
+        return os.stat(_marks(folder.parent.parent, folder)).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(folder: Path) -> int:
+    """Bytes of all files below."""
+    total, todo = 0, [os.fspath(folder)]
+    while todo:
+        with suppress(OSError), os.scandir(todo.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(entry.path)
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total

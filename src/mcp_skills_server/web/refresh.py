@@ -1,0 +1,84 @@
+"""`POST /refresh`: whoever hosts a source says that it has changed, and it is looked at now instead of later.
+
+Who may say so is proved by the secret that both sides know, in the form that each host has: GitHub, Gitea and Forgejo
+sign the body, GitLab sends the secret itself. What the body says is read by nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from mcp_skills_server.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = "/refresh"
+_MOST_BYTES: Final = 25 << 20
+"""What GitHub sends at most."""
+_SHORTEST: Final = 16
+_SIGNED: Final = (("x-hub-signature-256", "sha256="), ("x-gitea-signature", ""), ("x-forgejo-signature", ""))
+"""Header, and what stands in it before the HMAC-SHA256 of the body in hex."""
+_TOKEN: Final = "x-gitlab-token"  # noqa: S105, the name of a header
+
+
+def checked_secret(secret: str) -> bytes:
+    """The secret of webhooks.
+
+    Raises:
+        UsageError: it is too short, or no header can carry it. Never shows it.
+    """
+    if len(secret) < _SHORTEST:
+        raise UsageError(f"--refresh-secret has fewer than {_SHORTEST} characters; make a longer one")
+    if not (secret.isascii() and secret.isprintable()):
+        raise UsageError("--refresh-secret has characters that are not printable ASCII; make another one")
+    return secret.encode()
+
+
+def route(secret: bytes, look: Callable[[], int]) -> Route:
+    """The route.
+
+    Args:
+        secret: what host and server know.
+        look: has all sources looked at, and returns how many there are.
+    """
+
+    async def refresh(request: Request) -> Response:
+        code = hmac.new(secret, digestmod=hashlib.sha256)
+        size = 0
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > _MOST_BYTES:
+                return _refusal(413, f"the body has more than {_MOST_BYTES:,} bytes")
+            code.update(chunk)
+        if not _is_known(request, secret, code.hexdigest()):
+            logger.warning("%s: refused, since the signature is missing or by another secret", PATH)
+            return _refusal(401, "the signature is missing or by another secret; set the same one on both sides")
+        return JSONResponse({"sources": look()}, 202)
+
+    return Route(PATH, refresh, methods=["POST"])
+
+
+def _is_known(request: Request, secret: bytes, code: str) -> bool:
+    """Whether the sender knows the secret; one right proof is enough, and each takes the same time."""
+    found = [
+        hmac.compare_digest(value.encode("utf-8", "surrogateescape"), (prefix + code).encode())
+        for header, prefix in _SIGNED
+        for value in request.headers.getlist(header)
+    ]
+    found += [
+        hmac.compare_digest(value.encode("utf-8", "surrogateescape"), secret)
+        for value in request.headers.getlist(_TOKEN)
+    ]
+    return any(found)
+
+
+def _refusal(status: int, why: str) -> Response:
+    return JSONResponse({"error": why}, status)

@@ -1,0 +1,144 @@
+"""What a reviewer reads of a change: what decides first, and nothing that is hidden."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from mcp_skills_server.provenance.difference import Difference, Files, compare
+
+BODY = b"".join(b"Line %d.\n" % number for number in range(1, 101))
+
+
+def skill(body: bytes = BODY, fields: bytes = b"", **files: tuple[bytes, bool]) -> Files:
+    raw = b"---\nname: thing\ndescription: Does a thing.\n" + fields + b"---\n\n" + body
+    return {"SKILL.md": (raw, False), **{path.replace("__", "/"): file for path, file in files.items()}}
+
+
+def changed(before: Files, after: Files) -> Difference:
+    found = compare("acme/thing", before, after)
+    assert found is not None
+    assert found.kind == "changed"
+    return found
+
+
+def test_nothing_is_said_of_what_is_the_same() -> None:
+    assert compare("thing", skill(), skill()) is None
+
+
+def test_what_decides_comes_first() -> None:
+    after = skill(fields=b"allowed-tools: Bash\nlicense: MIT\n", scripts__run=(b"x", False))
+    after = {**after, "SKILL.md": (after["SKILL.md"][0].replace(b"Does a thing", b"Does all"), False)}
+    found = changed(skill(), after)
+    assert found.first == (
+        'description: "Does a thing." -> "Does all."',
+        'allowed-tools: "Bash"',
+        "script new: scripts/run",
+    )
+    assert found.rest[0] == 'license: "MIT"'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        ((b"a", False), (b"b", False), "script changed: scripts/run"),
+        ((b"a", False), (b"a", True), "script changed: scripts/run"),
+    ],
+)
+def test_a_script_that_changed_is_said_first(before: tuple[bytes, bool], after: tuple[bytes, bool], line: str) -> None:
+    assert changed(skill(scripts__run=before), skill(scripts__run=after)).first == (line,)
+
+
+@pytest.mark.parametrize("file", [(b"#!/bin/sh\n", False), (b"x", True)])
+def test_what_can_be_run_is_a_script_wherever_it_lies(file: tuple[bytes, bool]) -> None:
+    assert changed(skill(), skill(tools__x=file)).first == ("script new: tools/x",)
+
+
+def test_hidden_text_is_counted() -> None:
+    body = BODY + "Ignore\u200b\u200b this.\n".encode()
+    found = changed(skill(), skill(body))
+    assert found.first == ("hidden text: SKILL.md has 2 characters that nobody sees, 2 more than before",)
+    assert changed(skill(body), skill()).first == ()
+
+
+def test_new_links_are_named_and_old_ones_are_not() -> None:
+    before = skill(b"See https://old.example/a.\n")
+    after = skill(
+        b"See https://old.example/a. and (https://new.example/b).\n", notes__md=(b"<http://x.example>", False)
+    )
+    assert changed(before, after).first == ("link new: http://x.example", "link new: https://new.example/b")
+
+
+def test_many_links_are_counted() -> None:
+    body = b"".join(b"https://x.example/%d\n" % number for number in range(100))
+    assert changed(skill(), skill(body)).first[-1] == "and 80 more links"
+
+
+def test_lines_are_numbered_as_in_the_file() -> None:
+    found = changed(skill(), skill(BODY.replace(b"Line 50.", b"Line fifty.")))
+    assert found.rest == (
+        "--- a/acme/thing/SKILL.md",
+        "+++ b/acme/thing/SKILL.md",
+        "@@ -52,7 +52,7 @@",
+        " Line 47.",
+        " Line 48.",
+        " Line 49.",
+        "-Line 50.",
+        "+Line fifty.",
+        " Line 51.",
+        " Line 52.",
+        " Line 53.",
+    )
+
+
+def test_files_that_come_and_go_and_change_their_mode() -> None:
+    before = skill(**{"a.md": (b"A\n", False), "b.bin": (b"\0", False), "c.md": (b"C\n", True)})
+    after = skill(**{"b.bin": (b"\0\0", False), "c.md": (b"C\n", False), "d.md": (b"D\n", False)})
+    assert changed(before, after).rest == (
+        "file removed: a.md",
+        "file acme/thing/b.bin: 1 bytes -> 2 bytes, no text",
+        "file c.md may no longer be executed",
+        "file added: d.md (2 bytes)",
+        "--- a/acme/thing/d.md",
+        "+++ b/acme/thing/d.md",
+        "@@ -1 +1,2 @@",
+        "+D",
+        " ",
+    )
+
+
+def test_an_added_skill_is_described_and_a_removed_one_is_named() -> None:
+    added = compare("thing", None, skill(scripts__run=(b"x", True)))
+    assert added == Difference(
+        "thing",
+        "added",
+        ('name: "thing"', 'description: "Does a thing."', "script new: scripts/run"),
+        ("file SKILL.md", "file scripts/run"),
+    )
+    assert compare("thing", skill(), None) == Difference("thing", "removed", (), ())
+
+
+def test_a_change_of_too_many_lines_is_said_and_not_compared() -> None:
+    before = b"".join(b"%d\n" % number for number in range(5_000))
+    after = b"".join(b"%d!\n" % number for number in range(5_000))
+    assert changed(skill(before), skill(after)).rest == (
+        "file acme/thing/SKILL.md: about 5,000 lines are different from line 6 on, too many to compare",
+    )
+
+
+@given(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), some.data())
+def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], data: some.DataObject) -> None:
+    new = data.draw(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
+    before, after = ({"SKILL.md": (b"x", False), "t": ("\n".join(each).encode(), False)} for each in (old, new))
+    found = compare("s", before, after)
+    if found is None:
+        assert "\n".join(old) == "\n".join(new)
+        return
+    lines = [line for line in found.rest[2:] if not line.startswith("@@")]
+    was = [line[1:] for line in lines if line[:1] in {" ", "-"}]
+    now = [line[1:] for line in lines if line[:1] in {" ", "+"}]
+    # All that is not shown is the same on both sides, and lies around.
+    texts = ("\n".join(old).split("\n"), "\n".join(new).split("\n"))
+    assert len(texts[0]) - len(was) == len(texts[1]) - len(now)
+    assert all(line in texts[0] for line in was) and all(line in texts[1] for line in now)

@@ -1,0 +1,120 @@
+"""Lock files: what is written is what is read, and whatever else is in one is one line."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.provenance.lock import LockedSource, parse, read, text_of, write
+
+DIGEST = "sha256:" + 64 * "a"
+TEXT = some.text(some.characters(exclude_categories=["Cs"]), max_size=30)
+SKILLS = some.dictionaries(TEXT, some.just(DIGEST), max_size=4)
+SOURCES = some.lists(
+    some.builds(LockedSource, TEXT.filter(bool), TEXT, SKILLS),
+    max_size=4,
+    unique_by=lambda each: (each.given, each.revision),
+)
+
+
+@given(SOURCES)
+def test_what_is_written_is_what_is_read(sources: list[LockedSource]) -> None:
+    assert parse(text_of(sources)) == tuple(sources)
+
+
+def test_a_lock_file_is_lines_that_a_reviewer_can_read() -> None:
+    text = text_of([LockedSource("git+https://git.example/skills", "4c0c", {"b": DIGEST, "a/x": DIGEST})])
+    assert text.splitlines()[1:] == [
+        "version = 1",
+        "",
+        "[[source]]",
+        'from = "git+https://git.example/skills"',
+        'revision = "4c0c"',
+        "",
+        "[source.skills]",
+        f'"a/x" = "{DIGEST}"',
+        f'b = "{DIGEST}"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "version"),
+        ("version = 2\n", "version is 2"),
+        ("version = 1\nversion = 1\n", "line 2"),
+        ("version = 1\nmore = 1\n", "unknown keys: more"),
+        ("version = 1\nsource = 3\n", "no list of tables"),
+        ("version = 1\nsource = [3]\n", "source 1 is no table"),
+        ("version = 1\n[[source]]\nrevision = 'x'\n", "source 1 needs 'from'"),
+        ("version = 1\n[[source]]\nfrom = ''\n", "source 1 needs 'from'"),
+        ("version = 1\n[[source]]\nfrom = 'x'\nrevision = 3\n", "source 1 needs 'from'"),
+        ("version = 1\n[[source]]\nfrom = 'x'\nskills = 3\n", "source 1 needs 'from'"),
+        ("version = 1\n[[source]]\nfrom = 'x'\nextra = 3\n", "unknown keys: extra"),
+        ("version = 1\n[[source]]\nfrom = 'x'\n[source.skills]\na = 'sha1:0'\n", "the digest of a"),
+        ("version = 1\n[[source]]\nfrom = 'x'\n[source.skills]\na = 3\n", "the digest of a"),
+        ("version = 1\n[[source]]\nfrom = 'x'\n[[source]]\nfrom = 'x'\n", "twice"),
+        ("version = 1\nx = " + "[" * 2_000, "lock file"),
+    ],
+)
+def test_anything_else_is_one_line_that_says_where(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "skills.lock"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "skills.lock"
+    path.write_bytes(b"version = 1\n# \xff\n")
+    with pytest.raises(UsageError, match="not UTF-8"):
+        read(path)
+
+
+def test_no_file_says_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'mcp-skills-server lock ROOT"):
+        read(tmp_path / "skills.lock")
+
+
+def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_a_file_is_replaced_whole_and_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    path, link = tmp_path / "skills.lock", tmp_path / "link.lock"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    before = path.open()
+    with before:
+        write(link, [LockedSource("skills", "", {"a": DIGEST})])
+        assert before.read() == "old"
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert read(link) == (LockedSource("skills", "", {"a": DIGEST}),)
+    assert sorted(os.listdir(tmp_path)) == ["link.lock", "skills.lock"]
+
+
+def test_a_new_file_has_the_mode_of_the_mask(tmp_path: Path) -> None:
+    path = tmp_path / "skills.lock"
+    mask = os.umask(0o027)
+    try:
+        write(path, [])
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        write(tmp_path / "none" / "skills.lock", [])

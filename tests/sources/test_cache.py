@@ -1,0 +1,135 @@
+"""The cache: who uses what, and what goes when there is too much."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.cache import CacheFolder, trim
+
+HOLD = """
+import sys
+from pathlib import Path
+from mcp_skills_server.sources.cache import CacheFolder
+folder = CacheFolder(Path(sys.argv[1]), "sites", sys.argv[2])
+print(folder.path, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def in_use(cache: Path, origin: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that uses the folder of an origin."""
+    words = [sys.executable, "-c", HOLD, str(cache), origin]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def used_before(cache: Path, origin: str, *, size: int, at: float) -> Path:
+    """A folder that a process used at this moment of the epoch, and uses no longer."""
+    path = CacheFolder(cache, "sites", origin).path
+    (path / "skill").mkdir()
+    (path / "skill" / "SKILL.md").write_bytes(b"x" * size)
+    os.utime(cache / "used" / f"sites-{path.name}", (at, at))
+    return path
+
+
+def test_a_folder_has_a_name_that_says_whose_it_is(tmp_path: Path) -> None:
+    path = CacheFolder(tmp_path, "sites", "https://Skills.example/a").path
+    assert path.is_dir()
+    assert path.parent == tmp_path / "sites"
+    assert path.name.startswith("skills.example-a-")
+
+
+def test_another_origin_and_another_question_have_another_folder(tmp_path: Path) -> None:
+    made = [
+        CacheFolder(tmp_path, kind, origin, *asked).path
+        for kind, origin, *asked in (
+            ("sites", "https://a.example"),
+            ("sites", "https://a.example", "pin"),
+            ("sites", "https://b.example"),
+            ("git", "https://a.example"),
+            ("sites", "../../../etc"),
+            ("sites", ""),
+        )
+    ]
+    assert len(set(made)) == len(made)
+    assert all(path.parent.parent == tmp_path for path in made)
+    assert CacheFolder(tmp_path, "sites", "https://a.example").path == made[0]
+
+
+def test_the_longest_unused_goes_first_and_only_as_much_as_must(tmp_path: Path) -> None:
+    old, middle, new = (
+        used_before(tmp_path, f"https://{at}.example", size=1_000, at=at) for at in (1_000.0, 2_000.0, 3_000.0)
+    )
+    assert trim(tmp_path, 3_000) == []
+    assert trim(tmp_path, 2_999) == [old.name]
+    assert not old.exists() and middle.exists() and new.exists()
+    assert trim(tmp_path, 0) == [middle.name, new.name]
+    assert [each.name for each in (tmp_path / "sites").iterdir()] == []
+    assert [each.name for each in (tmp_path / "used").iterdir()] == ["lock"]
+
+
+def test_what_is_in_use_stays_whatever_it_takes(tmp_path: Path) -> None:
+    mine, other = CacheFolder(tmp_path, "sites", "https://mine.example"), "https://other.example"
+    path = used_before(tmp_path, other, size=1_000, at=1_000.0)
+    (mine.path / "file").write_bytes(b"x" * 1_000)
+    with in_use(tmp_path, other) as process:
+        assert trim(tmp_path, 0) == []
+        process.kill()
+        process.wait()
+        assert trim(tmp_path, 0) == [path.name]  # whoever was killed uses nothing
+    assert (mine.path / "file").exists()
+
+
+def test_a_folder_that_one_of_two_still_uses_stays(tmp_path: Path) -> None:
+    first = CacheFolder(tmp_path, "sites", "https://a.example")
+    (first.path / "file").write_bytes(b"x")
+    with in_use(tmp_path, "https://a.example"):
+        pass
+    assert trim(tmp_path, 0) == []
+    del first
+    assert len(trim(tmp_path, 0)) == 1
+
+
+def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "sites" / ".gone-0123"
+    left.mkdir(parents=True)
+    (left / "file").write_text("x")
+    assert trim(tmp_path, 1 << 30) == []
+    assert not left.exists()
+
+
+def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "file").write_bytes(b"x" * 1_000)
+    (tmp_path / "cache" / "sites").mkdir(parents=True)
+    (tmp_path / "cache" / "sites" / "link").symlink_to(mine)
+    (tmp_path / "cache" / "kind").symlink_to(tmp_path / "elsewhere")
+    assert trim(tmp_path / "cache", 0) == []
+    assert (mine / "file").exists()
+
+
+def test_a_cache_that_is_not_there_is_small(tmp_path: Path) -> None:
+    assert trim(tmp_path / "none", 0) == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_where_nothing_can_be_written_it_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="the cache cannot be written"):
+        CacheFolder(tmp_path / "file", "sites", "https://a.example")

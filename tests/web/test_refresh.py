@@ -1,0 +1,121 @@
+"""`/refresh`: a host of skills says that they changed, and the server looks at once."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.refresh import checked_secret
+from web.http_wire import Server, http_serving
+from wire import DEADLINE, write_skill
+
+SECRET = "0123456789abcdef-secret"
+BODY = b'{"ref": "refs/heads/main"}'
+CODE = hmac.new(SECRET.encode(), BODY, hashlib.sha256).hexdigest()
+WRONG = hmac.new(b"another secret of some length", BODY, hashlib.sha256).hexdigest()
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "published" / "thing")
+    return tmp_path / "published"
+
+
+@pytest.fixture
+def site(published: Path) -> Iterator[Server]:
+    with http_serving(published) as server:
+        yield server
+
+
+@pytest.fixture
+def reader(site: Server, tmp_path: Path) -> Iterator[Server]:
+    """A server of the site's skills, which asks for a token and knows the secret."""
+    options = ["--allow-private", "--allow-http", "--cache-dir", str(tmp_path / "cache")]
+    secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": "laptop=a-token-of-some-length"}
+    with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        {"X-Hub-Signature-256": f"sha256={CODE}"},
+        {"X-Gitea-Signature": CODE},
+        {"X-Forgejo-Signature": CODE},
+        {"X-Gitlab-Token": SECRET},
+        {"X-Gitea-Signature": WRONG, "X-Hub-Signature-256": f"sha256={CODE}"},
+    ],
+)
+def test_each_host_has_its_own_form_of_proof(reader: Server, proof: dict[str, str]) -> None:
+    answer = reader.send(path="/refresh", body=BODY, headers=proof)
+    assert (answer.status, json.loads(answer.body)) == (202, {"sources": 1})
+
+
+@pytest.mark.parametrize(
+    "proof",
+    [
+        {},
+        {"X-Hub-Signature-256": CODE},
+        {"X-Hub-Signature-256": f"sha256={WRONG}"},
+        {"X-Hub-Signature-256": "sha256=\xe9"},
+        {"X-Hub-Signature": f"sha256={CODE}"},
+        {"X-Gitea-Signature": WRONG},
+        {"X-Gitea-Signature": ""},
+        {"X-Gitlab-Token": SECRET[:-1]},
+        {"X-Gitlab-Token": ""},
+        {"Authorization": "Bearer a-token-of-some-length"},
+    ],
+)
+def test_who_does_not_prove_that_they_know_the_secret_is_refused(reader: Server, proof: dict[str, str]) -> None:
+    answer = reader.send(path="/refresh", body=BODY, headers=proof)
+    assert answer.status == 401
+    assert "set the same one" in json.loads(answer.body)["error"]
+    assert SECRET not in reader.stderr
+
+
+def test_a_signature_is_of_one_body(reader: Server) -> None:
+    answer = reader.send(path="/refresh", body=BODY + b" ", headers={"X-Hub-Signature-256": f"sha256={CODE}"})
+    assert answer.status == 401
+
+
+def test_the_token_is_still_wanted_elsewhere(reader: Server) -> None:
+    for path in ("/mcp", "/refresh/more", "/.well-known/agent-skills/index.json"):
+        assert reader.send(path=path, body=b"{}", headers={"X-Gitlab-Token": SECRET}).status in {401, 404}
+    assert reader.send("GET", "/refresh").status == 405
+
+
+def test_what_is_published_behind_tokens_is_not_for_shared_caches(reader: Server) -> None:
+    headers = {"Authorization": "Bearer a-token-of-some-length"}
+    answer = reader.send("GET", "/.well-known/agent-skills/index.json", headers=headers)
+    assert answer.status == 200
+    assert "private" in answer.headers["cache-control"]
+
+
+def test_a_change_is_there_without_waiting_for_the_next_look(reader: Server, site: Server, published: Path) -> None:
+    reader.said("fetched thing")
+    before = site.send("GET", "/.well-known/agent-skills/index.json").body
+    write_skill(published / "thing", description="Does another thing.")
+    until = monotonic() + DEADLINE
+    while site.send("GET", "/.well-known/agent-skills/index.json").body == before:
+        assert monotonic() < until
+    # The site's index may be kept for a minute and more.
+    assert reader.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": SECRET}).status == 202
+    reader.said("fetched thing", 2)
+
+
+def test_without_a_secret_there_is_no_such_place(site: Server) -> None:
+    assert site.send(path="/refresh", body=BODY, headers={"X-Gitlab-Token": ""}).status == 404
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 15, "a secret with\na line", "sécrét of some length"])
+def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_secret(secret)
+    assert secret not in str(caught.value)

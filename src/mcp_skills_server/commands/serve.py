@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -26,6 +26,7 @@ from mcp_skills_server.commands.running import (
     open_served,
     say_that_it_waits,
 )
+from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 

@@ -55,6 +55,20 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     return out
 
 
+def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
+    """The files of a tree that `write_tree` made, in path order.
+
+    Raises:
+        OSError: a file cannot be read, or there is something else among them.
+    """
+    out: dict[str, tuple[bytes, bool]] = {}
+    for path in sorted(tree_digests(place) or {}):
+        descriptor = os.open(place / path, os.O_RDONLY | NOFOLLOW | BINARY)
+        with open(descriptor, "rb") as stream:
+            out[path] = stream.read(), bool(os.fstat(descriptor).st_mode & stat.S_IXUSR)
+    return out
+
+
 def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> dict[str, os.stat_result]:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
 

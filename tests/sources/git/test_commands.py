@@ -88,6 +88,41 @@ def test_a_change_reaches_the_client_and_the_last_copy_stays(upstream: Upstream,
         assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta", "gamma"}
 
 
+def test_fetch_puts_its_skills_into_a_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    given, folder = f"{server.url}/acme.git@main#skills", tmp_path / "folder"
+    more = {"XDG_CACHE_HOME": str(tmp_path / "own")}
+    done = command("fetch", given, "--output", str(folder), **more)
+    assert done.returncode == 0 and f"{given}: 2 added" in done.stderr
+    assert (folder / "alpha" / "references" / "guide.md").read_bytes() == b"guide\n"
+    upstream.commit({**BASE, **skill("beta", "Another."), **skill("gamma")})
+    done = command("fetch", "--output", str(folder), "--update", **more)
+    assert done.returncode == 0 and "1 added, 1 updated, 1 unchanged" in done.stderr
+    origin = json.loads(command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
+    assert origin == given.partition("#")[0]
+    for arguments, said in (
+        ([f"{server.url}/none.git", "--output", str(folder)], "/none.git: there is no repository there"),
+        ([given, "--output", str(folder), "--header", "X-A:b"], "git has credential helpers"),
+        ([given, "--list"], "'mcp-skills-server list"),
+    ):
+        failed = command("fetch", *arguments, **more)
+        assert failed.returncode == 2 and said in failed.stderr
+
+
+def test_a_lock_file_pins_a_commit(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    lock, more = str(tmp_path / "skills.lock"), cache(tmp_path)
+    assert command("lock", f"{server.url}/acme.git#skills", "--output", lock, *more).returncode == 0
+    assert upstream.git("rev-parse", "main") in Path(lock).read_text()
+    assert command("outdated", "--lock", lock, *more).returncode == 0
+    upstream.commit({**BASE, **skill("beta", "Another."), **skill("gamma")})
+    assert command("outdated", "--lock", lock, *more).returncode == 1
+    seen = command("diff", "--lock", lock, *more)
+    assert "-Read on." in seen.stdout and "+Another." in seen.stdout
+    with serving("--lock", lock, "--frozen", *more) as wire:
+        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta"}
+    assert command("update", "--lock", lock, *more).returncode == 0
+    assert command("outdated", "--lock", lock, *more).returncode == 0
+
+
 def test_an_option_says_whose_commits_are_taken(upstream: Upstream, tmp_path: Path) -> None:
     signers = tmp_path / "allowed_signers"
     signers.write_text("")

@@ -14,6 +14,7 @@ from typing import Final, cast
 import click
 
 import mcp_skills_server
+from mcp_skills_server.catalog import collector
 from mcp_skills_server.errors import UsageError
 
 _PROGRAM: Final = "mcp-skills-server"
@@ -101,7 +102,8 @@ class _LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, name = COMMANDS[cmd_name]
-        return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
+        with collector.paused():
+            return cast("click.Command", getattr(import_module(f"mcp_skills_server.commands.{module}"), name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, with the whole first sentence of each: click cuts it to what is left of one line."""

@@ -8,13 +8,12 @@ bundle for each code. The words that name the particular mistake are added where
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_skills_server.model import Problem, Severity, Standing
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(NamedTuple):
     """One kind of problem.
 
     Attributes:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import as_nobody, plant, skill_md, skills
-from mcp_skills_server.catalog import report
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.report import report_to_log
+from mcp_skills_server.format import yaml_reader
 from mcp_skills_server.model import Changes
 from wire import Era, serving
 
@@ -211,7 +211,7 @@ def test_many_errors_are_cut_and_counted(tmp_path: Path, caplog: pytest.LogCaptu
 def test_a_slow_yaml_parser_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "IS_FAST", False)
+    monkeypatch.setattr(yaml_reader, "IS_FAST", False)
     reported(tmp_path)
     assert "lacks its C parser" in caplog.messages[0]
 

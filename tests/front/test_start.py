@@ -6,22 +6,50 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from conversations import HANDSHAKE
+from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.registry import Registry
 from wire import DEADLINE, FIXTURES
 
 SLOW = {"mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema"}
+LATE = {
+    "filelock", "tomllib", "yaml",
+    *(
+        f"mcp_skills_server.{name}"
+        for name in (
+            "dialects.wellknown", "format.archive", "format.forged_tags", "format.frontmatter",
+            "runtime.scripts", "runtime.search", "sources", "validation",
+        )
+    ),
+}  # fmt: skip
+"""What a start over folders that an index knows does without: it is loaded when something is read, run or searched."""
 
 
 @pytest.mark.parametrize(("front", "imported"), [("lean", set[str]()), ("sdk", {"mcp", "mcp_types", "pydantic"})])
 def test_our_front_imports_no_sdk(front: str, imported: set[str]) -> None:
-    requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
-    said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
-    command = [sys.executable, "-X", "importtime", "-m", "mcp_skills_server", "serve", str(FIXTURES), "--front", front]
-    done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
-    names = set(re.findall(r"^import time:.*\|\s+(\w+)", done.stderr.decode(), re.MULTILINE))
+    names = {name.split(".")[0] for name in loaded("--front", front)}
     assert "asyncio" in names and names & SLOW >= imported
     assert imported or not names & SLOW
+
+
+def test_a_start_over_known_folders_loads_nothing_that_reads_a_skill(tmp_path: Path) -> None:
+    registry = Registry([FIXTURES], index_files=IndexFiles(tmp_path / "index", least=1))
+    registry.load()
+    for skill in registry.snapshot.skills.values():
+        registry.hash_files(skill)
+    registry.keep_index(lambda: False)
+    assert loaded("--cache-dir", str(tmp_path)) & LATE == set()
+
+
+def loaded(*options: str) -> set[str]:
+    """The modules that a server has loaded by the time it has answered a handshake and listed its skills."""
+    requests = [{"id": 1, "method": "initialize", "params": HANDSHAKE}, {"id": 2, "method": "skills/list"}]
+    said = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in requests)
+    command = [sys.executable, "-X", "importtime", "-m", "mcp_skills_server", "serve", str(FIXTURES), *options]
+    done = subprocess.run(command, input=said, capture_output=True, timeout=DEADLINE, check=True)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1, 2]
+    return set(re.findall(r"^import time:.*\|\s+([\w.]+)", done.stderr.decode(), re.MULTILINE))

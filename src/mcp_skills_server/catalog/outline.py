@@ -20,7 +20,6 @@ from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.format import frontmatter
 from mcp_skills_server.format.ignored import is_entered
 from mcp_skills_server.model import SKILL_MD, Reading, Skill, Snapshot, Standing
 
@@ -201,6 +200,8 @@ def _read(root: Root, skill: Skill, limits: Limits, stored: StoredRoot | None) -
             if before is not None and before.reading is not None and before.signature == file.signature:
                 fields = before.reading.frontmatter if before.reading.standing > Standing.UNUSABLE else None
             else:
+                from mcp_skills_server.format import frontmatter
+
                 fields = frontmatter.parse(disk.read(root.path, file)).frontmatter
         except StaleFileError:
             return None

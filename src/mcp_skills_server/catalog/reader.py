@@ -18,8 +18,6 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.format import frontmatter
-from mcp_skills_server.format.links import linked_files, references
 from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
 
 _K = TypeVar("_K")
@@ -137,6 +135,9 @@ class Reader:
         return self._proved.get(skill.path)
 
     def _body_of(self, skill: Skill, raw: bytes) -> Body:
+        from mcp_skills_server.format import frontmatter
+        from mcp_skills_server.format.links import linked_files, references
+
         document = frontmatter.parse(raw)
         linked = linked_files(references(document.body), skill.files, SKILL_MD)
         body = Body(document.body, linked, document.body_line)

@@ -27,7 +27,6 @@ from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.validation import rules
 
 _NAMES_LOOKED_AT: Final = 100_000
 
@@ -284,6 +283,8 @@ class Registry(Reader):
         Of the current snapshot, unless another is given. Of `dependencies` only the resources are judged; tools and
         prompts are the server's matter.
         """
+        from mcp_skills_server.validation import rules
+
         snapshot = snapshot or self.snapshot
         found = snapshot.all_problems
         for each in rules.check_catalog(snapshot):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,6 @@ from mcp_skills_server import codes
 from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.format.yaml_reader import IS_FAST
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
 
 logger = logging.getLogger(__name__)
@@ -86,14 +86,16 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
-    if not IS_FAST:
-        logger.warning(
-            "PyYAML lacks its C parser; large folders are read slowly. Install a PyYAML wheel for this platform"
-        )
     registry.subscribe(report, problems=True)
 
 
 def _report_first(registry: Registry) -> None:
+    # Where an index knew all there is nothing was read, and no reader is loaded.
+    reader = sys.modules.get("mcp_skills_server.format.yaml_reader")
+    if reader is not None and not reader.IS_FAST:
+        logger.warning(
+            "PyYAML lacks its C parser; large folders are read slowly. Install a PyYAML wheel for this platform"
+        )
     snapshot = registry.snapshot
     shown = ", ".join(root.shown for root in registry.roots)
     count = len(snapshot.paths(Standing.VALID))

@@ -22,10 +22,7 @@ from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.format import frontmatter
-from mcp_skills_server.format.links import heading, headings
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
-from mcp_skills_server.validation import rules
 
 Hold: TypeAlias = Callable[[str, object], bool]
 """Whether to keep, for the moment, what was known of the skill in this directory: its SKILL.md is gone or has become
@@ -300,6 +297,11 @@ class _Scanner:
 
 def read_skill_md(raw: bytes, directory: str) -> Reading:
     """What the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
+    # Late: YAML and the rules are a fifth of a start, and over a tree that an index knows nothing is read.
+    from mcp_skills_server.format import frontmatter
+    from mcp_skills_server.format.links import heading, headings
+    from mcp_skills_server.validation import rules
+
     document = frontmatter.parse(raw)
     problems = (*document.problems, *rules.check(document, directory))
     if document.frontmatter is None:

@@ -21,6 +21,8 @@ _COUNT: Final = click.IntRange(min=1)
 
 def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
     """Origins in the spelling that is compared, whatever folder another server is started in."""
+    if not value:
+        return ()
     from mcp_skills_server.runtime.scripts.policy import canonical
 
     return tuple(map(canonical, value))

@@ -35,8 +35,7 @@ class Subject(NamedTuple):
     digests: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class EntryResult:
+class EntryResult(NamedTuple):
     """A `skills/get` that is answered with the skill's entry, as the same client finds it in `skills/list`.
 
     Attributes:
@@ -46,8 +45,7 @@ class EntryResult:
     write: Callable[[Entry], Result]
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionsResult:
+class InstructionsResult(NamedTuple):
     """A `skills/get` that is answered with the skill's instructions, its arguments filled in.
 
     Attributes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_skills_server.format import fields, uris
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -11,8 +11,7 @@ from mcp_skills_server.model import Skill, Snapshot, Standing
 FIELD = "dependencies"
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(NamedTuple):
     """What else the same server serves, for `dependencies` to resolve against.
 
     Attributes:
@@ -26,8 +25,7 @@ class Served:
     resources: Container[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Dependencies:
+class Dependencies(NamedTuple):
     """What a skill declares, in its order.
 
     Attributes:

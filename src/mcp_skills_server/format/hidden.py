@@ -1,9 +1,7 @@
 """Characters that a person does not see and a model reads all the same.
 
 An invisible character that does work stays: a joiner between letters of a script that joins, a selector right behind
-the character that it selects, a direction mark in text that runs from right to left. All others are hidden text. The
-sets follow Unicode's Default_Ignorable_Code_Point and Bidi_Control, with control characters beside them. Every pattern
-looks at one character and its two neighbours, so that the time is linear in the text.
+the character that it selects, a direction mark in text that runs from right to left. All others are hidden text.
 """
 
 from __future__ import annotations
@@ -14,40 +12,12 @@ from typing import Final
 
 from mcp_skills_server.model import Json
 
-_SELECTORS: Final = "\ufe00-\ufe0f"
-_IDEOGRAPHS: Final = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U000323af"
-_RIGHT_TO_LEFT: Final = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff"
-_MONGOLIAN: Final = "\u1820-\u18aa"
-_ALWAYS: Final = (
-    "\x00-\x08\x0b\x0e-\x1f\x7f-\x9f"  # controls, but for tab, line feed, form feed and carriage return
-    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180e\u200b\u2028\u2029\u2060-\u206f\u3164\uffa0\ufff0-\ufffb"
-    "\u202a-\u202e"  # direction overrides
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"  # tag characters: a whole hidden alphabet
-)
-INVISIBLE: Final = (
-    f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"  # whatever stands around
-)
-"""For a character class: all that may be hidden, whatever stands around."""
-_HIDDEN: Final = re.compile(
-    f"[{_ALWAYS}]"
-    f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"  # a keycap's digit may be followed by one
-    f"|(?<![{_IDEOGRAPHS}])[\U000e0100-\U000e01ef]"
-    f"|(?<![{_MONGOLIAN}])[\u180b-\u180d\u180f]"
-    f"|(?<![{_RIGHT_TO_LEFT}])[\u061c\u200e\u200f](?![{_RIGHT_TO_LEFT}])"
-    # A joiner joins two characters of a script that has joins, or two emoji; a selector may stand before it.
-    f"|[\u200c\u200d](?=[\x00-\x7f{INVISIBLE}]|\\Z)|(?<=[\x00-\x7f])[\u200c\u200d]"
-    f"|(?<=[{INVISIBLE}])(?<![{_SELECTORS}])[\u200c\u200d]"
-    f"|\\A[{_SELECTORS}\u200c\u200d]"
-    "|(?<!\\A)\ufeff"
-)
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Each hidden character with its offset, in order."""
-    pattern = _HIDDEN_IN_ASCII if text.isascii() else _HIDDEN  # the same, and much quicker
-    return ((found.start(), found[0]) for found in pattern.finditer(text))
+    return ((found.start(), found[0]) for found in _pattern(text).finditer(text))
 
 
 def count(text: str) -> int:
@@ -78,4 +48,12 @@ def without(text: str) -> str:
     """The text without its hidden characters; the same object where there are none."""
     if text.isascii() and text.isprintable():
         return text
-    return (_HIDDEN_IN_ASCII if text.isascii() else _HIDDEN).sub("", text)
+    return _pattern(text).sub("", text)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    if text.isascii():
+        return _HIDDEN_IN_ASCII  # the same, and much quicker
+    from mcp_skills_server.format.invisible import HIDDEN  # a start among plain names does without
+
+    return HIDDEN

@@ -6,20 +6,11 @@ harmless, so that a skill can neither pretend to be what stands around it nor to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mcp_skills_server.format.hidden import INVISIBLE
-
-_FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
+FRAMES: Final = ("skill", "skill_files", "skill_problems", "active_skills", "available_skills", "stdout", "stderr")
 """The names of every element that we put around foreign text. Inside of it none of them may begin or end."""
-_UNSEEN: Final = f"[{INVISIBLE}]*+"
-_BLANK: Final = rf"[\s{INVISIBLE}]*+"
-_NAMES: Final = "|".join(_UNSEEN.join(map(re.escape, name)) for name in sorted(_FRAMES, key=len, reverse=True))
-# With blanks, capital letters or invisible characters in it a tag still reads as one. A longer name is another tag:
-# <skill-dir> is how many authors write a place to fill in.
-_FORGED: Final = re.compile(rf"<(?={_BLANK}(?:/{_BLANK})?(?:{_NAMES})(?!{_UNSEEN}[\w.:-]))", re.IGNORECASE)
 
 
 def escaped(text: str) -> str:
@@ -43,7 +34,7 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
     Raises:
         ValueError: content could forge the tag, because it is not among those that are made harmless.
     """
-    if tag not in _FRAMES:
+    if tag not in FRAMES:
         raise ValueError(f"no tag of ours: {tag}")
     written = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
     return "\n".join((f"<{tag}{written}>", *parts, f"</{tag}>"))
@@ -51,7 +42,11 @@ def around(tag: str, attributes: Mapping[str, str], parts: Sequence[str]) -> str
 
 def contained(content: str) -> str:
     """The content with each tag of ours in it, opening or closing, made harmless."""
-    return _FORGED.sub("&lt;", content)
+    if "<" not in content:
+        return content
+    from mcp_skills_server.format import forged_tags  # its patterns are for what is read, not for a handshake
+
+    return forged_tags.harmless(content)
 
 
 def _attribute(value: str) -> str:

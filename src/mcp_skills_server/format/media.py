@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mimetypes import MimeTypes
+from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 MARKDOWN: Final = "text/markdown"
-_TABLE: Final = MimeTypes(filenames=())
 _OURS: Final = {
     # What the standard table lacks, or takes for something else (.ts is video/mp2t there).
     ".md": MARKDOWN,
@@ -90,7 +90,15 @@ def media_type(path: str) -> str | None:
     if dot < 0:
         return None
     suffix = name[dot:].lower()
-    return _OURS.get(suffix) or _TABLE.types_map[True].get(suffix)
+    return _OURS.get(suffix) or _standard().get(suffix)
+
+
+@cache
+def _standard() -> Mapping[str, str]:
+    """The table of the standard library, which looks for those of the system when it is made, and so not at a start."""
+    from mimetypes import MimeTypes
+
+    return MimeTypes(filenames=()).types_map[True]
 
 
 def is_text(media: str | None) -> bool:

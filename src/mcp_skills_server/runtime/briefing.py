@@ -149,7 +149,7 @@ class Briefing:
                 return None
             if runtime.is_offered(after):
                 offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
-        return replace(kept, snapshot=snapshot, overview=replace(kept.overview, offers=offers))
+        return replace(kept, snapshot=snapshot, overview=kept.overview._replace(offers=offers))
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _USED: Final = "used"
 _GONE: Final = ".gone-"
 _LOCK_S: Final = 10.0
-"""How long another process is waited for that enters itself or makes room."""
+"""How long another process is waited for that enters itself or removes something."""
 
 
 class CacheFolder:

@@ -68,7 +68,7 @@ class Follower:
         self._waiting: anyio.CancelScope | None = None
         self._asked = False
         self._looked_at: float | None = None
-        """When somebody's wish was last followed, by the clock of the event loop."""
+        """When a look that somebody asked for last began, by the clock of the event loop."""
 
     @property
     def name(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
@@ -219,7 +218,7 @@ def _cut(fresh: Sequence[Loaded], characters: int) -> list[Loaded]:
                 f"\n\n[The first {len(kept)} of {len(whole)} characters. Before you follow them, read on: call {READ} "
                 f'with skill="{each.name}", path="{SKILL_MD}", start_line={line}{within}.]'
             )
-        out.append(replace(each, instructions=kept))
+        out.append(each._replace(instructions=kept))
     return out
 
 

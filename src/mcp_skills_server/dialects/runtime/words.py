@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from mcp_skills_server.format import hidden
 from mcp_skills_server.model import Json, Skill, Standing
@@ -29,8 +28,7 @@ _MOST_PROBLEMS: Final = 10
 Result: TypeAlias = dict[str, Json]
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """A skill that a model may load.
 
     Attributes:
@@ -50,8 +48,7 @@ class Offer:
     known: bool = True
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(NamedTuple):
     """The skills that a model may load.
 
     Attributes:
@@ -67,8 +64,7 @@ class Overview:
         return bool(self.offers) or self.more
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A skill in use.
 
     Attributes:

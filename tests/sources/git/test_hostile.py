@@ -43,7 +43,6 @@ HOSTILE: dict[str, tuple[dict[str, Content], str]] = {
 }
 
 
-@pytest.mark.requirement("WK-28", "WK-29", "WK-30")
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_hostile_skill_is_left_out_alone(
     what: str, upstream: Upstream, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -131,16 +131,15 @@ def test_only_what_is_different_is_written(upstream: Upstream, tmp_path: Path) -
     assert files(follower) == ["skills/gamma/delta/SKILL.md"]
 
 
-@pytest.mark.requirement("WK-28")
-def test_only_blobs_of_skills_are_fetched(upstream: Upstream, tmp_path: Path) -> None:
-    follower = opened(upstream.url, tmp_path)
+@pytest.mark.parametrize(("folder", "size"), [("#skills", 5_000), ("", 2 << 20)])
+def test_files_beside_the_skills_are_not_downloaded(folder: str, size: int, upstream: Upstream, tmp_path: Path) -> None:
+    """Of one folder nothing else, of a whole repository nothing large."""
+    upstream.commit({**BASE, **skill("alpha", big=bytes(size)), "src/large.bin": os.urandom(size)})
+    follower = opened(upstream.url + folder, tmp_path)
     refresh(follower)
-    large = upstream.git("rev-parse", "main:src/large.bin")
+    assert any(path.stat().st_size == size for path in follower.path.rglob("big"))
     objects = next((tmp_path / "cache" / "git").glob("*/objects"))
-    packed = Upstream.git.__get__(type("Ours", (), {"directory": objects})())(
-        "rev-list", "--objects", "--missing=print", "--all"
-    )
-    assert f"?{large}" in packed.split()
+    assert sum(path.stat().st_size for path in objects.rglob("*.pack")) < size
 
 
 @pytest.mark.parametrize("damage", ["edited", "removed", "added", "stray", "record"])

@@ -1,8 +1,8 @@
 """A bare repository of ours with the objects of one remote: the names there, its newest commit, its files' bytes.
 
-Nothing is ever checked out. Trees come with the commit, and blobs only when they are asked for, where the server can do
-that (`--filter=blob:none`). All that it holds can be fetched again: where it is damaged or has become large it is
-removed. Only one process at a time fetches into one.
+Nothing is ever checked out. Of one folder the trees come with the commit, and blobs when they are asked for, where the
+server can do that (`--filter=blob:none`); of a whole repository only large blobs wait to be asked for. All that lies
+here can be fetched again: where it is damaged or has become large it is removed. Only one process at a time fetches.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _FETCH: Final = (
     "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
 )  # fmt: skip
 _WITHOUT_BLOBS: Final = "--filter=blob:none"
+_WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
 _NO_SUCH_OBJECT: Final = re.compile(
     "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send all necessary objects",
     re.IGNORECASE,
@@ -120,7 +121,8 @@ class Repository:
         """
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
-        shallow = ("--depth=1", _WITHOUT_BLOBS, REMOTE)
+        # Of a whole repository most files are those of skills, and one request brings them with the commit.
+        shallow = ("--depth=1", _WITHOUT_BLOBS if self._address.folder else _WITHOUT_LARGE, REMOTE)
         with self._said():
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
@@ -138,10 +140,18 @@ class Repository:
         Raises:
             SourceError: they cannot be had now.
         """
-        if not object_ids or not self._filters:
+        if not self._filters:
             return
-        wanted = "\n".join(object_ids).encode() + b"\n"
         with self._said():
+            tree = f"{tip.commit}:{self._address.folder}"
+            listed = self._git.run(
+                "rev-list", "--objects", "--missing=print", tree, seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+            )
+            missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
+            absent = sorted(missing.intersection(object_ids))
+            if not absent:
+                return
+            wanted = "\n".join(absent).encode() + b"\n"
             try:
                 # What is here proves nothing about blobs, so nothing is said of it.
                 settings = ("-c", "fetch.negotiationAlgorithm=noop")

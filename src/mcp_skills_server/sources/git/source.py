@@ -187,7 +187,7 @@ class GitFolder:
         ids = [object_id for skill in wanted for _, object_id, _ in skill.files]
         if not ids:
             return
-        self._repository.fetch_blobs(tip, sorted(set(ids)))
+        self._repository.fetch_blobs(tip, ids)
         limits = self._settings.fetch.limits
         left = limits.unpacked_bytes - used
         with self._repository.blobs(ids) as out:

@@ -15,7 +15,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz lint format docs requirements mutants golden interop hosts image bench bench-peers clean
+.PHONY: help demo test test-programs fuzz fuzz-front lint format docs requirements mutants golden interop record hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -53,8 +53,14 @@ mutants: $(VENV)/.ready  ## break one package's source on purpose and see what i
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py
 
-interop: $(VENV)/.ready  ## let independent referees judge the server (needs npm; says so when there is none)
-	@$(BIN)/python tools/interop.py
+fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
+	@$(BIN)/python tools/fuzz_front.py $(ARGS)
+
+interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
+	@$(BIN)/python tools/interop.py $(ARGS)
+
+record: $(VENV)/.ready  ## record what the referees say to the server into tests/front/recorded.jsonl (needs npm)
+	@$(BIN)/python tools/record.py
 
 hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
 	@$(BIN)/python -m tools.hosts $(ARGS)

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, sleep
@@ -20,11 +21,14 @@ from bench.bare import bare_scan
 from bench.client import ERAS, BenchError, Client, Era, floor, ours
 from bench.generate import generate, questions, skill_name
 from bench.report import Row
+from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Standing
 
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 _QUIET_S: Final = 0.25
+_YOUNG_S: Final = 2.5
+"""No index keeps the signature of a file that is younger at its scan."""
 _MS: Final = 1e3
 _KB: Final = 1e3
 _MB: Final = 1e6
@@ -231,6 +235,36 @@ def scan(bench: Bench) -> Iterator[Row]:
     yield Row("first scan", bench.size, runs, median(mine) * _MS, median(bare) * _MS, "ms", goal)
 
 
+def index(bench: Bench) -> Iterator[Row]:
+    """All that a listing wants of the disk: cold beside a walk that hashes, with an index beside one that stats."""
+    sleep(_YOUNG_S)
+    runs = bench.some(5, 3)
+    root, files = str(bench.root), IndexFiles(bench.scratch / f"index-{bench.size}", least=1)
+    times: tuple[list[float], list[float], list[float], list[float]] = ([], [], [], [])
+    for _ in range(runs):
+        cold, warm = Registry([bench.root], index_files=files), Registry([bench.root], index_files=files)
+        files.path(cold.roots[0].path).unlink(missing_ok=True)
+        gc.collect()
+        times[0].append(_timed(cold.load) + _timed(partial(_hash_all, cold)))
+        times[1].append(_timed(partial(bare_scan, root, None, hashes=True)))
+        cold.keep_index(lambda: False)
+        del cold
+        gc.collect()
+        times[2].append(_timed(warm.load))
+        times[3].append(_timed(partial(bare_scan, root, ())))
+        if len(warm.snapshot.skills) != bench.size:
+            raise BenchError("the scan found too few skills")
+        del warm
+    mine, hashing, again, walking = (median(each) * _MS for each in times)
+    yield Row("first scan and every digest", bench.size, runs, mine, hashing, "ms", 1.5)
+    yield Row("first scan over an index", bench.size, runs, again, walking, "ms", 1.5)
+
+
+def _hash_all(registry: Registry) -> None:
+    for skill in registry.snapshot.skills.values():
+        registry.hash_files(skill)
+
+
 def refresh(bench: Bench) -> Iterator[Row]:
     """One edited skill, beside the same in a folder of ten."""
     runs = bench.some(100, 30)
@@ -300,6 +334,7 @@ ALL: Final[dict[str, Callable[[Bench], Iterator[Row]]]] = {
     "requests": requests,
     "memory": memory,
     "scan": scan,
+    "index": index,
     "refresh": refresh,
     "notification": notification,
 }

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -21,10 +22,26 @@ from mcp_skills_server.server.exchange import Exchange
 from mcp_skills_server.server.front.connection import Connection
 from mcp_skills_server.server.messages import Message, judge
 from mcp_skills_server.server.requests import Settings
+from wire import write_skill
 
 DEADLINE = 20.0
-_HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
+HANDLE = re.compile(r"(?<=Session: )[\w-]{24}(?= )|(?<=\"session\":\")[\w-]{24}(?=\")")
 """Session handles, which are drawn by lot."""
+
+
+def two_skills(folder: Path) -> Registry:
+    """A folder of two skills, written and read: the ones of `conversations`."""
+    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md) \u2028 für 表.\n", guide_md="guide")
+    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
+    (folder / "b").mkdir()
+    (folder / "b" / "SKILL.md").write_text(
+        "---\nname: b\ndescription: Makes tea.\nmetadata:\n  nothing: null\narguments:\n"
+        "  - name: topic\n    title: Topic\n---\n{{topic}}\n",
+        encoding="utf-8",
+    )
+    out = Registry([folder])
+    out.load()
+    return out
 
 
 class Loaded(Watcher):
@@ -75,18 +92,22 @@ class Script:
                     await anyio.lowlevel.checkpoint()
                 self.in_turn = len(self.said)
 
-    async def send(self, raw: bytes) -> None:
-        """As `Pipes.send`."""
+    async def flush(self) -> None:
+        """As `Pipes.flush`."""
+
+    def send_now(self, raw: bytes) -> bool:
+        """As `Pipes.send_now`."""
         assert raw.endswith(b"\n") and raw.count(b"\n") == 1
-        self.said.append(json.loads(_HANDLE.sub("HANDLE", raw.decode())))
+        self.said.append(json.loads(HANDLE.sub("HANDLE", raw.decode())))
         self._heard.set()
+        return True
 
 
 async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> None:
     """A conversation with the SDK's front, as `server.app.serve_stdio` leads it."""
     server = make_server()
     attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry))
-    exchange = Exchange(script)  # type: ignore[arg-type]
+    exchange = Exchange(script)
     inward, read_stream = anyio.create_memory_object_stream[Any](0)
     write_stream, outward = anyio.create_memory_object_stream[Any](0)
 

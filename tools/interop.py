@@ -1,8 +1,8 @@
 """`make interop`: prove the server against independent referees, on fixtures/skills.
 
 Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
-and counts every single check itself: a referee that skips its checks still says "passed". What is expected not to
-pass stands in tests/interop/expected-failures.yaml, each with a reason.
+on both fronts that speak MCP, and counts every single check itself: a referee that skips its checks still says
+"passed". What is expected not to pass stands in tests/interop/expected-failures.yaml, each with a reason.
 
 Ends with 1 if anything unexpected was seen. Without npm, or where it cannot
 install, it says so and ends with 0 (with --required: 1).
@@ -381,7 +381,10 @@ def _call(
     return done.stdout
 
 
-SERVE = [sys.executable, "-m", "mcp_skills_server", "serve"]
+PLAIN: Final = (sys.executable, "-m", "mcp_skills_server", "serve")
+SERVE = list(PLAIN)
+"""What starts the server, to be followed by a folder."""
+FRONTS: Final = ("lean", "sdk")
 
 
 @contextmanager
@@ -685,11 +688,46 @@ def perform(run: Run) -> list[Check]:
         return [Check(run.era, "ran", "FAILURE", f"{type(error).__name__}: {error}")]
 
 
+def judged(front: str, pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, Verdict]]:
+    """Everything that is run, on one front.
+
+    Raises:
+        RefereeError: the server does not start.
+    """
+    rows: list[tuple[Run, Verdict]] = []
+    log: list[str] = []
+    SERVE[:] = [*PLAIN, "--front", front]
+    with serving(log) as url:
+        for run in runs(url, pythons):
+            may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
+            rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
+    own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
+    return [*rows, (own, judge("server", perform(own), baseline))]
+
+
+def report(rows: Sequence[tuple[Run, Verdict]]) -> int:
+    """Print what came of it; how much of it is unexpected."""
+    print(summary(rows))
+    unexpected = 0
+    for run, verdict in rows:
+        where = f"{run.referee}, {run.era}, {run.transport}"
+        for check in verdict.unexpected:
+            unexpected += 1
+            print(f"UNEXPECTED  {where}: {check.scenario} / {check.id}: {check.status} {check.message}".rstrip())
+    for run, verdict in rows:
+        for scenario, identifier in verdict.stale:
+            where = f"{run.referee}, {run.era}, {run.transport}"
+            print(f"expected to fail, but did not; take it out of the baseline  {where}: {scenario} / {identifier}")
+    return unexpected
+
+
 def main() -> int:
     """Run every referee and print what they say; 1 if something unexpected is in it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
-    required: bool = parser.parse_args().required
+    parser.add_argument("--front", choices=FRONTS, action="append", help="the one front alone (default: both in turn)")
+    options = parser.parse_args()
+    required: bool = options.required
     if reason := unavailable():
         print(f"interop: skipped, {reason}")
         return 1 if required else 0
@@ -706,29 +744,15 @@ def main() -> int:
             pythons[suite] = install_python(suite)
         except RefereeError as error:
             print(f"interop: {suite} is left out: {error}")
-    rows: list[tuple[Run, Verdict]] = []
-    log: list[str] = []
-    try:
-        with serving(log) as url:
-            for run in runs(url, pythons):
-                may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
-                rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
-    except RefereeError as error:
-        print(f"interop: {error}")
-        return 1
-    own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
-    rows.append((own, judge("server", perform(own), baseline)))
-    print(summary(rows))
     unexpected = 0
-    for run, verdict in rows:
-        where = f"{run.referee}, {run.era}, {run.transport}"
-        for check in verdict.unexpected:
-            unexpected += 1
-            print(f"UNEXPECTED  {where}: {check.scenario} / {check.id}: {check.status} {check.message}".rstrip())
-    for run, verdict in rows:
-        for scenario, identifier in verdict.stale:
-            where = f"{run.referee}, {run.era}, {run.transport}"
-            print(f"expected to fail, but did not; take it out of the baseline  {where}: {scenario} / {identifier}")
+    for front in options.front or FRONTS:
+        print(f"interop: serve --front {front}", flush=True)
+        try:
+            rows = judged(front, pythons, baseline)
+        except RefereeError as error:
+            print(f"interop: {error}")
+            return 1
+        unexpected += report(rows)
     print(f"interop: {time.monotonic() - begun:.0f} s, {unexpected} unexpected")
     return 1 if unexpected or (required and len(pythons) < len(PYTHON_PACKAGES)) else 0
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from mcp_skills_server.catalog import tree
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
@@ -42,6 +43,12 @@ def plant(top: Path, files: Mapping[str, str | bytes]) -> Path:
 def skills(*paths: str) -> dict[str, str]:
     """For `plant`: a valid skill in each of these directories."""
     return {f"{path}/SKILL.md": skill_md(path.rpartition("/")[2]) for path in paths}
+
+
+def whole(found: tree.Directory) -> tree.Directory:
+    """What a walk found, with all that lies below it looked for."""
+    found.directories = [whole(each) for each in found.directories]
+    return found
 
 
 def loaded(

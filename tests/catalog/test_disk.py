@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from catalog.forest import plant
+from catalog.forest import plant, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
@@ -22,7 +22,7 @@ from wire import write_skill
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return tree.walk(handle, "", 0, depth=depth, most_files=most_files)
+        return whole(tree.walk(handle, "", 0, depth=depth, most_files=most_files))
 
 
 def file_at(top: Path, location: str) -> SkillFile:
@@ -231,8 +231,10 @@ def test_where_nothing_can_be_opened_by_descriptor_paths_do(tmp_path: Path, monk
     monkeypatch.setattr(disk, "_BY_DESCRIPTOR", False)
     root = str(tmp_path / "root")
     with disk.open_directory(root, "") as handle:
-        found = tree.walk(handle, "", 0, depth=6, most_files=9)
-    file = found.directories[0].directories[0].files["file.md"]
+        found = whole(tree.walk(handle, "", 0, depth=6, most_files=9))
+    (inner,) = found.directories
+    (deeper,) = inner.directories
+    file = deeper.files["file.md"]
     assert disk.read(root, file) == b"x"
     linked = disk.resolve_link(root, 0, "", "link")
     assert linked is not None and linked.signature == file.signature

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from catalog.forest import loaded, plant, skill_md, skills
 from mcp_skills_server.catalog.report import report_to_log
-from mcp_skills_server.model import Changes
+from mcp_skills_server.model import Changes, Standing
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.notices import notices
 from mcp_skills_server.server.requests import Settings
@@ -62,4 +63,34 @@ def edited(top: Path, size: int, *, characters: int) -> dict[str, int]:
 def test_an_edit_among_many_skills_costs_what_one_among_few_does(tmp_path: Path) -> None:
     few = edited(tmp_path / "few", 20, characters=60)
     many = edited(tmp_path / "many", 400, characters=60)
+    assert {name: many[name] <= 1.2 * few[name] for name in few} == dict.fromkeys(few, True), (few, many)
+
+
+def come_and_gone(top: Path, size: int) -> dict[str, int]:
+    """The steps of what follows on a skill that comes, and goes, among so many others and as many problems."""
+    plant(top, skills(*(f"s{number:04}" for number in range(size))))
+    for number in range(size):
+        (top / f"link{number:04}").symlink_to(top / "s0003")
+    registry = loaded(top, quiet_s=0)
+    assert len(registry.snapshot.problems) == size
+    report_to_log(registry)
+
+    def ask() -> None:
+        registry.snapshot.paths(Standing.VALID)
+        registry.snapshot.named("s0003", Standing.LENIENT)
+        registry.snapshot.find(("s0003", "SKILL.md"), Standing.VALID)
+
+    ask()
+    out: dict[str, int] = {}
+    for number in range(2):  # what is only done once is done the first time
+        came = top / f"q{number}"
+        plant(top, skills(came.name))
+        out["came"] = steps(lambda came=came: (registry.refresh([str(came)]), ask()))
+        shutil.rmtree(came)
+        out["went"] = steps(lambda came=came: (registry.refresh([str(came)]), ask()))
+    return out
+
+
+def test_a_skill_that_comes_or_goes_among_many_costs_what_one_among_few_does(tmp_path: Path) -> None:
+    few, many = come_and_gone(tmp_path / "few", 20), come_and_gone(tmp_path / "many", 400)
     assert {name: many[name] <= 1.2 * few[name] for name in few} == dict.fromkeys(few, True), (few, many)

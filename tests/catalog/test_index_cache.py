@@ -216,6 +216,14 @@ def lines_of_another_shape(path: Path) -> None:
     rewrite(path, change, honest=True)
 
 
+def a_line_too_few(path: Path) -> None:
+    rewrite(path, lambda body: body.rpartition(b"\n")[0], honest=True)
+
+
+def a_line_too_many(path: Path) -> None:
+    rewrite(path, lambda body: body + b"\n[{},null]", honest=True)
+
+
 def writable_by_others(path: Path) -> None:
     path.chmod(0o666)
 
@@ -233,7 +241,7 @@ def a_link(path: Path) -> None:
     "spoil",
     [
         cut, change_a_byte, other_version, other_root, no_text, no_object, empty, nested, lines_of_another_shape,
-        writable_by_others, folder_writable_by_others, a_link,
+        a_line_too_few, a_line_too_many, writable_by_others, folder_writable_by_others, a_link,
     ],
 )  # fmt: skip
 def test_an_index_that_must_not_be_used_is_passed_over_with_one_line(
@@ -348,7 +356,7 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
 @pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b"[[],null]", b'[{"a":1},[[1],{},null,9,[],[]]]', b"\xff", b"1"])
 def test_a_line_that_means_nothing_is_as_good_as_none(line: bytes) -> None:
     said: list[int] = []
-    stored = StoredRoot({"one": line, "two": line}, lambda: said.append(1))
+    stored = StoredRoot(line + b"\n" + line, 0, ["one", "two"], lambda: said.append(1))
     assert stored.skill("one").reading is stored.skill("two").reading is None
     assert said == [1]
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.forest import plant
+from catalog.forest import plant, whole
 from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import ignored
@@ -24,7 +24,7 @@ from mcp_skills_server.model import SkillFile
 
 def walk(top: Path, *, depth: int = 6, most_files: int = 512) -> tree.Directory:
     with disk.open_directory(str(top), "") as handle:
-        return tree.walk(handle, "", 0, depth=depth, most_files=most_files)
+        return whole(tree.walk(handle, "", 0, depth=depth, most_files=most_files))
 
 
 @pytest.mark.requirement("ASG-5")
@@ -168,7 +168,7 @@ def test_what_is_noted_of_a_directory_costs_once_each(tmp_path: Path) -> None:
             kept.append(id(frame.f_locals["here"].links))
         return watch
 
-    sys.settrace(lambda frame, _, __: watch if frame.f_code is tree.walk.__code__ else None)
+    sys.settrace(lambda frame, _, __: watch if frame.f_code is tree._Walk.look.__code__ else None)
     try:
         assert len(walk(tmp_path).links) == 500
     finally:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
+from catalog.forest import plant, skills
+from mcp_skills_server.catalog.index_files import IndexFiles
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.commands.running import WatchOptions, make_watcher
 from wire import DEADLINE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
@@ -53,3 +59,13 @@ def test_a_hangup_is_told_and_changes_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, done.stdout) == (0, "there\n")
     assert done.stderr.startswith("SIGHUP is ignored: ") and done.stderr.count("\n") == 1
+
+
+def test_without_a_watch_an_index_is_left_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, saved = IndexFiles(tmp_path / "index", least=1), threading.Event()
+    real = files.save
+    monkeypatch.setattr(files, "save", lambda *arguments: real(*arguments) and saved.set())
+    registry = Registry([plant(tmp_path / "root", skills("one"))], index_files=files)
+    assert make_watcher(registry, WatchOptions(watch=False)) is None
+    registry.load()
+    assert saved.wait(DEADLINE)

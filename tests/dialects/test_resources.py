@@ -119,7 +119,7 @@ def test_a_completion_has_at_most_100_values_and_says_when_there_are_more(count:
     ],
 )
 def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: bytes, expected: dict[str, str]):
-    assert resources.contents(f"skill://a/{path}", path, raw, 0) == {
+    assert resources.contents([resources.content(f"skill://a/{path}", path, raw)], 0) == {
         "resultType": "complete",
         "contents": [{"uri": f"skill://a/{path}", **expected}],
         "ttlMs": 0,
@@ -131,7 +131,6 @@ def test_contents_are_text_where_they_are_text_and_else_a_blob(path: str, raw: b
 @given(st.binary(max_size=60) | st.text(max_size=30).map(str.encode), st.sampled_from(["a.md", "a.png", "a", "a.json"]))
 @example(b"\xef\xbb\xbf\r\n\r\0", "a.md")
 def test_contents_give_the_very_bytes_back(raw: bytes, path: str):
-    seen: Any = resources.contents("skill://a/x", path, raw, 0)
-    (item,) = seen["contents"]
+    item: Any = resources.content("skill://a/x", path, raw)
     assert ("text" in item) != ("blob" in item)
     assert (item["text"].encode() if "text" in item else base64.b64decode(item["blob"], validate=True)) == raw

@@ -24,10 +24,14 @@ def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
     return recorded(tmp_path, monkeypatch)
 
 
-def test_fetch_puts_no_skill_and_no_record_that_is_not_on_the_disk(tmp_path: Path, order: Order) -> None:
+@pytest.mark.parametrize("more", [0, 30])
+def test_fetch_puts_no_skill_and_no_record_that_is_not_on_the_disk(tmp_path: Path, order: Order, more: int) -> None:
+    """Many skills are synchronized together."""
     place = tmp_path / "skills"
     with Publisher() as site:
         site.pack("packed", FILES)
+        for number in range(more):
+            site.add(f"more-{number}")
         site.add("lone")
         assert fetch(site, place).ok
         site.add("lone", skill_md("lone", "Another body."))

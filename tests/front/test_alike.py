@@ -10,10 +10,9 @@ from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
 from conversations import conversation
-from fronts import by_ours, by_the_sdk, shown, talk
+from fronts import by_ours, by_the_sdk, shown, talk, two_skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
-from wire import write_skill
 
 CONVERSATIONS: Final = 1000
 """Of each kind."""
@@ -36,16 +35,7 @@ SETTINGS = [Settings(), Settings(tools=False), Settings(prompts=False), Settings
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Registry:
     """Two skills, read."""
-    folder = tmp_path_factory.mktemp("skills")
-    write_skill(folder / "a", body="# Thing\n\nSee [the guide](guide.md).\n", guide_md="guide")
-    (folder / "a" / "data.bin").write_bytes(bytes(range(256)))
-    (folder / "b").mkdir()
-    (folder / "b" / "SKILL.md").write_text(
-        "---\nname: b\ndescription: Makes tea.\narguments:\n  - name: topic\n    title: Topic\n---\n{{topic}}\n"
-    )
-    out = Registry([folder])
-    out.load()
-    return out
+    return two_skills(tmp_path_factory.mktemp("skills"))
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["in turn", "at once"])

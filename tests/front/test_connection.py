@@ -37,11 +37,11 @@ class Deaf(Script):
         super().__init__(lines, patient=False)
         self._after = after
 
-    async def send(self, raw: bytes) -> None:
-        """As `Pipes.send`."""
+    def send_now(self, raw: bytes) -> bool:
+        """As `Pipes.send_now`."""
         if len(self.said) >= self._after:
             raise BrokenPipeError
-        await super().send(raw)
+        return super().send_now(raw)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

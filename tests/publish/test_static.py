@@ -508,12 +508,13 @@ def test_an_edit_costs_itself_and_not_the_catalogue(tmp_path: Path) -> None:
         assert writes == [] and not [path for path in reads if path.endswith(("a.md", "b.md", ".tar.gz"))]
         (root / "s3" / "references" / "a.md").write_bytes(b"other")
         reads, writes = opened(root, output)
-        # The journal, an artifact, a file of the old index, both indexes, the record; and the memory.
-        writes = [path for path in writes if path.startswith(str(tmp_path))]
+        # The journal, an artifact, a file of the old index, both indexes, the record; and the memory. What a scan need
+        # not read again is written where more than one skill of twenty is new.
+        writes = [path for path in writes if path.startswith(str(tmp_path)) and "/index/" not in path]
         assert len([path for path in writes if path.endswith("/fresh")]) == 6 and len(writes) == 7
-        more.append(len(reads) - number)  # the scan reads each SKILL.md
+        more.append(len(reads))
         assert whole(output)
-    assert more[0] == more[1] < 40  # the memory, the record, what is synchronized, and what Python opens
+    assert more[0] == more[1] < 40  # the index, the memory, the record, what is synchronized, and what Python opens
 
 
 def test_what_was_remembered_is_what_would_be_made(root: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:

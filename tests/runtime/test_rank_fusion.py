@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.runtime.rank_fusion import FUSED, fused
+from mcp_skills_server.runtime.rank_fusion import FUSED, fused, summed
 
 
 def rows(*rankings: list[tuple[int, float]]) -> list[int]:
@@ -32,3 +32,10 @@ def test_what_is_left_of_the_first_ranking_follows_in_its_order_and_only_once() 
 
 def test_many_equals_are_cut_off_and_not_lost() -> None:
     assert sorted(rows([(row, -1.0) for row in range(5_000)])) == list(range(5_000))
+
+
+def test_ranks_of_the_same_row_are_summed() -> None:
+    first = [(1, -9.0), (2, -8.0), (3, -1.0)]
+    assert list(summed(first, iter([(3, -8.5), (4, -8.5)]))) == [(3, -9.5), (1, -9.0), (4, -8.5), (2, -8.0)]
+    assert list(summed([], iter([(4, -1.0)]))) == [(4, -1.0)]
+    assert list(summed(first, iter([]))) == first

@@ -19,6 +19,7 @@ from mcp_skills_server.format import cursors
 from mcp_skills_server.format.dependencies import Served, resolve
 from mcp_skills_server.model import Changes, Skill
 from mcp_skills_server.server import prompts
+from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.requests import Caller, Handler, Params, Settings
 from wire import FIXTURES, SCHEMAS
 
@@ -38,7 +39,7 @@ def asked(handler: Handler, registry: Registry, settings: Settings, params: Para
     """What a handler answers to a request."""
 
     async def ask() -> dict[str, Any]:
-        return await retry_when_stale(registry, lambda view: handler(view, settings, ANYBODY, params))
+        return plain(await retry_when_stale(registry, lambda view: handler(view, settings, ANYBODY, params)))
 
     return anyio.run(ask)
 

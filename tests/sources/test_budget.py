@@ -9,7 +9,7 @@ import pytest
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import folder
+from mcp_skills_server.sources import stage
 from mcp_skills_server.sources.settings import FetchLimits
 from sources.fetching import fetch, skills
 from sources.publishers import (
@@ -88,14 +88,14 @@ def test_all_files_of_a_skill_of_an_old_site_have_its_limit_together(site: Publi
 def test_what_cannot_be_kept_takes_no_room(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "ab":
         big(site, name)
-    write, failed = folder.write_tree, list[Path]()
+    write, failed = stage.write_tree, list[Path]()
 
-    def once(staged: Path, files: Files) -> None:
+    def once(staged: Path, files: Files, **options: bool) -> tuple[str, ...]:
         if not failed:
             failed.append(staged)
             raise OSError(28, "No space left on device")
-        write(staged, files)
+        return write(staged, files, **options)
 
-    monkeypatch.setattr(folder, "write_tree", once)
+    monkeypatch.setattr(stage, "write_tree", once)
     report = fetch(site, place, limits=FetchLimits(unpacked_bytes=150_000), connections=1)
     assert report.added == ("b",) and "No space left" in report.refused[0].reason

@@ -15,6 +15,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
 from mcp_skills_server.sources.records import Record, read_records
+from mcp_skills_server.sources.stage import Stage
 
 SOURCE = "https://example.com/.well-known/agent-skills/index.json"
 FILES: Files = {
@@ -31,7 +32,10 @@ def record(digest: str = "sha256:1", source: str = SOURCE, name: str = "a") -> R
 
 def put(place: Path, files: Files = FILES, *, force: bool = False, **more: str) -> bool:
     with FetchedFolder.opened(place) as store:
-        return store.put(record(**more), files, force=force)
+        staged = store.stage(record(**more), files, force=force)
+        for error in store.commit([staged]).values() if staged else ():
+            raise error
+        return staged is not None
 
 
 def state(place: Path, name: str = "a") -> State:
@@ -180,7 +184,7 @@ def test_removing_takes_the_record_too(tmp_path: Path) -> None:
 def test_killed_between_the_record_and_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, files in enumerate((FILES, MORE)):
         with monkeypatch.context() as patched:
-            patched.setattr(FetchedFolder, "_swap", _die)
+            patched.setattr(Stage, "swap", _die)
             with pytest.raises(KeyboardInterrupt):
                 put(tmp_path, files, digest=f"sha256:{number}")
         assert state(tmp_path) is (State.FORMER if number else State.ABSENT)
@@ -221,6 +225,21 @@ def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pyte
         put(tmp_path, MORE)
     assert state(tmp_path) is State.FORMER
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
+
+
+def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
+    """One was edited after it was looked at, and the place of another was taken."""
+    put(tmp_path)
+    with FetchedFolder.opened(tmp_path) as store:
+        made = [store.stage(record(name=name), MORE) for name in ("a", "b", "c")]
+        (tmp_path / "a" / "SKILL.md").write_bytes(b"edited")
+        (tmp_path / "b").mkdir()
+        failed = store.commit([each for each in made if each is not None])
+        assert failed.keys() == {"a", "b"} and all(isinstance(each, ConflictError) for each in failed.values())
+        assert "edited meanwhile" in str(failed["a"]) and "appeared meanwhile" in str(failed["b"])
+        assert store.look("a")[0] is State.EDITED and store.look("c")[0] is State.KEPT
+        assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
+    assert (tmp_path / "a" / "SKILL.md").read_bytes() == b"edited" and not os.listdir(tmp_path / "b")
 
 
 def _die(*_: object, **__: object) -> None:

@@ -20,7 +20,7 @@ from mcp_skills_server.dialects.wellknown import IndexRefusedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
-from mcp_skills_server.sources import folder
+from mcp_skills_server.sources import folder, stage
 from mcp_skills_server.sources.faults import UnreachableError
 from mcp_skills_server.sources.folder import ConflictError, FetchedFolder
 from mcp_skills_server.sources.records import read_indexes, read_records
@@ -245,10 +245,10 @@ def test_all_of_it_has_an_end(site: Publisher, place: Path) -> None:
 def test_a_full_disk_costs_the_skill(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.add("a")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folder, "write_tree", full)
+    monkeypatch.setattr(stage, "write_tree", full)
     report = fetch(site, place)
     assert str(report.refused[0]) == "a: it cannot be kept: No space left on device" and not skills(place)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,39 @@ def test_lines_from_a_file_are_read(tmp_path: Path) -> None:
     with (tmp_path / "lines").open("rb") as file:
         done = subprocess.run([sys.executable, "-c", ECHO], stdin=file, capture_output=True, check=True)
     assert sorted(done.stdout.splitlines()) == [b"one", b"two"]
+
+
+def test_a_client_may_say_all_that_it_has_before_it_reads() -> None:
+    with echo() as (process, stdin, stdout):
+        lines = [b"%06d" % number for number in range(30_000)]
+        sent = b"".join(line + b"\n" for line in lines)
+        while sent:
+            sent = sent[stdin.write(sent) or 0 :]
+        stdin.close()
+        assert stdout.read().splitlines() == lines
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_a_socket_is_written_as_a_pipe_is() -> None:
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        subprocess.Popen([sys.executable, "-c", ECHO], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE) as process,
+    ):
+        theirs.close()
+        ours.sendall(b"much\nsmall\n" * 3)
+        ours.shutdown(socket.SHUT_WR)
+        with ours.makefile("rb") as answers:
+            assert sorted(answers.read().splitlines()) == sorted([b"much" * 100_000, b"small"] * 3)
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_what_is_written_to_a_file_is_whole(tmp_path: Path) -> None:
+    with (tmp_path / "answers").open("wb") as file:
+        command = [sys.executable, "-c", ECHO]
+        subprocess.run(command, input=b"much\nsmall\n", stdout=file, stderr=subprocess.DEVNULL, check=True)
+    found = (tmp_path / "answers").read_bytes().splitlines()
+    assert sorted(found) == sorted([b"much" * 100_000, b"small"])
 
 
 def test_a_line_that_is_too_long_is_answered_and_large_messages_are_not_mixed() -> None:

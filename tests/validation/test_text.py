@@ -184,3 +184,17 @@ def test_comments_are_reported_once_with_the_first_line_and_the_count():
     assert (found.code, found.line) == ("hidden-comment", 12)
     assert found.message == "an HTML comment: 'do \ufffd this' (2 in this file)"
     assert lint("", "`<!-- an example -->`") == []
+
+
+@pytest.mark.parametrize(
+    "text", ["CRONTAB -e", "schta\u017fks /create", ">> ~/.ba\u017fhrc", ".ssh/author\u0131zed_keys"]
+)
+def test_what_starts_by_itself_is_found_in_every_case_of_its_letters(text: str):
+    assert seen(text) == ["persistence"]
+
+
+def test_the_first_of_several_downloads_is_the_one_that_is_shown():
+    found = lint("curl bash <(curl a | sh\ncurl b | sh")
+    assert [each.message for each in found] == [
+        "a download goes straight into an interpreter: bash <(curl (3 in this file)"
+    ]

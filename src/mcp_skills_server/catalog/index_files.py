@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 
 import mcp_skills_server
 from mcp_skills_server.catalog.stored_root import StoredRoot, encode
+from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Skill
 
@@ -30,7 +32,6 @@ logger = logging.getLogger(__name__)
 LEAST_SKILLS: Final = 200
 """From so many skills up a root has an index where nobody asked for one; below, a scan takes a tenth of a second."""
 _FORMAT: Final = 1
-_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
@@ -158,16 +159,14 @@ def _age_s(path: Path) -> float:
 
 
 def _check_owner(found: os.stat_result, what: str) -> None:
-    if not hasattr(os, "geteuid"):
-        return  # the user's profile has a list of its own of who may write
-    if found.st_uid != os.geteuid():
-        raise _UnusableError(f"{what} belongs to another user")
-    if found.st_mode & _OTHERS_WRITE:
-        raise _UnusableError(f"others may write {what}")
+    reason = why_untrusted(found)
+    if reason:
+        raise _UnusableError(f"{what} {reason}")
 
 
 def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredRoot:
-    head, _, body = raw.partition(b"\n")
+    begin = raw.find(b"\n") + 1
+    head, body = raw[:begin], memoryview(raw)[begin:]
     try:
         header: Any = json.loads(head)
         if not isinstance(header, dict):
@@ -177,9 +176,9 @@ def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredR
             raise _UnusableError("it was written by another version")
         if fields.get("sha256") != hashlib.sha256(body).hexdigest():
             raise _UnusableError("it is damaged")
-        names, *lines = body.split(b"\n")
-        directories: list[str] = json.loads(names)
-        return StoredRoot(dict(zip(directories, lines, strict=True)), complain)
+        end = raw.index(b"\n", begin)
+        directories: list[str] = json.loads(raw[begin:end])
+        return StoredRoot(raw, end + 1, directories, complain)
     except (ValueError, TypeError, RecursionError):
         raise _UnusableError("it is damaged") from None
 
@@ -189,8 +188,12 @@ def _header(root_path: str) -> dict[str, Any]:
     return {"format": _FORMAT, "code": _code(), "root": root_path}
 
 
+@cache
 def _code() -> str:
-    """What changes when a SKILL.md may be read in another way: the version, and the time stamps of the source."""
+    """What changes when a SKILL.md may be read in another way: the version, and the time stamps of the source.
+
+    Looked at once, near the start: a process goes on with the code that it began with.
+    """
     top = Path(mcp_skills_server.__file__).parent
     marks: list[tuple[str, int, int]] = []
     for name in _SHAPES_A_READING:

@@ -27,12 +27,25 @@ class KnownFiles:
     def __init__(self, root: Root, known: Iterable[Skill]) -> None:
         self._root = root
         self._files = {file.location: file for skill in known for file in skill.files.values()}
+        self._known = bool(self._files)
         self._links: dict[str, SkillFile | None] = {}
-        self._stored: dict[str, tuple[str, Sequence[int]]] = {}
+        self._stored: Digests = {}
 
-    def recall(self, digests: Digests) -> None:
-        """These files, by place, had these signatures and digests in an earlier process."""
-        self._stored.update(digests)
+    def recall(self, digests: Digests, *, more: bool) -> None:
+        """These files, by place, had these signatures and digests in an earlier process.
+
+        `more`: beside those that were recalled before, and not in their place.
+        """
+        self._stored = {**self._stored, **digests} if more else digests
+
+    def recognise_all(self, files: dict[str, SkillFile]) -> None:
+        """Put the known file in the place of each that still is one; `files` are those of one directory, by name."""
+        if self._known or self._stored:
+            for name, file in files.items():
+                files[name] = self.recognise(file)
+        else:
+            for file in files.values():
+                self._files[file.location] = file
 
     def recognise(self, new: SkillFile) -> SkillFile:
         """The known file if what was found still is that: by signature, or by its bytes under a new signature."""

@@ -1,20 +1,24 @@
-"""Where skills stand below a root, and which of them a change touches. Pure: paths are text here."""
+"""What stands where below a root, and which skills a change touches. Pure: paths are text here."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.model.ordered import resorted
+
+_V = TypeVar("_V")
 
 
-class PathIndex(dict[str, Skill]):
-    """The skills of one root by directory, with a quick way to those below a directory."""
+class PathIndex(dict[str, _V]):
+    """What there is of one root by place, such as its skills by directory, with a quick way to what lies below one."""
 
     _order: list[str] | None = None
 
     def below(self, part: str) -> list[str]:
-        """The directories of skills at or below `part`, in code point order. Do not change the list."""
+        """The places at or below `part`, in code point order. Do not change the list."""
         order = self._order
         if order is None or len(order) != len(self):
             order = self._order = sorted(self)
@@ -23,17 +27,17 @@ class PathIndex(dict[str, Skill]):
         start, end = bisect_left(order, part + "/"), bisect_left(order, part + "0")  # '0' follows '/'
         return [part, *order[start:end]] if part in self else order[start:end]
 
-    def replace(self, gone: Iterable[str], came: Mapping[str, Skill]) -> None:
-        """Take some skills out and put others in."""
-        gone = set(gone)
-        if gone != set(came):
-            self._order = None
-        for directory in gone:
-            del self[directory]
+    def replace(self, gone: Iterable[str], came: Mapping[str, _V]) -> None:
+        """Take what stands at some places out and put something in at others."""
+        before = set(gone)
+        if self._order is not None and before != set(came):
+            self._order = resorted(self._order, before - came.keys(), came.keys() - self.keys())
+        for place in before:
+            del self[place]
         self |= came
 
 
-def touched(location: str, skills: PathIndex, is_directory: bool) -> str | None:
+def touched(location: str, skills: PathIndex[Skill], is_directory: bool) -> str | None:
     """The directory to scan again when something at `location` changed, or None when it touches no skill.
 
     Inside a skill it is the outermost one, whose list of files holds all that lies below. Elsewhere only a SKILL.md

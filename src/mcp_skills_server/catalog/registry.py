@@ -11,24 +11,24 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final, Self
+from itertools import chain
+from typing import Self
 
-from mcp_skills_server.catalog import collector, tree
+from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.gates import Gate
 from mcp_skills_server.catalog.grace import QUIET_S, GracePeriod
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.index_keeper import IndexKeeper
+from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
-from mcp_skills_server.catalog.root_index import RootIndex
+from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 from mcp_skills_server.telemetry import events
-
-_NAMES_LOOKED_AT: Final = 100_000
 
 
 class Registry(Reader):
@@ -79,6 +79,7 @@ class Registry(Reader):
         self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
         self.keeper = IndexKeeper(index_files, self._indexes)
         self._listeners = Listeners()
+        self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
         self.followed = False
         """Whether something calls `notify_deferred` now and then, so that `rescan` need not notify."""
@@ -86,14 +87,17 @@ class Registry(Reader):
 
     # Life
 
-    def load(self) -> None:
+    def load(self, arm: Arm | None = None) -> None:
         """The first scan; blocks until it is done, some tenths of a millisecond for each skill.
 
         `loaded` is set then, whatever it found. What is wrong with a skill or a root is in `problems`.
+
+        Args:
+            arm: called with the path of a root and the place below it of each directory, before it is looked into.
         """
         try:
             with collector.paused(), self._lock:
-                if not self.refresh():
+                if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
         finally:
             self.keeper.forget()
@@ -149,6 +153,9 @@ class Registry(Reader):
         Returns:
             The skills that went and came since the scan before; empty when nothing did.
         """
+        return self._look(paths, None)
+
+    def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
         with self._lock, collector.paused() if paths is None else nullcontext():
             if paths is None:
                 for root in self.roots:
@@ -160,7 +167,7 @@ class Registry(Reader):
             for index, parts in [(index, [""]) for index in self._indexes] if paths is None else self._touched(paths):
                 for part in parts:
                     stored = None if part or self.loaded.is_set() else self.keeper.stored(index.root.index)
-                    found = index.scan(part, stored)
+                    found = index.scan(part, stored, arm)
                     self._keep_read(found.read)
                     same_paths = same_paths and found.same_paths
                     before += found.gone.values()
@@ -179,17 +186,17 @@ class Registry(Reader):
         While the disk is followed, listeners get it with what else is found there: a client that reads during a burst
         would otherwise be notified of each skill by itself.
         """
-        return self._refresh_deferred([stale.path])
+        return self._look_deferred([stale.path], None)
 
-    def refresh_deferred(self) -> Changes:
-        """Look everywhere; listeners get it as what `rescan` finds."""
-        return self._refresh_deferred(None)
+    def refresh_deferred(self, arm: Arm | None = None) -> Changes:
+        """Look everywhere; listeners get it as what `rescan` finds. `arm` is as for `load`."""
+        return self._look_deferred(None, arm)
 
-    def _refresh_deferred(self, paths: Sequence[str] | None) -> Changes:
+    def _look_deferred(self, paths: Sequence[str] | None, arm: Arm | None) -> Changes:
         with self._lock:
             self._rescanning = True
             try:
-                return self.refresh(paths)
+                return self._look(paths, arm)
             finally:
                 self._rescanning = False
 
@@ -223,14 +230,13 @@ class Registry(Reader):
         old = self.snapshot
         if len(self.roots) == 1 or same_paths:
             # Who wins does not change when only the contents do.
-            shadowed = [found for found in old.problems if found.code == "shadowed"]
             after = {skill.path: skill for skill in came if len(self.roots) == 1 or self._wins(skill)}
             before = {skill.path: skill for skill in went if old.skills.get(skill.path) is skill}
             gone = before.keys() - after.keys()
-            new = old.replacing(after, gone, tuple(self._unattached_problems() + shadowed))
+            new = old.replacing(after, gone, self._problems_of_none())
         else:
-            skills, shadowed = self._merge()
-            new = Snapshot(skills, tuple(self._unattached_problems() + shadowed))
+            skills, self._shadowed = self._merge()
+            new = Snapshot(skills, self._problems_of_none())
             before = {path: s for path, s in old.skills.items() if new.skills.get(path) is not s}
             after = {path: s for path, s in new.skills.items() if old.skills.get(path) is not s}
         self.snapshot = new
@@ -247,10 +253,15 @@ class Registry(Reader):
         shown = self.snapshot.skills.get(skill.path)
         return shown is not None and shown.root == skill.root
 
-    def _unattached_problems(self) -> list[Problem]:
-        """What is wrong with roots, and in them outside of every skill."""
-        missing = [index.missing for index in self._indexes if index.missing is not None]
-        return missing + [found for index in self._indexes for found in index.unattached_problems]
+    def _unattached_problems(self) -> list[tuple[Problem, ...]]:
+        """What is wrong with roots, and in them outside of every skill; the same objects where nothing has changed."""
+        missing = tuple(index.missing for index in self._indexes if index.missing is not None)
+        return [missing, *(index.unattached_problems for index in self._indexes)]
+
+    def _problems_of_none(self) -> tuple[Problem, ...]:
+        """All problems that belong to no served skill; the same object as before where they are the same."""
+        now = tuple(chain(*self._unattached_problems(), self._shadowed))
+        return self.snapshot.problems if now == self.snapshot.problems else now
 
     def _merge(self) -> tuple[dict[str, Skill], list[Problem]]:
         """One namespace from all roots, and a Problem for each skill that has no place in it."""
@@ -298,25 +309,9 @@ class Registry(Reader):
 
         A file that cannot be read becomes a Problem.
         """
-        from mcp_skills_server.validation import lint  # and with it TOML, which no start needs
+        return inspect(self, skill, self.nested(skill), self.limits.bytes)
 
-        root = self.roots[skill.root]
-        above = skill.directory + "/" if skill.directory else ""
-        nested = tuple(
-            f"{directory.removeprefix(above)}/"
-            for directory in self._indexes[skill.root].skills.below(skill.directory)
-            if directory != skill.directory
-        )
-        own = {path: file for path, file in skill.files.items() if not path.startswith(nested)}
-        found = lint.lint_names(skill, own, tree.ignored_in(root.path, skill.directory, most_names=_NAMES_LOOKED_AT))
-        known = {each.path for each in skill.problems if each.code == "unreadable"}  # the scan reported them
-        for path, file in own.items():
-            if file.size > self.limits.bytes:
-                continue
-            try:
-                found += lint.lint_file(skill, path, self.read(file))
-            except StaleFileError as stale:
-                if root.show(join(skill.directory, path)) not in known:
-                    reason = f"the file cannot be read ({stale.reason or 'it changed'})"
-                    found.append(problem("unreadable", reason).at(path, ""))
-        return [each.at(root.show(join(skill.directory, each.path)), skill.path) for each in found]
+    def nested(self, skill: Skill) -> tuple[str, ...]:
+        """The directories below its root of the skills that lie in this one."""
+        below = self._indexes[skill.root].skills.below(skill.directory)
+        return tuple(directory for directory in below if directory != skill.directory)

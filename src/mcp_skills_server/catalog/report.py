@@ -60,21 +60,36 @@ class _Budget:
         return count
 
 
+class _OfNone:
+    """The problems of one moment that belong to no served skill."""
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        self.problems = problems
+        self._hidden = {(found.skill, found.path): found for found in problems if found.code == "shadowed"}
+        self._closed = {found.path: found for found in problems if found.code == "unreadable"}
+
+    def reason(self, skill: str, place: str, above: Iterable[str]) -> Problem | None:
+        """Why the skill that was in this place is not served: another hides it, or a directory is closed."""
+        return self._hidden.get((skill, place)) or next(filter(None, map(self._closed.get, above)), None)
+
+
 def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic) -> None:
     """Log a summary of the first scan, and from then on every difference: skills and problems that come, change or go.
 
     At most a few lines at once and a hundred a minute, with a count of the rest. `now` is a clock that never goes back.
     """
-    said: tuple[Problem, ...] | None = None
+    said: _OfNone | None = None
     budget = _Budget(now)
 
     def report(changes: Changes) -> None:
         nonlocal said
-        before, said = said, registry.snapshot.problems
-        if before is None:
+        before = said
+        if before is None or before.problems is not registry.snapshot.problems:
+            said = _OfNone(registry.snapshot.problems)
+        if before is None or said is None:
             _report_first(registry)
             return
-        lines = sorted(_differences(registry, changes, before), key=lambda line: -line[0])
+        lines = sorted(_differences(registry, changes, before.problems, said), key=lambda line: -line[0])
         if unsaid := budget.unsaid():
             logger.warning("%d more differences than are said in a minute", unsaid)
         shown = budget.take(min(len(lines), _AT_ONCE))
@@ -116,12 +131,12 @@ def _report_first(registry: Registry) -> None:
         logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _AT_ONCE)
 
 
-def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...]) -> Iterator[Line]:
+def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...], of_none: _OfNone) -> Iterator[Line]:
     """A line for each skill and each problem that came, changed or went."""
     now = registry.snapshot.problems
+    if now is before:  # as after almost every change
+        now = before = ()
     loose = set(now)
-    hidden = {(found.skill, found.path): found for found in now if found.code == "shadowed"}
-    closed = {found.path: found for found in now if found.code == "unreadable"}
     looks = 0
     files: dict[str, list[str]] = {}
     for skill_path, file_path in changes.files if len(changes.after) <= _AT_ONCE else ():
@@ -133,7 +148,7 @@ def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ..
         if old is not None and new is None:
             place = registry.roots[old.root].show(old.directory)
             above = (place[:end] for end, letter in enumerate(place + os.sep) if letter == os.sep)
-            reason = hidden.get((path, place)) or next((closed[each] for each in above if each in closed), None)
+            reason = of_none.reason(path, place, above)
             if reason is None and looks < _AT_ONCE:  # the rest is only counted
                 looks += 1
                 reason = _where_it_is(registry, old)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.disk import GONE, is_utf8
@@ -21,6 +22,8 @@ from mcp_skills_server.model import Problem, Skill, SkillFile, Snapshot, Standin
 
 logger = logging.getLogger(__name__)
 
+Arm: TypeAlias = Callable[[str, str], None]
+"""Called with the path of a root and the place below it of each directory just before a scan looks into it."""
 Judge: TypeAlias = Callable[[Skill], Refusal | None]
 
 
@@ -57,7 +60,7 @@ class RootIndex:
 
     def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
         self.root = root
-        self.skills = PathIndex()
+        self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
@@ -65,20 +68,17 @@ class RootIndex:
         self._limits = limits
         self._grace = grace
         self._judge = judge
-        self._unattached: list[tuple[str, Problem]] = []
-        self._refused: set[str] = set()
+        self.unattached_problems: tuple[Problem, ...] = ()
+        """What is wrong in the root outside of every skill, by place; the same object until it changes."""
+        self._unattached = PathIndex[tuple[Problem, ...]]()
+        self._refused = PathIndex[None]()
         """The directories of skills that the judge does not let pass."""
-        self._dotted: list[str] = []
-
-    @property
-    def unattached_problems(self) -> list[Problem]:
-        """What is wrong in the root outside of every skill."""
-        return [found for _, found in self._unattached]
+        self._dotted = PathIndex[None]()
 
     @property
     def dot_folders(self) -> list[str]:
         """The folders that no scan entered because their names begin with a dot, from the root, in order."""
-        return sorted(self._dotted)
+        return list(self._dotted.below(""))
 
     def snapshot(self) -> Snapshot:
         """The skills of this root as if it were the only one."""
@@ -100,7 +100,7 @@ class RootIndex:
         refused = next((place for place in above(location) if place in self._refused), None) if self._refused else None
         if refused is not None and (part is None or within(part, refused)):
             part = refused  # a file of it may again be what it was
-        if part is None and any(within(place, location) for place, _ in self._unattached):
+        if part is None and self._unattached.below(location):
             part = location  # a problem that was found there may be over
         # While a root was away nobody saw what happened in it.
         return part if part is None or self.missing is None else ""
@@ -117,10 +117,10 @@ class RootIndex:
             hidden = hidden and "/".join(names[:depth]) not in self.skills
         return False
 
-    def scan(self, part: str, stored: StoredRoot | None = None) -> Difference:
+    def scan(self, part: str, stored: StoredRoot | None = None, arm: Arm | None = None) -> Difference:
         """Scan a directory of the root, "" for all of it. Skills that have not changed are in no difference.
 
-        `stored` is what an earlier process knew of the root.
+        `stored` is what an earlier process knew of the root; `arm` begins to watch each directory.
         """
         known = {directory: self.skills[directory] for directory in self.skills.below(part)}
         namespace = self.skills[""].path if "" in self.skills else ""
@@ -133,7 +133,8 @@ class RootIndex:
             return keep
 
         try:
-            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored)
+            entering = None if arm is None else partial(arm, self.root.path)
+            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored, entering=entering)
             self.missing = None
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
@@ -144,10 +145,8 @@ class RootIndex:
         self._grace.settle(self.root.index, part, held)
         if self._judge is not None:
             self._refuse(part, found, known, self._judge)
-        if part:
-            found.problems[:0] = [entry for entry in self._unattached if not within(entry[0], part)]
-            found.passed[:0] = [place for place in self._dotted if not within(place, part)]
-        self._unattached, self._dotted = found.problems, found.passed
+        self._dotted.replace(self._dotted.below(part), dict.fromkeys(found.passed))
+        self._note_problems(part, found.problems)
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
@@ -158,9 +157,20 @@ class RootIndex:
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
         return Difference(gone, came, found.read)
 
+    def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:
+        """These are the problems at or below a directory now; costs what there is there where they are the same."""
+        now: dict[str, tuple[Problem, ...]] = {}
+        for place, each in found:
+            now[place] = (*now.get(place, ()), each)
+        before = self._unattached.below(part)
+        if len(before) != len(now) or any(self._unattached[place] != now.get(place) for place in before):
+            self._unattached.replace(before, now)
+            places = self._unattached.below("")
+            self.unattached_problems = tuple(each for place in places for each in self._unattached[place])
+
     def _refuse(self, part: str, found: Scan, known: Mapping[str, Skill], judge: Judge) -> None:
         """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
-        self._refused = {place for place in self._refused if not within(place, part)}
+        refused: list[str] = []
         for directory, skill in list(found.skills.items()):
             if known.get(directory) is skill:
                 continue
@@ -172,10 +182,11 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
-                self._refused.add(directory)
+                refused.append(directory)
                 if refusal.problem is not None:
                     place = self.root.show(directory)
                     found.problems.append((directory, refusal.problem.at(place, skill.path)))
+        self._refused.replace(self._refused.below(part), dict.fromkeys(refused))
 
     def _report_missing(self, error: OSError) -> None:
         shown = self.root.shown

@@ -19,7 +19,7 @@ from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory
+from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
@@ -61,39 +61,52 @@ def scan(
     *,
     hold: Hold | None = None,
     stored: StoredRoot | None = None,
+    entering: Entering | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
-    earlier process knew: a file under the signature that it had then is not read.
+    earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
+    of each directory before it is looked into.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
+    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
     else:
+        if entering is not None:
+            entering(part)
         try:
             with disk.open_directory(root.path, part) as handle:
-                found = tree.walk(handle, part, root.index, depth=below, most_files=limits.files, hidden=limits.hidden)
+                found = tree.walk(
+                    handle,
+                    part,
+                    root.index,
+                    depth=below,
+                    most_files=limits.files,
+                    hidden=limits.hidden,
+                    entering=entering,
+                )
+                scanner.visit(found, inside=False)
+                return scanner.out
         except OSError as error:
             found = _instead(root, part, error) if part else None
             if found is None:
                 raise
-    if found is None:
-        return Scan()
-    scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
-    scanner.visit(found, inside=False)
+    if found is not None:
+        scanner.visit(found, inside=False)
     return scanner.out
 
 
 def _instead(root: Root, part: str, error: OSError) -> Directory | None:
     """What a scan of the whole root would find at a directory that cannot be opened, None when it finds nothing."""
     if isinstance(error, PermissionError):
-        return Directory(part, {}, [], unreadable=True)
+        return Directory(part, {}, unreadable=True)
     return _link_at(root, part) if error.errno in disk.GONE else None
 
 
@@ -102,7 +115,7 @@ def _link_at(root: Root, part: str) -> Directory | None:
     if found is None or not stat.S_ISLNK(found.st_mode):
         return None
     parent, _, name = part.rpartition("/")
-    return Directory(parent, {}, [], links=[name])
+    return Directory(parent, {}, links=[name])
 
 
 class _Scanner:
@@ -133,9 +146,12 @@ class _Scanner:
         stored = None
         if self._stored is not None and here.path in self._stored:
             stored = self._stored.skill(here.path)
-            self._files.recall(stored.digests)
-        for name, file in here.files.items():
-            here.files[name] = self._files.recognise(file)
+            self._files.recall(stored.digests, more=inside)
+        self._files.recognise_all(here.files)
+        if inside and not here.holds_manifest and here.path not in self._known:
+            for inner in here.directories:
+                self.visit(inner, inside=True)
+            return
         manifest = self._manifest(here, inside)
         skill = None if manifest is None else self._skill(here, manifest, stored)
         held = self._held(here, skill)
@@ -171,8 +187,6 @@ class _Scanner:
             return None
         if SKILL_MD in here.files:
             return here.files[SKILL_MD]
-        if inside and not (here.links or here.denied or here.foreign or here.irregular or here.directories):
-            return None  # most directories: nothing else there can be a SKILL.md
         if SKILL_MD in here.links:
             linked = self._files.link(here.path, SKILL_MD)
             if linked is not None and within(linked.location, here.path):
@@ -184,7 +198,7 @@ class _Scanner:
             return problem("skill-md-irregular", f"SKILL.md is {HARD_LINK}")
         if SKILL_MD in here.irregular:
             return problem("skill-md-irregular", "SKILL.md is not a regular file")
-        if any(inner.path.rpartition("/")[2] == SKILL_MD for inner in here.directories):
+        if here.folder_as_manifest:
             return problem("skill-md-irregular", "SKILL.md is a directory")
         if not inside:
             for name in here.files:

@@ -44,32 +44,48 @@ class StoredRoot:
     """The skills of one root as an earlier process left them. Any thread may use it.
 
     Args:
-        lines: by the directory of the skill below the root.
+        raw: the lines, each with what ends it but the last. They are not cut into pieces, because they are many
+            megabytes that are let go of soon.
+        begin: where in `raw` the first one begins.
+        directories: of the skills below the root, in the order of the lines.
         complain: called when a line means nothing, the first time.
+
+    Raises:
+        ValueError: there is not one line for each directory.
     """
 
-    def __init__(self, lines: Mapping[str, bytes], complain: Callable[[], None]) -> None:
-        self._lines = lines
+    def __init__(self, raw: bytes, begin: int, directories: Sequence[str], complain: Callable[[], None]) -> None:
+        self._raw = raw
+        self._spans: dict[str, slice] = {}
+        for directory in directories:
+            if begin > len(raw):
+                raise ValueError("fewer lines than directories")
+            end = raw.find(b"\n", begin)
+            end = len(raw) if end < 0 else end
+            self._spans[directory] = slice(begin, end)
+            begin = end + 1
+        if begin <= len(raw):
+            raise ValueError("more lines than directories")
         self._complain: Callable[[], None] | None = complain
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._spans)
 
     def __contains__(self, directory: str) -> bool:
-        return directory in self._lines
+        return directory in self._spans
 
     @property
     def directories(self) -> Iterable[str]:
         """Of all skills, below the root."""
-        return self._lines
+        return self._spans
 
     def skill(self, directory: str) -> StoredSkill:
         """What was known of the skill in this directory; of another it is nothing."""
-        line = self._lines.get(directory)
-        if line is None:
+        span = self._spans.get(directory)
+        if span is None:
             return _NOTHING
         try:
-            return _decode(_DECODER.decode(line.decode("ascii")))
+            return _decode(_DECODER.decode(self._raw[span].decode("ascii")))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             complain, self._complain = self._complain, None
             if complain is not None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog.disk import (
     GONE,
@@ -28,28 +27,54 @@ MOST_LEVELS: Final = 64
 """How deep a walk goes below a root, whatever is asked for: one open descriptor and a few frames for each level."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
+Entering: TypeAlias = Callable[[str], None]
+"""Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
 
-@dataclass(slots=True)
+
 class Directory:
-    """One directory as the walk found it. Paths are from the root, `/`-separated, "" for the root itself."""
+    """One directory as the walk found it. Most have files and directories alone, so the rest stays what it is here.
 
-    path: str
-    files: dict[str, SkillFile]
-    directories: list[Directory]
-    links: Sequence[str] = ()
+    Args:
+        path: from the root, `/`-separated, "" for the root itself.
+        files: by their names.
+        links: as below.
+        unreadable: as below.
+
+    Attributes:
+        path: as given.
+        files: as given.
+        directories: below a skill a sequence; elsewhere they can be had once, while the walk's first directory is open.
+        links: names of symbolic links.
+        irregular: names of what is no file, no directory and no link.
+        foreign: names of hard links to files of another user than the folder's.
+        unnamed: names that are not UTF-8, with escapes.
+        denied: names that are there and cannot be looked at: the directory may be read but not entered.
+        dotted: folders outside of every skill that were passed over for the dot that begins their names.
+        holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
+        folder_as_manifest: it is a directory.
+        unreadable: nothing is known of what it holds.
+        overfull: how many more files there are than were kept.
+        cut: deeper than the walk goes: what lies below is not known.
+    """
+
+    directories: Iterable[Directory] = ()
     irregular: Sequence[str] = ()
     foreign: Sequence[str] = ()
-    """Hard links to files of another user than the folder's."""
     unnamed: Sequence[str] = ()
-    dotted: Sequence[str] = ()
-    """Folders outside of every skill that were passed over for the dot that begins their names."""
     denied: Sequence[str] = ()
-    """Names that are there and cannot be looked at: the directory may be read but not entered."""
-    unreadable: bool = False
-    overfull: int = 0
-    """How many more files there are than were kept."""
-    cut: bool = False
-    """Deeper than the walk goes: what lies below is not known."""
+    dotted: Sequence[str] = ()
+    holds_manifest = False
+    folder_as_manifest = False
+    overfull = 0
+    cut = False
+
+    def __init__(
+        self, path: str, files: dict[str, SkillFile], *, links: Sequence[str] = (), unreadable: bool = False
+    ) -> None:
+        self.path = path
+        self.files = files
+        self.links = links
+        self.unreadable = unreadable
 
 
 def walk(
@@ -60,9 +85,12 @@ def walk(
     depth: int,
     most_files: int,
     hidden: bool = False,
-    inside: bool = False,
+    entering: Entering | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
+
+    What lies below a directory that is no skill is looked for as it is iterated over, once, while `handle` is open: a
+    root may hold very many skills, and one is to be had at a time.
 
     Args:
         handle: the open directory.
@@ -71,85 +99,102 @@ def walk(
         depth: levels below it, at most `MOST_LEVELS`.
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
-        inside: the directory lies in a skill.
+        entering: called for each directory below this one.
 
     Raises:
-        OSError: the directory cannot be listed, or the process ran out of descriptors or memory.
+        OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
+            it, too.
     """
-    files: dict[str, SkillFile] = {}
-    here = Directory(path, files, [])
-    prefix = f"{path}/" if path else ""
-    inner: list[str] = []
-    dotted: list[str] = []
-    here.links = links = list[str]()
-    here.irregular = irregular = list[str]()
-    here.unnamed = unnamed = list[str]()
-    here.denied = denied = list[str]()
-    now = time.time_ns()
-    by_descriptor = isinstance(handle, int)
-    with os.scandir(handle) as entries:
-        for entry in entries:
-            name = entry.name
-            try:
-                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
-                    if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
-                        dotted.append(name)
-                elif not name.isascii() and not is_utf8(name):
-                    unnamed.append(spelled(name))
-                elif entry.is_dir(follow_symlinks=False):
-                    inner.append(name)
-                elif entry.is_file(follow_symlinks=False):
-                    if len(files) > most_files and name.lower() != _SKILL_MD_FOLDED:
-                        here.overfull += 1
-                        continue
-                    found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
-                    if found.st_nlink > 1 and is_foreign(found, handle):
-                        here.foreign = (*here.foreign, name)
-                        continue
-                    files[name] = file_from(found, root, prefix + name, now)
-                elif entry.is_symlink():
-                    links.append(name)
-                else:
-                    irregular.append(name)
-            except OSError as error:
-                if error.errno in PASSING:
-                    raise
-                if error.errno not in GONE:  # else it vanished meanwhile
-                    denied.append(name)
-    if not inside and (inner or dotted):
-        inside = _makes_skill(here, inner)
-    if dotted and not inside:
-        here.dotted = [name for name in dotted if is_utf8(name)]
-        if hidden:
-            inner += here.dotted
-            here.dotted = ()
-    if depth <= 0:
-        here.cut = bool(inner)
+    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
+
+
+class _Walk:
+    """One walk: what is the same for all of its directories."""
+
+    def __init__(self, root: int, most_files: int, entering: Entering | None, *, hidden: bool) -> None:
+        self._root = root
+        self._most_files = most_files
+        self._entering = entering
+        self._hidden = hidden
+
+    def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
+        """What lies in an open directory; `inside` is whether it lies in a skill."""
+        files: dict[str, SkillFile] = {}
+        here = Directory(path, files)
+        prefix = f"{path}/" if path else ""
+        inner: list[str] = []
+        dotted: list[str] = []
+        rare: list[tuple[str, str]] = []
+        root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                name = entry.name
+                try:
+                    if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
+                        if not inside and is_entered(name, hidden=True) and entry.is_dir(follow_symlinks=False):
+                            dotted.append(name)
+                    elif not name.isascii() and not is_utf8(name):
+                        rare.append(("unnamed", spelled(name)))
+                    elif entry.is_dir(follow_symlinks=False):
+                        inner.append(name)
+                    elif entry.is_file(follow_symlinks=False):
+                        if len(files) > self._most_files and name.lower() != _SKILL_MD_FOLDED:
+                            here.overfull += 1
+                            continue
+                        found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
+                        if found.st_nlink > 1 and is_foreign(found, handle):
+                            rare.append(("foreign", name))
+                            continue
+                        files[name] = file_from(found, root, prefix + name, now)
+                    elif entry.is_symlink():
+                        rare.append(("links", name))
+                    else:
+                        rare.append(("irregular", name))
+                except OSError as error:
+                    if error.errno in PASSING:
+                        raise
+                    if error.errno not in GONE:  # else it vanished meanwhile
+                        rare.append(("denied", name))
+        for kind in dict(rare):
+            setattr(here, kind, [name for each, name in rare if each == kind])
+        here.folder_as_manifest = SKILL_MD in inner
+        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest or any(name == SKILL_MD for _, name in rare)
+        if not inside and (inner or dotted):
+            # Be it a broken one: nothing in a skill is a collection any more.
+            inside = here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
+        if dotted and not inside:
+            here.dotted = [name for name in dotted if is_utf8(name)]
+            if self._hidden:
+                inner += here.dotted
+                here.dotted = ()
+        if depth <= 0:
+            here.cut = bool(inner)
+        elif inner:
+            below = self._below(handle, prefix, inner, depth - 1, inside=inside)
+            here.directories = list(below) if inside else below
         return here
-    for name in inner:
-        try:
-            opened = enter(handle, name)
+
+    def _below(
+        self, handle: Handle, prefix: str, inner: Sequence[str], depth: int, *, inside: bool
+    ) -> Iterator[Directory]:
+        for name in inner:
+            if self._entering is not None:
+                self._entering(prefix + name)
+            opened: Handle | None = None
             try:
-                below = walk(
-                    opened, prefix + name, root, depth=depth - 1, most_files=most_files, hidden=hidden, inside=inside
-                )
-                here.directories.append(below)
+                try:
+                    opened = enter(handle, name)
+                    below = self.look(opened, prefix + name, depth, inside=inside)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    if error.errno in PASSING:
+                        raise  # or half a tree would be taken for gone
+                    below = Directory(prefix + name, {}, unreadable=True)
+                yield below
             finally:
-                close(opened)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno in PASSING:
-                raise  # or half a tree would be taken for gone
-            here.directories.append(Directory(prefix + name, {}, [], unreadable=True))
-    return here
-
-
-def _makes_skill(here: Directory, inner: Sequence[str]) -> bool:
-    """Whether the names in a directory make it a skill, be it a broken one: nothing in it is a collection any more."""
-    if any(SKILL_MD in names for names in (here.files, here.links, here.irregular, here.foreign, here.denied, inner)):
-        return True
-    return any(name.lower() == _SKILL_MD_FOLDED for name in here.files)
+                if opened is not None:
+                    close(opened)
 
 
 def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:

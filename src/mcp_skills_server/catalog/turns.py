@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import Lock, Semaphore, to_thread
-from anyio.lowlevel import RunVar
+from anyio.lowlevel import RunVar, checkpoint
 
 _T = TypeVar("_T")
 
@@ -31,25 +31,41 @@ class _Turns:
         self.all = Semaphore(_LARGE_AT_ONCE)
 
 
+_AT_ONCE: Final = nullcontext()
 _turns: Final = RunVar[_Turns]("turns")
 
 
-@asynccontextmanager
-async def in_turn(size: int, owner: str | None) -> AsyncGenerator[None]:
+def in_turn(size: int, owner: str | None) -> AbstractAsyncContextManager[None]:
     """While this is entered an answer with so many bytes of a file is made: a large one after the others of its owner,
     and of all owners only a few at once.
 
     An answer takes several times its size of memory until it is written, and the event loop while it is made: sixty
     requests at once took 1.3 GB, and nobody else was answered for 6 s.
     """
-    if size <= _LARGE:
-        yield
-        return
-    turns = _turns.get(None)
-    if turns is None:
-        _turns.set(turns := _Turns())
-    mine = turns.owners.get(owner)
-    if mine is None:
-        mine = turns.owners[owner] = Lock()
-    async with mine, turns.all:
-        yield
+    return _AT_ONCE if size <= _LARGE else _Turn(owner)
+
+
+class _Turn(AbstractAsyncContextManager[None]):
+    """No generator: one that is given up while it waits cannot be closed, and the event loop complains of it."""
+
+    def __init__(self, owner: str | None) -> None:
+        turns = _turns.get(None)
+        if turns is None:
+            _turns.set(turns := _Turns())
+        mine = turns.owners.get(owner)
+        if mine is None:
+            mine = turns.owners[owner] = Lock()
+        self._mine, self._all = mine, turns.all
+
+    async def __aenter__(self) -> None:
+        await checkpoint()  # a call that is given up when it would have to wait ends here, with nothing in its hands
+        await self._mine.acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._mine.release()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._all.release()
+        self._mine.release()

@@ -10,6 +10,7 @@ from typing import Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType
@@ -33,7 +34,7 @@ class _BeforeTheAgent(Grouped):
         return [*super().collect_usage_pieces(ctx), "-- AGENT [ARGUMENT]..."]
 
 
-class AcpOptions(FollowOptions, ScriptOptions):
+class AcpOptions(FollowOptions, EmbeddingOptions, ScriptOptions):
     """All options of `acp`. Those of `serve` are passed on to the server that the agent starts."""
 
     server: bool = switch(

@@ -9,7 +9,7 @@ import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
-from mcp_skills_server.commands.printing import progress, remark, say, say_json, say_lines, say_table
+from mcp_skills_server.commands.printing import remark, say, say_json, say_lines, say_table
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing
@@ -171,6 +171,8 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
       mcp-skills-server validate ./my-skill
       mcp-skills-server validate ~/skills --strict --format github
     """
+    from mcp_skills_server.commands.checking import check
+
     registry = make_registry(paths, options)
     registry.load()
     passed = _report_passed(registry)
@@ -180,8 +182,7 @@ def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     for _, snapshot in alone:
         found.update(each for each in registry.problems(snapshot) if each.code not in _OF_SEVERAL)
     skills = [skill for _, snapshot in alone for skill in snapshot.skills.values()]
-    for skill in progress(skills, length=len(skills), label="Checking skills"):
-        found.update(registry.lint(skill))
+    found.update(check(registry, skills))
     _report_empty((root for root, snapshot in alone if not snapshot.skills), passed)
     count = len(skills)
     problems = _in_order(found)

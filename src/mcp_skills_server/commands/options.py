@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
+from mcp_skills_server.commands.caches import cache_folder, index_files
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
-    from mcp_skills_server.catalog.index_files import IndexFiles
     from mcp_skills_server.catalog.registry import MirroredRoot, Registry
     from mcp_skills_server.catalog.roots import Limits
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -114,15 +114,23 @@ def open_folder(given: str, options: LimitOptions) -> Registry:
     return Registry([given], _limits(options))
 
 
-def make_registry(given: Sequence[str], options: RootOptions, *, proved: bool = False) -> Registry:
-    """A registry of these roots, sites fetched now; with `proved` a copy of an earlier time will not do.
+def make_registry(
+    given: Sequence[str], options: RootOptions, *, proved: bool = False, indexed: bool = False
+) -> Registry:
+    """A registry of these roots, sites fetched now.
+
+    Args:
+        given: the roots.
+        options: how they are read.
+        proved: a copy of an earlier time will not do.
+        indexed: as for `open_roots`.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
     """
     if not all(map(os.path.isdir, given)):
         log_to_stderr("warning")
-    registry, mirrors = open_roots(given, options)
+    registry, mirrors = open_roots(given, options, indexed=indexed)
     if mirrors is not None:
         mirrors.fetch(proved=proved)
     return registry
@@ -160,7 +168,8 @@ def open_roots(
         mirrors = _mirrors(options, refresh_s)
         folders = [mirrors.root(root, pin) for root, pin in zip(given, pins or [None] * len(given), strict=True)]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
-    return Registry(folders, limits, index_files=_index_files(options) if indexed else None, gate=gate), mirrors
+    files = index_files(options.cache_dir) if indexed else None
+    return Registry(folders, limits, index_files=files, gate=gate), mirrors
 
 
 def _limits(options: LimitOptions) -> Limits:
@@ -173,15 +182,13 @@ def _mirrors(options: RootOptions, refresh_s: float) -> Mirrors:
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
-    from mcp_skills_server.directories import cache_directory
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.sources.settings import FetchSettings, OriginPolicy, SourceSettings
 
     origins = frozenset(wellknown.origin(each) for each in options.fetch_origins)
     trust = OriginPolicy(origins, private=options.allow_private, http=options.allow_http)
-    cache = Path(options.cache_dir) if options.cache_dir else cache_directory()
     settings = SourceSettings(
-        cache,
+        cache_folder(options.cache_dir),
         options.hidden,
         FetchSettings(trust=trust),
         cache_bytes=options.cache_size,
@@ -190,15 +197,3 @@ def _mirrors(options: RootOptions, refresh_s: float) -> Mirrors:
         rewritten=options.accept_rewritten,
     )
     return Mirrors(settings)
-
-
-def _index_files(options: RootOptions) -> IndexFiles:
-    """Where indexes lie: of every root where a folder was named for them, else of large ones in the user's cache."""
-    from pathlib import Path
-
-    from mcp_skills_server.catalog.index_files import LEAST_SKILLS, IndexFiles
-    from mcp_skills_server.directories import cache_directory
-
-    if options.cache_dir:
-        return IndexFiles(Path(options.cache_dir, "index"), least=1)
-    return IndexFiles(cache_directory() / "index", LEAST_SKILLS)

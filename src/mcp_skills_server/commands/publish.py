@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
+from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import progress, remark, say
@@ -55,11 +54,12 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     """
     output = options.output
     _check_base(options.base_url)
-    registry = make_registry(roots, options)
+    registry = make_registry(roots, options, indexed=True)
     real = os.path.realpath(output)
     for root in registry.roots:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
+    from mcp_skills_server.catalog import collector
     from mcp_skills_server.catalog.dot_folders import passed_over
     from mcp_skills_server.publish.publication import Publication
     from mcp_skills_server.publish.static import Site
@@ -68,7 +68,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         output,
         headers=options.headers,
         keep_days=options.keep,
-        cache=_cache(options.cache_dir),
+        cache=publish_memory(options.cache_dir),
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     if sys.stderr.isatty():
@@ -76,14 +76,16 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     registry.load()
     for each in passed_over(registry):
         remark(str(each))
-    gc.freeze()  # what the scan made stays, and to look at it again and again takes longer than an edit
     publication = Publication(
         registry,
         options.base_url,
         known=site.known,
         steps=lambda skills: progress(skills, length=len(skills), label="packing"),
     )
-    differences = site.check(publication) if options.check else site.write(publication)
+    with collector.paused():
+        differences = site.check(publication) if options.check else site.write(publication)
+    if not options.check:
+        registry.keep_index(lambda: False)
     edition = publication.latest or publication.edition()
     for path, reason in edition.left_out:
         remark(f"{path}: not published: {reason}")
@@ -99,13 +101,6 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     done = f"{_count(differences)} changed" if differences else "nothing to change"
     remark(f"published {len(edition.skills)} skills in {shown}, {done}")
     return 0
-
-
-def _cache(given: str | None) -> Path:
-    """Where it is kept which files need not be read again."""
-    from mcp_skills_server.directories import cache_directory
-
-    return Path(given or cache_directory(), "publish")
 
 
 def _count(files: Sequence[object]) -> str:

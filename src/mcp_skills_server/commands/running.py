@@ -76,8 +76,11 @@ class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
 
 
 def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
-    """What follows changes; None where none are to be followed."""
+    """What follows changes; None where none are to be followed, and then digests are computed and an index kept."""
     if not options.watch:
+        from mcp_skills_server.catalog.prover import Prover
+
+        Prover(registry).start()
         return None
     from mcp_skills_server.catalog.watch import Watcher
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import roots_or_lock
@@ -129,7 +130,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -137,7 +138,7 @@ class ServeOptions(ShownOptions, FollowOptions, RuntimeOptions, HttpOptions):
     )
     front: Literal["lean", "sdk"] = option(
         "lean",
-        "What speaks MCP over stdio: our own front, or that of the SDK, which starts later.",
+        "What speaks MCP: our own front, or the SDK's, which is slower. Over HTTP ours speaks the modern era alone.",
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
@@ -185,6 +186,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars)
+    runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
         mirrors.start(partial(_take_in, registry))
@@ -295,6 +297,7 @@ def _over_http(
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
         sites=mirrors.states if mirrors is not None else list,
+        lean=options.front == "lean",
         refresh=refresh,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -24,6 +24,8 @@ INTERNAL_ERROR: Final = -32603
 
 Id: TypeAlias = str | int | float | None
 
+_MARK: Final = "\ufeff"
+_BLANK: Final = " \t\n\r"
 _HALF: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE: Final = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -42,12 +44,16 @@ def parse(raw: bytes | bytearray) -> Any:
         JsonError: it is none, or too deep to be read.
     """
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8").removeprefix(_MARK)
     except UnicodeDecodeError:
         raise JsonError("the message is not UTF-8") from None
-    if _HALF.search(text):
+    if "\\u" in text and _HALF.search(text):
         text = _ESCAPE.sub(_whole, text)
     try:
+        if text[:1] == "{":
+            value, end = _DECODER.raw_decode(text)  # which is half of what `decode` takes, and all that most need
+            if end == len(text) or not text[end:].strip(_BLANK):
+                return value
         return _DECODER.decode(text)
     except RecursionError:
         raise JsonError("the message is nested too deeply") from None

@@ -90,17 +90,18 @@ def template_listing(ttl_ms: int) -> dict[str, Json]:
     return _cacheable("resourceTemplates", [template], ttl_ms)
 
 
-def contents(target: str, path: str, raw: bytes, ttl_ms: int) -> dict[str, Json]:
-    """The answer of `resources/read` for one file: text where it is text, else a blob, byte for byte."""
+def content(target: str, path: str, raw: bytes) -> dict[str, Json]:
+    """One file as `resources/read` answers it: text where it is text, else a blob, byte for byte."""
     kind = media.media_type(path)
     text = media.as_text(raw, kind)
-    item: Json
     if text is not None:
-        item = {"uri": target, "mimeType": kind or "text/plain", "text": text}
-    else:
-        blob = b64encode(raw).decode("ascii")
-        item = {"uri": target, "mimeType": kind or "application/octet-stream", "blob": blob}
-    return _cacheable("contents", [item], ttl_ms)
+        return {"uri": target, "mimeType": kind or "text/plain", "text": text}
+    return {"uri": target, "mimeType": kind or "application/octet-stream", "blob": b64encode(raw).decode("ascii")}
+
+
+def contents(items: list[Json], ttl_ms: int) -> dict[str, Json]:
+    """The answer of `resources/read`."""
+    return _cacheable("contents", items, ttl_ms)
 
 
 def _cacheable(key: str, items: list[Json], ttl_ms: int) -> dict[str, Json]:

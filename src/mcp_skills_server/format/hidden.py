@@ -17,6 +17,8 @@ _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Each hidden character with its offset, in order."""
+    if not text.isascii() and not _may_hide(text):
+        return iter(())  # the same answer, many times as quick
     return ((found.start(), found[0]) for found in _pattern(text).finditer(text))
 
 
@@ -57,3 +59,10 @@ def _pattern(text: str) -> re.Pattern[str]:
     from mcp_skills_server.format.invisible import HIDDEN  # a start among plain names does without
 
     return HIDDEN
+
+
+def _may_hide(text: str) -> bool:
+    """Whether any character is one that is hidden somewhere."""
+    from mcp_skills_server.format.invisible import ANY  # as above
+
+    return ANY.search(text) is not None

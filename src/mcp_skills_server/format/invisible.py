@@ -24,6 +24,7 @@ INVISIBLE: Final = (
     f"{_ALWAYS}{_SELECTORS}\u061c\u180b-\u180d\u180f\u200c-\u200f\ufeff\U000e0100-\U000e01ef"  # whatever stands around
 )
 """For a character class: all that may be hidden, whatever stands around."""
+ANY: Final = re.compile(f"[{INVISIBLE}]")
 HIDDEN: Final = re.compile(
     f"[{_ALWAYS}]"
     f"|(?<=[\x00-\x7f{INVISIBLE}])(?<![0-9#*])[{_SELECTORS}]"  # a keycap's digit may be followed by one

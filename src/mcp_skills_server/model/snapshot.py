@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 from weakref import ReferenceType, ref
 
+from mcp_skills_server.model.ordered import resorted
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
 
 _REMEMBERED: Final = 8
@@ -76,25 +77,33 @@ class Snapshot:
     def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
         """The snapshot with some skills replaced or added and some gone. What still holds is carried over."""
         skills: dict[str, Skill] = self.skills.copy()
-        same_face = True
         for path in gone:
             del skills[path]
-            same_face = False
-        for path, skill in after.items():
-            old = skills.get(path)
-            skills[path] = skill
-            same_face = same_face and old is not None and (old.name, old.standing) == (skill.name, skill.standing)
+        skills.update(after)
         snapshot = Snapshot(skills, problems)
         paths = frozenset(gone) | after.keys()
         if len(paths) <= _FEW:
             earlier = [(each, known | paths) for each, known in self._replaced if len(known) <= _FEW]
             snapshot._replaced = [(ref(self), paths), *earlier[: _REMEMBERED - 1]]
-        if same_face:
-            # An edit seldom adds or renames a skill, and sorting ten thousand paths costs more than the edit.
-            for memo in ("_paths", "_names", "_deepest"):
-                if memo in self.__dict__:
-                    snapshot.__dict__[memo] = self.__dict__[memo]
+        self._hand_on(snapshot, paths)
         return snapshot
+
+    def _hand_on(self, later: Snapshot, paths: Collection[str]) -> None:
+        """Give the snapshot that differs at these paths what this one has computed: sorting ten thousand paths costs
+        more than an edit."""
+        moves: list[tuple[str, Skill | None, Skill | None]] = []
+        for path in paths:
+            old, new = self.skills.get(path), later.skills.get(path)
+            if old is None or new is None or (old.name, old.standing) != (new.name, new.standing):
+                moves.append((path, old, new))
+        memos = self.__dict__
+        if "_paths" in memos:
+            later.__dict__["_paths"] = _moved(self._paths, moves) if moves else self._paths
+        if "_names" in memos:
+            later.__dict__["_names"] = _renamed(self._names, moves) if moves else self._names
+        if "_deepest" in memos:
+            deepest = (path.count("/") + 1 for path, _, new in moves if new is not None)
+            later.__dict__["_deepest"] = max(self._deepest, *deepest, 0)
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
         """The skill paths at which something else stands than in an earlier snapshot; costs little after one edit."""
@@ -110,12 +119,11 @@ class Snapshot:
         return {least: [path for path in ordered if self.skills[path].standing >= least] for least in Standing}
 
     @cached_property
-    def _names(self) -> dict[Standing, dict[str, list[str]]]:
-        names: dict[Standing, dict[str, list[str]]] = {}
-        for least in Standing:
-            by_name = names[least] = {}
-            for path in self._paths[least]:
-                by_name.setdefault(self.skills[path].name, []).append(path)
+    def _names(self) -> dict[str, list[str]]:
+        """The skill paths, in order, by the frontmatter's name."""
+        names: dict[str, list[str]] = {}
+        for path in self._paths[Standing.UNUSABLE]:
+            names.setdefault(self.skills[path].name, []).append(path)
         return names
 
     def paths(self, least: Standing) -> list[str]:
@@ -123,8 +131,8 @@ class Snapshot:
         return self._paths[least]
 
     def named(self, name: str, least: Standing) -> list[str]:
-        """Skill paths of the skills that carry this frontmatter name. Do not change the list."""
-        return self._names[least].get(name, [])
+        """Skill paths of the skills that carry this frontmatter name, in order."""
+        return [path for path in self._names.get(name, ()) if self.skills[path].standing >= least]
 
     def page(self, after: str | None, size: int, least: Standing) -> tuple[list[Skill], str | None]:
         """Up to `size` skills in the order of their paths, and where the next page begins.
@@ -188,7 +196,7 @@ class Snapshot:
 
     @cached_property
     def _deepest(self) -> int:
-        """Segments of the skill path that has the most."""
+        """Segments of the skill path that has the most; after a skill went it may be more."""
         return max((path.count("/") + 1 for path in self.skills), default=0)
 
     def _holders(self, path: str, least: Standing) -> list[Skill]:
@@ -230,3 +238,30 @@ class Snapshot:
     def all_problems(self) -> list[Problem]:
         """Every problem, skills' first, by skill path."""
         return [p for path in self._paths[Standing.UNUSABLE] for p in self.skills[path].problems] + list(self.problems)
+
+
+_Moves: TypeAlias = "Sequence[tuple[str, Skill | None, Skill | None]]"
+"""Skill paths with what stood there and what stands there now, None for nothing."""
+
+
+def _moved(paths: Mapping[Standing, list[str]], moves: _Moves) -> dict[Standing, list[str]]:
+    """The paths by least standing after these moves."""
+    out: dict[Standing, list[str]] = {}
+    for least, order in paths.items():
+        was = {path for path, old, _ in moves if old is not None and old.standing >= least}
+        now = {path for path, _, new in moves if new is not None and new.standing >= least}
+        out[least] = resorted(order, was - now, now - was) if was != now else order
+    return out
+
+
+def _renamed(names: Mapping[str, list[str]], moves: _Moves) -> dict[str, list[str]]:
+    """The paths by name after these moves."""
+    out = dict(names)
+    for path, old, new in moves:
+        if old is not None:
+            out[old.name] = [each for each in out[old.name] if each != path]
+            if not out[old.name]:
+                del out[old.name]
+        if new is not None:
+            out[new.name] = sorted([*out.get(new.name, ()), path])
+    return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.model import Skill, Snapshot
@@ -49,8 +50,7 @@ class Edition:
     left_out_0_1: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One file of a published tree.
 
     Attributes:

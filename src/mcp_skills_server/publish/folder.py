@@ -12,14 +12,13 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from mcp_skills_server.catalog.disk import signature
+from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.record import Mark, Memory
 
 STAGING: Final = ".mcp-skills-server.staging"
-_FEW: Final = 64
-"""Up to so many files are synchronized one by one; of more, the whole disk is at once."""
 
 
 class Folder:
@@ -56,7 +55,7 @@ class Folder:
         """The sha256 in hex of a regular file, read unless it is known; None where nothing is, "" for all else."""
         if (seen := self._seen.get(path)) is not None:
             return seen[0]
-        if not self._is_way(path):
+        if path.rpartition("/")[0] not in self._folders and not self._is_way(path):
             return None
         place = f"{self.path}/{path}"
         try:
@@ -94,7 +93,7 @@ class Folder:
         if not self._is_way(folder):
             return False
         try:
-            found = os.lstat(os.path.join(self.path, folder))
+            found = os.lstat(f"{self.path}/{folder}")
         except FileNotFoundError:
             return False
         if not stat.S_ISDIR(found.st_mode):
@@ -156,19 +155,9 @@ class Folder:
 
     def settle(self, paths: Sequence[str], folders: Iterable[str] = ()) -> None:
         """Have these files and their names survive a power cut, and the names in these folders."""
-        if sys.platform == "win32":
-            return
-        if len(paths) > _FEW:
-            os.sync()
-            return
         holding = {os.path.dirname(path) for path in paths}
         holding |= {outer for folder in holding for outer in above(folder)}
-        for path in (*paths, *sorted(holding.union(folders), reverse=True)):
-            descriptor = os.open(os.path.join(self.path, path), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_paths([os.path.join(self.path, path) for path in (*paths, *sorted(holding.union(folders), reverse=True))])
 
     def clear(self) -> None:
         """Remove what a run has made beside the tree, this one or one that was killed."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -297,11 +298,14 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     if not gone:
         return [], frozenset()
     files = frozenset(ours)
-    folders = {outer for path in files for outer in above(path)}
+    ordered = sorted(files)
     early: list[str] = []
     changed: set[str] = set()
     for path in gone:
-        found = files.intersection(above(path)) | ({path} & folders)
+        found = files.intersection(above(path))
+        position = bisect_left(ordered, f"{path}/")
+        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
+            found |= {path}
         changed |= found
         if found:
             early.append(path)

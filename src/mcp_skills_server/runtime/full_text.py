@@ -60,7 +60,9 @@ class FullText:
         marks = ", ".join("?" * len(WEIGHTS))
         # The tokenizer sees folded words, so it need not know more than ASCII.
         self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
-        self._db.execute("CREATE VIRTUAL TABLE openings USING fts5(opening, content='', tokenize='porter ascii')")
+        self._db.execute(
+            "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
+        )
         self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
         self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
         finalize(self, self._db.close)
@@ -100,15 +102,18 @@ class FullText:
         match = _any_of(terms)
         if names_only:
             match = f"name : ({match})"
-        how = f"bm25({', '.join(map(str, weights.values()))})"
+        # SQLite sorts, and not FTS5 by its hidden column `rank`, for which it would weigh each row twice.
+        how = ", ".join(map(str, weights.values()))
         return self._db.execute(
-            "SELECT rowid, rank FROM words WHERE words MATCH ? AND rank MATCH ? ORDER BY rank", (match, how)
+            f"SELECT rowid, bm25(words, {how}) AS rank_ FROM words WHERE words MATCH ? ORDER BY rank_",  # noqa: S608
+            (match,),
         )
 
     def ranked_by_opening(self, terms: Sequence[Term], most: int) -> Iterator[tuple[int, float]]:
         """The rows whose bodies begin with a text that has any of them, at most so many, as `ranked` gives them."""
         return self._db.execute(
-            "SELECT rowid, rank FROM openings WHERE openings MATCH ? ORDER BY rank LIMIT ?", (_any_of(terms), most)
+            "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY rank_ LIMIT ?",
+            (_any_of(terms), most),
         )
 
 

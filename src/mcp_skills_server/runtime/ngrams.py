@@ -69,7 +69,7 @@ class NGrams:
         # What looks alike shares one of the rare runs; the common ones have every word in them.
         rare = sorted((run for run in runs if self._frequency[run] > 0), key=lambda run: (self._frequency[run], run))
         asked = " OR ".join(f'"{run}"' for run in rare[:_ASKED])
-        query = "SELECT rowid FROM grams WHERE grams MATCH ? ORDER BY rank LIMIT ?"
+        query = "SELECT rowid FROM grams WHERE grams MATCH ? ORDER BY bm25(grams) LIMIT ?"
         found = self._db.execute(query, (asked, _LIKELY)) if asked else None
         alike: list[tuple[float, str]] = []
         for (row,) in found or ():

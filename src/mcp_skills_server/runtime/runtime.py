@@ -23,6 +23,7 @@ from mcp_skills_server.runtime.briefing import Briefing, name_of
 from mcp_skills_server.runtime.session import Session
 
 if TYPE_CHECKING:
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
@@ -71,6 +72,8 @@ class Runtime:
         self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
     ) -> None:
         self.registry = registry
+        self.embeddings: Embeddings | None = None
+        """What searches by meaning too, started; set before the first question, and closed with the runtime."""
         self.settings = settings or RuntimeSettings()
         self.scripts: Scripts | None = None
         if scripts is not None:
@@ -126,6 +129,8 @@ class Runtime:
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""
         self.briefing.close()
+        if self.embeddings is not None:
+            self.embeddings.close()
         if self.scripts is not None:
             self.scripts.close()
 
@@ -141,7 +146,7 @@ class Runtime:
         """The index of words; it is built by the first question."""
         from mcp_skills_server.runtime.search import Search
 
-        return Search(self.registry)
+        return Search(self.registry, self.embeddings)
 
     def warn_if_unsearchable(self) -> None:
         """Log a line if this Python cannot search: an operator is to know before a model asks."""

@@ -11,16 +11,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, FullText, Term
 from mcp_skills_server.runtime.ngrams import NGrams
-from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused
+from mcp_skills_server.runtime.rank_fusion import FUSED, Ranking, fused, summed
 from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of, words_of
 from mcp_skills_server.runtime.spelling import Spelling
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.embeddings.index import Embeddings
 
 _QUERY_LENGTH: Final = 2_000
 _QUERY_WORDS: Final = 24
@@ -42,24 +45,28 @@ class Search:
 
     Args:
         registry: whose present snapshot is searched. Nothing is indexed before the first question.
+        embeddings: what knows of the skills' meanings, if something does.
     """
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, embeddings: Embeddings | None = None) -> None:
         self._registry = registry
+        self._embeddings = embeddings
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
 
-    def find(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
+    def find(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Skill]:
         """Up to `limit` skills that are meant by `query` and accepted, the best first.
 
         Any text may be asked; one that says nothing finds nothing. `accept` is called while others wait, so it must
-        return at once and not search.
+        return at once and not search. With `by_meaning` the embeddings are asked too, which may be on another machine:
+        it can take two seconds.
 
         Raises:
             NoFullTextError: this Python cannot index words.
         """
+        meant = self._embeddings.ranked(query) if by_meaning and self._embeddings is not None else []
         with self._lock:
-            return list(islice(filter(accept, self._current().find(query)), max(limit, 0)))
+            return list(islice(filter(accept, self._current().find(query, meant)), max(limit, 0)))
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Up to `limit` accepted skills whose names look like words of `query`, the most alike first.
@@ -98,8 +105,9 @@ class _Indexed:
         if snapshot is self._snapshot:
             return
         old, new = self._snapshot.skills, snapshot.skills
-        gone = [skill for path, skill in old.items() if new.get(path) is not skill]
-        came = [skill for path, skill in new.items() if old.get(path) is not skill]
+        differing = snapshot.differing(self._snapshot)
+        gone = [old[path] for path in differing if path in old]
+        came = [new[path] for path in differing if path in new]
         self._index.change(self._remove(gone), self._add(came))
         self._snapshot = snapshot
 
@@ -131,42 +139,51 @@ class _Indexed:
                 self._ngrams.add(described_words(texts))
                 yield row, texts
 
-    def find(self, query: str) -> Iterator[Skill]:
-        """The skills that are meant, the best first: by their very name, then by their texts."""
+    def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Skill]:
+        """The skills that are meant, the best first: by their very name, then by their texts.
+
+        `meant` are the paths of those that mean the same, and how nearly.
+        """
         words = words_of(query[:_QUERY_LENGTH])
         exact = self._names.get("".join(words), frozenset[int]())
         yield from self._in_order(exact)
-        for _, equals in groupby(self._ranked(words), key=itemgetter(1)):
+        for _, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
             yield from self._in_order(row for row, _ in equals if row not in exact)
 
     def _in_order(self, rows: Iterable[int]) -> list[Skill]:
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)
 
-    def _ranked(self, words: Sequence[str]) -> Ranking:
+    def _ranked(self, words: Sequence[str], meant: Sequence[tuple[str, float]]) -> Ranking:
         telling = list(dict.fromkeys(word for word in words if word not in STOP_WORDS))[:_QUERY_WORDS]
         if telling:
-            return self._by_texts(telling, unfinished=words[-1])
+            by_meaning = [(row, -share) for path, share in meant if (row := self._rows.get(path))]
+            return self._by_texts(telling, words[-1], by_meaning)
         # Only words that say nothing: still they may be in a name, or begin one while it is being typed.
         terms = [Term(word) for word in dict.fromkeys(words[:_QUERY_WORDS])]
         if len(words) == 1 and len(words[0]) > 1:
             terms.append(Term(words[0], prefix=True))
         return self._index.ranked(terms, names_only=True) if terms else iter(())
 
-    def _by_texts(self, words: Sequence[str], unfinished: str) -> Ranking:
-        """By the fields; where these say little or much is asked, how bodies begin and what looks alike count too."""
+    def _by_texts(self, words: Sequence[str], unfinished: str, by_meaning: list[tuple[int, float]]) -> Ranking:
+        """By the fields; where these say little or much is asked, how bodies begin and what looks alike count too.
+
+        What means the same corrects the fields where few words are asked for, and else counts as much as they do.
+        """
         terms, rare = self._terms(words, unfinished)
         sentence = len(words) >= _SENTENCE
         weights = SENTENCE_WEIGHTS if sentence else WEIGHTS
-        by_fields = self._index.ranked(terms, weights=weights) if terms else iter(())
         if terms and not sentence:
-            return by_fields
+            found = self._index.ranked(terms, weights=weights)
+            return fused(found, iter(by_meaning)) if by_meaning else found
+        by_fields = list(self._index.ranked(terms, weights=weights)) if terms else []
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
         opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more}, _MOST_HITS // 2)
         by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
-        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 2)
-        by_alike = self._index.ranked([*terms, *near], weights=weights) if near else iter(())
-        return fused(by_fields, by_opening, by_alike)
+        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 4)
+        # BM25 is a sum over the words, so what was weighed already is not weighed again.
+        by_alike = summed(by_fields, self._index.ranked(near, weights=weights)) if near else iter(())
+        return fused(iter(by_fields), by_opening, by_alike, peer=by_meaning)
 
     def nearest(self, query: str) -> Iterator[Skill]:
         """Skills whose names look most like words of the question, the best first."""

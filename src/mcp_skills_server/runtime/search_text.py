@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from mcp_skills_server.format import identity
@@ -15,10 +16,14 @@ Texts: TypeAlias = tuple[str, ...]
 
 _TEXT_LENGTH: Final = 4_000
 """Characters that count of each text."""
+_OPENING_LENGTH: Final = 400
+"""Characters that count of a body: more of it is slower and finds no more."""
 _WORD: Final = re.compile(r"[^\W_]+")
 _NO_WORD: Final = re.compile("[^\\w\x01-\x7f]+")
 _NOT_ASCII: Final = re.compile("[^\0-\x7f]+")
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,40}")
+_LETTERS: Final = str.maketrans({code: char.lower() if (char := chr(code)).isalpha() else " " for code in range(128)})
+"""What leaves of a text in ASCII nothing but small letters and blanks."""
 # Languages that do not put blanks between their words; Hangul does, but with endings.
 _UNSPACED: Final = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
@@ -26,17 +31,22 @@ _UNSPACED: Final = re.compile(
 
 
 def _fold(text: str) -> str:
-    """The text with nothing but folded words and what stands between words in ASCII."""
-    if text.isascii():
-        return text.replace("\0", " ")
-    whole = unicodedata.normalize("NFKD", text.casefold())
-    letters = _NOT_ASCII.sub(_without_marks, whole)
+    """The text with nothing but folded words and what stands between words in ASCII, which stays as it is."""
+    text = text.replace("\0", " ")
+    return text if text.isascii() else _NOT_ASCII.sub(_fold_found, text)
+
+
+def _fold_found(found: re.Match[str]) -> str:
+    return _fold_run(found[0])
+
+
+@lru_cache(maxsize=512)  # in most texts these are the same few dashes, quotes and accented letters
+def _fold_run(run: str) -> str:
+    """A run of characters beyond ASCII, folded; nothing of it depends on what stands around."""
+    whole = unicodedata.normalize("NFKD", run.casefold())
+    letters = "".join(each for each in whole if not unicodedata.combining(each))
     spaced = _UNSPACED.sub(lambda found: f" {_pairs(found[0])} ", unicodedata.normalize("NFC", letters))
     return _NO_WORD.sub(" ", spaced)
-
-
-def _without_marks(found: re.Match[str]) -> str:
-    return "".join(each for each in found[0] if not unicodedata.combining(each))
 
 
 def _pairs(run: str) -> str:
@@ -54,7 +64,8 @@ def texts_of(skill: Skill) -> Texts:
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
-    parts = (skill.name, title, tags, skill.description, headings, skill.path, skill.reading.opening)
+    opening = skill.reading.opening[:_OPENING_LENGTH]
+    parts = (skill.name, title, tags, skill.description, headings, skill.path, opening)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 
 
@@ -65,7 +76,10 @@ def names_of(skill: Skill) -> set[str]:
 
 def described_words(texts: Texts) -> set[str]:
     """The words of the name, the title, the tags and the description that are long enough to look like others."""
-    return {*_LONG_WORD.findall("\n".join(texts[:4]).lower())}
+    text = "\n".join(texts[:4])
+    if not text.isascii():
+        return {*_LONG_WORD.findall(text.lower())}
+    return {word for word in text.translate(_LETTERS).split() if 4 <= len(word) <= 40}
 
 
 def spelt_words(texts: Texts) -> set[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -177,7 +178,7 @@ class Session:
         snapshot = self._registry.snapshot
         limit = int(given.get("limit", 5))
         search, query = self._runtime.search, given["query"]
-        found = await to_thread.run_sync(search.find, query, limit, runtime.is_offered)
+        found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
         note = self._news()
         if not found and snapshot.skills:
             near = await to_thread.run_sync(search.nearest, query, _NEAREST, runtime.is_offered)

@@ -66,15 +66,20 @@ def _letter_pairs(word: str) -> set[str]:
 
 
 def _slips(one: str, other: str) -> int:
-    """How many letters are wrong, missing, too many or swapped with the next."""
+    """How many letters are wrong, missing, too many or swapped with the next; 3 where there are more than two."""
     before: list[int] = []
     above = list(range(len(other) + 1))
     for row, letter in enumerate(one, 1):
-        here = [row]
-        for column, its in enumerate(other, 1):
-            cost = min(above[column] + 1, here[-1] + 1, above[column - 1] + (letter != its))
+        # Further than two letters from the diagonal there are three slips already.
+        here = [3] * (len(other) + 1)
+        here[0] = row
+        for column in range(max(row - 2, 1), min(row + 2, len(other)) + 1):
+            its = other[column - 1]
+            cost = min(above[column] + 1, here[column - 1] + 1, above[column - 1] + (letter != its))
             if row > 1 and column > 1 and letter == other[column - 2] and one[row - 2] == its:
                 cost = min(cost, before[column - 2] + 1)
-            here.append(cost)
+            here[column] = cost
+        if min(here) > 2 and min(above) > 2:
+            return 3
         before, above = above, here
-    return above[-1]
+    return min(above[-1], 3)

@@ -83,10 +83,16 @@ class Attachment:
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the first scan is over."""
+        return self._ready.is_set()
+
     async def ready(self) -> None:
         """Wait for the first scan."""
-        self.begin()
-        await self._ready.wait()
+        if not self.is_ready:
+            self.begin()
+            await self._ready.wait()
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:

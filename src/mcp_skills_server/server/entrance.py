@@ -16,7 +16,8 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.callers import bearer, counted, principal
-from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of
+from mcp_skills_server.server.fragments import plain
+from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
@@ -36,8 +37,8 @@ def call_of(
     async def call(ctx: Context, _: Any) -> dict[str, Any]:
         await wait()
         caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
-        return await retry_when_stale(
-            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+        return plain(
+            await retry_when_stale(attachment.registry, lambda view: handler(view, attachment.settings, caller, params))
         )
 
     return call
@@ -90,13 +91,13 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         try:
             result = await call_next(ctx)
         except MCPError as error:
-            request.outcome = "failed" if error.error.code == types.INTERNAL_ERROR else "refused"
+            request.outcome = outcome_of_error(error.error.code)
             raise
         except ValidationError:
             request.outcome = "refused"
             raise
-        if isinstance(result, dict) and result.get("isError"):
-            request.outcome = "refused"
+        if isinstance(result, dict):
+            request.outcome = outcome_of_result(result)
         return result
 
 

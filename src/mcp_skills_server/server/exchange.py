@@ -5,36 +5,25 @@ It stands in place of the SDK's own stdio transport, which says nothing to a mes
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
 
-import anyio
 import mcp_types as types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import ServerMessageMetadata, SessionMessage
 
-from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
-from mcp_skills_server.transport.pipes import Pipes
-
-logger = logging.getLogger(__name__)
-
-_END: Final = b"\n"
+from mcp_skills_server.server.message_lines import Lines, MessageLines
+from mcp_skills_server.server.messages import Id, Message
 
 
 class Exchange:
     """One client at the other end of a pipe.
 
     Args:
-        pipes: where its messages come from and go to.
+        lines: where its messages come from and go to.
     """
 
-    def __init__(self, pipes: Pipes) -> None:
-        self._pipes = pipes
-        self._under_way = UnderWay()
-        self._sending = 0
-        self._changed = anyio.Event()
+    def __init__(self, lines: Lines) -> None:
+        self._messages = MessageLines(lines)
 
     async def read(self, inward: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         """Hand on what comes until stdin ends. What cannot be handed on is answered here.
@@ -42,15 +31,8 @@ class Exchange:
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
-        async for line in self._pipes.lines():
-            found = too_long(self._pipes.max_line) if line is None else judge(line)
-            if isinstance(found, Message) and found.kind == "request":
-                found = self._under_way.begin(found.id) or found
-            if isinstance(found, Refusal):
-                logger.warning("refused a message: %s", found.message, extra=REPEATS)
-                await self._send(found.answer + _END)
-            else:
-                await inward.send(self._handed_on(found))
+        async for message in self._messages.received():
+            await inward.send(self._handed_on(message))
 
     async def write(self, outward: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Send what the SDK has to say until it has no more.
@@ -60,25 +42,13 @@ class Exchange:
         """
         async for each in outward:
             message = each.message
-            # Its id is free from here on: the client may use it again as soon as it has read the answer.
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-                self._under_way.end(message.id)
-            await self._send(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + _END)
+                self._messages.end(message.id)
+            await self._messages.send(message.model_dump_json(by_alias=True, exclude_unset=True).encode())
 
     async def settle(self, seconds: float) -> None:
         """Wait until every request has its answer, for so long at the most."""
-        with anyio.move_on_after(seconds):
-            while self._under_way or self._sending:
-                self._changed = anyio.Event()
-                await self._changed.wait()
-
-    async def _send(self, raw: bytes) -> None:
-        self._sending += 1
-        try:
-            await self._pipes.send(raw)
-        finally:
-            self._sending -= 1
-            self._changed.set()
+        await self._messages.settle(seconds)
 
     def _handed_on(self, message: Message) -> SessionMessage:
         fields = message.fields
@@ -94,7 +64,6 @@ class Exchange:
         """What ends a request that gets no answer, because the client took it back."""
 
         async def forget() -> None:
-            self._under_way.end(id_)
-            self._changed.set()
+            self._messages.end(id_)
 
         return forget

@@ -16,6 +16,7 @@ from mcp_skills_server.server import prompts, resources, skills
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Peer
 from mcp_skills_server.server.requests import Caller, Handler, Params, Result, Settings
+from mcp_skills_server.telemetry.events import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,16 @@ class Fault:
     code: int
     message: str
     data: Any = None
+
+
+def outcome_of_error(code: int) -> Outcome:
+    """How an event tells of a request that is answered by an error of this code."""
+    return "failed" if code == INTERNAL_ERROR else "refused"
+
+
+def outcome_of_result(result: Mapping[str, Any]) -> Outcome | None:
+    """How an event tells of a request that has this result; None where the result decides nothing."""
+    return "refused" if result.get("isError") else None
 
 
 def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:

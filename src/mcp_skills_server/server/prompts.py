@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
@@ -18,21 +18,21 @@ from mcp_skills_server.format import arguments, cursors, identity
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import LONGEST_PATH, Changes, Json, Skill, Snapshot
+from mcp_skills_server.server.fragments import BySkill, Fragment, Fragments, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments
 
 _CURSOR: Final = "prompts"
 _MOST_NAMED: Final = 10
 _ALONE: Final = Snapshot({})
+_descriptors: Final = BySkill()
 
 
 async def list_prompts(view: View, settings: Settings, _: Caller, params: Params) -> Result:
     """`prompts/list`: the skills that a user may start, by skill path, in full pages."""
-    offered = _offered(view.snapshot, settings, cursors.key_of(params, _CURSOR))
-    page = list(islice(offered, settings.prompt_page_size))
-    kept = portion(page, weight)
-    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
-    entries: list[Json] = [_descriptor(skill, view.snapshot) for skill in kept]
-    return prompts.listing(entries, cursors.encode(_CURSOR, more), settings.ttl_ms)
+    after = cursors.key_of(params, _CURSOR)
+    key = (_CURSOR, settings.prompt_choice, settings.prompt_page_size, after)
+    page = kept_page(view.snapshot, key) or keep_page(view.snapshot, key, _page(view.snapshot, settings, after))
+    return prompts.listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more), settings.ttl_ms)
 
 
 async def get_prompt(view: View, settings: Settings, _: Caller, params: Params) -> Result:
@@ -117,6 +117,19 @@ def changed(changes: Changes, settings: Settings) -> bool:
     return prompts.changed(
         changes.before, changes.after, settings.prompt_choice, lambda skill: _descriptor(skill, _ALONE)
     )
+
+
+def _page(snapshot: Snapshot, settings: Settings, after: str | None) -> Page:
+    offered = _offered(snapshot, settings, after)
+    page = list(islice(offered, settings.prompt_page_size))
+    kept = portion(page, weight)
+    more = kept[-1].path if page and (len(kept) < len(page) or next(offered, None) is not None) else None
+    return Page(Fragments([_listed(skill, snapshot) for skill in kept]), more)
+
+
+def _listed(skill: Skill, snapshot: Snapshot) -> Fragment:
+    name = identity.name_of(skill, snapshot, prompts.LEAST)
+    return _descriptors.get(skill, name) or _descriptors.put(skill, name, _descriptor(skill, snapshot))
 
 
 def _descriptor(skill: Skill, snapshot: Snapshot) -> dict[str, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
@@ -84,7 +84,7 @@ class Caller:
     client: str | None = None
 
 
-Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Awaitable[Result]]
+Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]
 
 
 def page_of(snapshot: Snapshot, settings: Settings, after: str | None) -> tuple[list[Skill], str | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable
+from typing import Any, cast
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects.dialect import EntryResult, Subject
@@ -10,8 +12,8 @@ from mcp_skills_server.dialects.table import listing
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError, clipped
 from mcp_skills_server.format import arguments, cursors
 from mcp_skills_server.format.dependencies import FIELD, Served
-from mcp_skills_server.model import Json
 from mcp_skills_server.server.entries import Entries
+from mcp_skills_server.server.fragments import Fragment, Fragments, Page, keep_page, kept_page
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings, given_arguments, page_of
 from mcp_skills_server.telemetry import events
 
@@ -23,18 +25,26 @@ _NOTHING = Served()
 
 async def list_skills(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
     """`skills/list`: the skills by path, in pages. One that cannot be read is left out."""
-    page, more = page_of(view.snapshot, settings, cursors.key_of(params, _CURSOR))
-    entries = Entries(view, settings, caller)
-    await entries.prepare(page)
-    out: list[Json] = []
-    for skill in page:
+    after, entries = cursors.key_of(params, _CURSOR), Entries(view, settings, caller)
+    key = (_CURSOR, entries.dialects, settings.least, settings.page_size, after)
+    page = kept_page(view.snapshot, key) or await _page(view, settings, entries, after, key)
+    made = listing(cast(Any, page.fragments), cursors.encode(_CURSOR, page.more))
+    return settings.spoken.framed(made, settings.ttl_ms)
+
+
+async def _page(view: View, settings: Settings, entries: Entries, after: str | None, key: Hashable) -> Page:
+    skills, more = page_of(view.snapshot, settings, after)
+    await entries.prepare(skills)
+    out: list[Fragment] = []
+    for skill in skills:
         try:
             out.append(entries.kept(skill) or await entries.entry(skill))
         except StaleFileError as stale:
             if not view.last_try:
                 raise
             logger.warning("%s is left out of the listing: %s", skill.path, stale, extra=REPEATS)
-    return settings.spoken.framed(listing(out, cursors.encode(_CURSOR, more)), settings.ttl_ms)
+    page = Page(Fragments(out), more)
+    return keep_page(view.snapshot, key, page) if all(map(entries.kept, skills)) else page
 
 
 async def get_skill(view: View, settings: Settings, caller: Caller, params: Params) -> Result:
@@ -49,7 +59,7 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         if isinstance(result, EntryResult):
             skill = dialect.find(snapshot, target, least)
             events.concerns([skill])
-            made = result.write(await Entries(view, settings, caller).entry(skill))
+            made = result.write(cast(Any, await Entries(view, settings, caller).entry(skill)))
         else:
             given = given_arguments(params)
             skill = dialect.find(snapshot, target, least)

@@ -6,7 +6,8 @@ gains nothing; certificates are still proved by name.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
@@ -40,7 +41,8 @@ async def resolve(host: str, port: int) -> list[str]:
 
 
 class Connections:
-    """Pools of connections, one for each proxy and scheme.
+    """Connections that are kept for what follows, each in a pool of one: a pool looks at every connection that it has
+    whenever it is asked for one.
 
     A proxy that the environment names is used (`HTTPS_PROXY`, `NO_PROXY` and so on). It resolves names by itself, so
     behind one only hosts that are spelled as addresses, and those of this machine, can be checked.
@@ -55,19 +57,19 @@ class Connections:
     def __init__(
         self, count: int, *, private: bool, tls: ssl.SSLContext | None = None, resolver: Resolve | None = None
     ) -> None:
-        self._count = count
         self._private = private
         self._tls = tls
         self._backend = _CheckedBackend(resolver or resolve, private=private)
-        self._pools: dict[tuple[str, bool], httpcore2.AsyncConnectionPool] = {}
+        self._turns = anyio.Semaphore(count)
+        self._free: dict[tuple[str, bool], list[httpcore2.AsyncConnectionPool]] = {}
         self._proxies = getproxies()
 
     async def close(self) -> None:
         """Close all of them."""
-        for pool in self._pools.values():
+        for pool in [pool for pools in self._free.values() for pool in pools]:
             with anyio.CancelScope(shield=True):
                 await pool.aclose()
-        self._pools.clear()
+        self._free.clear()
 
     def check(self, url: str) -> None:
         """Refuse a host that a proxy would connect to and whose spelling alone says that it is not public.
@@ -88,26 +90,33 @@ class Connections:
             return ""
         return proxy if "://" in proxy else f"http://{proxy}"
 
-    def pool(self, url: str) -> httpcore2.AsyncConnectionPool:
-        """The pool for this URL.
+    @asynccontextmanager
+    async def lent(self, url: str) -> AsyncGenerator[httpcore2.AsyncConnectionPool]:
+        """A connection for this URL, for one request at a time; where as many as there may be are in use, the next.
 
         Raises:
             UsageError: the proxy of the environment cannot be used.
         """
         proxy, tls = self._proxy(url), url.startswith("https:")
-        pool = self._pools.get((proxy, tls))
-        if pool is None:
-            if tls and self._tls is None:  # not for plain http: to read all certificates takes a while
-                self._tls = httpcore2.default_ssl_context()
-            ways: dict[str, Any] = {"proxy": _proxy_of(proxy)} if proxy else {"network_backend": self._backend}
-            pool = self._pools[proxy, tls] = httpcore2.AsyncConnectionPool(
-                ssl_context=self._tls,
-                max_connections=self._count,
-                max_keepalive_connections=self._count,
-                keepalive_expiry=_KEEP_ALIVE_S,
-                **ways,
-            )
-        return pool
+        async with self._turns:
+            free = self._free.setdefault((proxy, tls), [])
+            pool = free.pop() if free else self._opened(proxy, tls=tls)
+            try:
+                yield pool
+            finally:
+                free.append(pool)
+
+    def _opened(self, proxy: str, *, tls: bool) -> httpcore2.AsyncConnectionPool:
+        if tls and self._tls is None:  # not for plain http: to read all certificates takes a while
+            self._tls = httpcore2.default_ssl_context()
+        ways: dict[str, Any] = {"proxy": _proxy_of(proxy)} if proxy else {"network_backend": self._backend}
+        return httpcore2.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=1,
+            max_keepalive_connections=1,
+            keepalive_expiry=_KEEP_ALIVE_S,
+            **ways,
+        )
 
 
 class _CheckedBackend(httpcore2.AsyncNetworkBackend):

@@ -17,11 +17,12 @@ from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.files import read_tree
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.records import IndexRecord, Record, epoch_s
 from mcp_skills_server.sources.report import Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.stage import ConflictError
 from mcp_skills_server.sources.store import Store
 
 _TREE: Final = "tree"
@@ -65,6 +66,7 @@ def _copy(
     directory: str | PathLike[str],
     settings: FetchSettings,
 ) -> Report:
+    coming: list[tuple[Staged, str]] = []
     became: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": [], "edited": []}  # as the report has them
     refused: list[Refusal] = []
     offered: set[str] = set()
@@ -77,11 +79,20 @@ def _copy(
                 if name in offered:
                     raise ConflictError(f"{place.relative_to(tree)} has the same name as another skill of it")
                 offered.add(name)
-                became[_put(folder, origin, name, place, settings)].append(name)
+                kind, staged = _stage(folder, origin, name, place, settings)
+                if staged is None:
+                    became[kind].append(name)
+                else:
+                    coming.append((staged, kind))
             except (ConflictError, ArchiveRefusedError) as error:
                 refused.append(Refusal(name, str(error), "here"))
             except OSError as error:
                 refused.append(Refusal(name, f"it cannot be kept: {error.strerror or error}", "here"))
+        failed = folder.commit([staged for staged, _ in coming])
+        for staged, kind in coming:
+            if staged.name not in failed:
+                became[kind].append(staged.name)
+        refused += [Refusal(name, str(error), "here") for name, error in failed.items()]
         missing = sorted((settings.wanted or frozenset()) - offered)
         refused += [Refusal(name, "it has no skill of this name", "publisher") for name in missing]
         gone, pruned = _gone(folder, origin, offered, settings, refused)
@@ -102,20 +113,22 @@ def _copy(
     )
 
 
-def _put(folder: FetchedFolder, origin: str, name: str, place: Path, settings: FetchSettings) -> str:
-    """Put a skill into the folder; what became of it."""
+def _stage(
+    folder: FetchedFolder, origin: str, name: str, place: Path, settings: FetchSettings
+) -> tuple[str, Staged | None]:
+    """What becomes of a skill, and what is to be put into its place, if anything is."""
     check_paths([name])
     if is_ignored(name):
         raise ConflictError("nothing of this name is ever served")
     files = read_tree(place)
     state, known = folder.look(name)
     if state is State.EDITED and known is not None and known.source == origin and not settings.force:
-        return "edited"
+        return "edited", None
     record = Record(name, origin, origin, "", epoch_s(), {})
-    changed = folder.put(record, files, force=settings.force)
-    if not changed:
-        return "unchanged"
-    return "added" if state is State.ABSENT else "updated"
+    staged = folder.stage(record, files, force=settings.force)
+    if staged is None:
+        return "unchanged", None
+    return "added" if state is State.ABSENT else "updated", staged
 
 
 def _gone(

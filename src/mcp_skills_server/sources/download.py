@@ -173,8 +173,10 @@ class Downloader:
         sent = list(headers.items())
         extensions = {"timeout": timeouts}
         try:
-            pool = self._connections.pool(url)
-            async with pool.stream("GET", place, headers=sent, extensions=extensions) as response:
+            async with (
+                self._connections.lent(url) as pool,
+                pool.stream("GET", place, headers=sent, extensions=extensions) as response,
+            ):
                 found: dict[str, str] = {}
                 for raw_name, raw_value in response.headers:
                     name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")

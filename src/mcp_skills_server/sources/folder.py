@@ -13,20 +13,20 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.fetched import RECORDS
 from mcp_skills_server.durable import sync_path
-from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.files import BINARY, NOFOLLOW, clear, file_digest, tree_digests, write_file, write_tree
+from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, tree_digests
 from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
@@ -36,13 +36,11 @@ from mcp_skills_server.sources.records import (
     read_record,
     read_records,
 )
+from mcp_skills_server.sources.stage import ConflictError, Made, Stage
 from mcp_skills_server.sources.urls import shown
 
 _BY_PRODUCTS: Final = frozenset(("__pycache__", ".DS_Store", "Thumbs.db", "desktop.ini"))
 """What systems and interpreters leave behind by themselves; it makes no skill an edited one."""
-_OLD: Final = "old-"
-_NEW: Final = "new-"
-_WRITING: Final = "writing-"
 
 
 class State(Enum):
@@ -60,8 +58,22 @@ class State(Enum):
     """Something that was not fetched."""
 
 
-class ConflictError(SkillsServerError, ValueError):
-    """A place in the folder is somebody else's, and nothing is put there. The message is one line for people."""
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A skill that is ready to be put into its place.
+
+    Attributes:
+        made: where it lies.
+        state: what stood in its place when it was made.
+    """
+
+    made: Made
+    state: State
+
+    @property
+    def name(self) -> str:
+        """Of the skill."""
+        return self.made.name
 
 
 class FetchedFolder:
@@ -72,7 +84,7 @@ class FetchedFolder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._stage = directory / OURS / "stage"
+        self._stage = Stage(directory, directory / OURS / "stage")
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
 
@@ -96,12 +108,14 @@ class FetchedFolder:
             if not _lock(lock):
                 raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
-                folder._recover()
+                folder._stage.recover()
             except OSError as error:
                 raise UsageError(f"{named} cannot be put in order: {error.strerror or error}") from None
             try:
                 yield folder
             finally:
+                with suppress(OSError):  # what was made and not put there, when this is cancelled
+                    folder._stage.recover()
                 sync_path(folder._directory)
         finally:
             os.close(lock)
@@ -137,15 +151,15 @@ class FetchedFolder:
                 total += os.lstat(self._directory / record.name / path).st_size
         return total
 
-    def put(self, record: Record, files: Files, *, force: bool = False) -> bool:
-        """Put these proved files into the skill's place, whole; False when the very same are there already.
+    def stage(self, record: Record, files: Files, *, force: bool = False) -> Staged | None:
+        """Make a skill of these proved files, for `commit`; None when the very same are there already.
 
         `record.files` and `record.former` are filled in here. With `force` an edited skill is replaced; what was not
         fetched never is.
 
         Raises:
             ConflictError: the place is somebody else's, or was edited.
-            OSError: the disk is full, or the like; what was there is there still.
+            OSError: the disk is full, or the like.
         """
         state, known = self.look(record.name)
         check(state, known, record.source, force=force)
@@ -153,19 +167,43 @@ class FetchedFolder:
         if state is State.KEPT and known is not None and dict(known.files) == files_now:
             if (known.digest, known.url) != (record.digest, record.url):
                 self._write_record(record, files_now, None)
-            return False
+            return None
         former = None
         if known is not None:
             former = {State.KEPT: known.files, State.FORMER: known.former}.get(state)
-        staged = self._stage / (_NEW + record.name)
-        try:
-            write_tree(staged, files)
-            self._write_record(record, files_now, former)
-            self._swap(staged, record.name, occupied=state is not State.ABSENT)
-        finally:
-            if os.path.lexists(staged):
-                clear(staged)
-        return True
+        return Staged(self._stage.make(record.name, files, _encoded(record, files_now, former)), state)
+
+    def commit(self, staged: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
+        """Put these skills into their places, each whole; they are synchronized together, which takes as long as one.
+
+        Returns:
+            By name, why a skill could not be put there; what was there is there still.
+        """
+        failed: dict[str, ConflictError | OSError] = {}
+        left = {each.name: each for each in staged}
+
+        def attempt(step: Callable[[Staged], None]) -> None:
+            for each in list(left.values()):
+                try:
+                    step(each)
+                except (ConflictError, OSError) as error:
+                    failed[each.name] = error
+                    del left[each.name]
+
+        attempt(self._check_still)
+        self._stage.settle([each.made for each in left.values()])
+        # A skill without a record would count as somebody else's: no skill has its place before all records do.
+        attempt(lambda each: os.replace(each.made.record, self._records / f"{each.name}.json"))
+        sync_path(self._records)
+        attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not State.ABSENT))
+        sync_path(self._directory)
+        for each in staged:
+            self._stage.discard(each.name)
+        return failed
+
+    def _check_still(self, staged: Staged) -> None:
+        if staged.state is not State.ABSENT and self.look(staged.name)[0] is not staged.state:
+            raise ConflictError("it was edited meanwhile, and stays")
 
     def remove(self, name: str, *, force: bool = False) -> None:
         """Take a skill that was fetched out of the folder, with its record.
@@ -176,14 +214,13 @@ class FetchedFolder:
         """
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
-        old = self._stage / (_OLD + name)
         if state is not State.ABSENT:
-            os.rename(self._directory / name, old)
+            self._stage.take(name)
         with suppress(FileNotFoundError):
             (self._records / f"{name}.json").unlink()
         sync_path(self._directory)
         sync_path(self._records)
-        clear(old)
+        self._stage.discard(name)
 
     def remove_ignored(self) -> list[tuple[str, list[str]]]:
         """Take out of fetched skills what earlier versions wrote and no command shows.
@@ -236,12 +273,12 @@ class FetchedFolder:
     def put_index(self, index: IndexRecord) -> None:
         """Remember it."""
         data = {"version": 1, **asdict(index)}
-        self._write(self._indexes / file_of(index.source), json.dumps(data).encode(), 0o600)
+        self._stage.write(self._indexes / file_of(index.source), json.dumps(data).encode())
 
     def _make(self) -> int:
         """Make what is missing of the folder; a descriptor of its lock file."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.parent, self._stage, self._records, self._indexes):
+        for each in (self._stage.place.parent, self._stage.place, self._records, self._indexes):
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
@@ -249,43 +286,14 @@ class FetchedFolder:
         for each in (self._records, self._indexes):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
-        return os.open(self._stage.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
-
-    def _recover(self) -> None:
-        """Undo what a process that was killed left half done."""
-        for left in list(self._stage.iterdir()):
-            place = self._directory / left.name.removeprefix(_OLD)
-            if left.name.startswith(_OLD) and not os.path.lexists(place):
-                os.rename(left, place)
-            else:
-                clear(left)
-
-    def _swap(self, staged: Path, name: str, *, occupied: bool) -> None:
-        place, old = self._directory / name, self._stage / (_OLD + name)
-        if occupied:
-            os.rename(place, old)
-        try:
-            if os.path.lexists(place):  # rename would replace an empty directory
-                raise ConflictError(f"{printable(str(place))} appeared meanwhile")
-            os.rename(staged, place)
-        except BaseException:
-            if occupied and not os.path.lexists(place):
-                os.rename(old, place)
-            raise
-        if occupied:
-            sync_path(self._directory)
-            clear(old)
+        return os.open(self._stage.place.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
 
     def _write_record(self, record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> None:
-        data = {"version": 1, **asdict(record), "files": files, "former": former}
-        self._write(self._records / f"{record.name}.json", json.dumps(data, indent=1).encode(), 0o600)
+        self._stage.write(self._records / f"{record.name}.json", _encoded(record, files, former))
 
-    def _write(self, path: Path, raw: bytes, mode: int) -> None:
-        made = self._stage / f"{_WRITING}{path.name}"
-        clear(made)
-        write_file(made, raw, mode)
-        os.replace(made, path)
-        sync_path(path.parent)
+
+def _encoded(record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> bytes:
+    return json.dumps({"version": 1, **asdict(record), "files": files, "former": former}, indent=1).encode()
 
 
 def check(state: State, record: Record | None, source: str, *, force: bool) -> None:

@@ -96,15 +96,14 @@ class Mirrors:
                     continue
                 try:
                     await follower.refresh(anew=True)
-                except UsageError as error:
-                    if proved or not follower.has_copy:
+                except (UsageError, SourceError) as error:
+                    if not proved and follower.has_copy:
+                        follower.report_failure(error)
+                        continue
+                    if isinstance(error, UsageError):
                         raise
-                    follower.report_failure(error)
-                except SourceError as error:
-                    if proved or not follower.has_copy:
-                        left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
-                        raise UsageError(f"{follower.name}: {error}; {left}") from None
-                    follower.report_failure(error)
+                    left = "what there is of it is not proved" if follower.has_copy else "there is no copy of it"
+                    raise UsageError(f"{follower.name}: {error}; {left}") from None
 
         if self._followers:
             anyio.run(fetch_all)

@@ -7,7 +7,7 @@ the folder that was not proved against the index, and nothing in it is ever exec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,11 +28,12 @@ from mcp_skills_server.sources import artifacts, folder, records
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import IndexRecord, Record
 from mcp_skills_server.sources.report import Fault, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
+from mcp_skills_server.sources.stage import ConflictError
 
 _WRITERS: Final = 4
 """Threads that unpack and write: they wait for the disk, and more of them would keep the network waiting."""
@@ -126,6 +127,9 @@ class _Refresh:
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
         self._writers = anyio.CapacityLimiter(_WRITERS)
+        self._staged: list[Staged] = []
+        self._more = anyio.Event()
+        self._all_staged = False
 
     async def run(self, deadline: float) -> Report:
         """Do it, until `deadline` on anyio's clock, and remember the index."""
@@ -140,10 +144,15 @@ class _Refresh:
         coming = {entry.name: self._became.pop(entry.name) for entry in missing}
         self._count()
         queue = iter(missing)
-        with anyio.CancelScope(deadline=deadline) as scope:
-            async with anyio.create_task_group() as group:
-                for _ in range(min(self._settings.connections, len(missing))):
-                    group.start_soon(self._work, queue, coming)
+        scope = anyio.CancelScope(deadline=deadline)
+        async with anyio.create_task_group() as committing:
+            committing.start_soon(self._commit_staged, coming)
+            with scope:
+                async with anyio.create_task_group() as group:
+                    for _ in range(min(self._settings.connections, len(missing))):
+                        group.start_soon(self._work, queue)
+            self._all_staged = True
+            self._more.set()
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
@@ -167,22 +176,47 @@ class _Refresh:
             reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
             self._warnings.append(f"{name}: {reason}")
         for entry in self._entries:
-            with self._refusing(entry):
+            with self._refusing(entry.name):
                 self._became[entry.name] = self._judge(entry)
 
-    async def _work(self, queue: Iterator[Entry], coming: Mapping[str, str]) -> None:
+    async def _work(self, queue: Iterator[Entry]) -> None:
         for entry in queue:
-            with self._refusing(entry):
-                changed = await self._bring(entry)
-                self._became[entry.name] = coming[entry.name] if changed else "unchanged"
+            with self._refusing(entry.name):
+                staged = await self._bring(entry)
+                if staged is not None:
+                    self._staged.append(staged)
+                    self._more.set()
+                    continue
+                self._became[entry.name] = "unchanged"
             self._count()
+
+    async def _commit_staged(self, coming: Mapping[str, str]) -> None:
+        """Put what was staged into its place, while more is coming: as much at once as has come since the last time."""
+        while self._staged or not self._all_staged:
+            await self._more.wait()
+            self._more = anyio.Event()
+            batch, self._staged = self._staged, []
+            failed = await _blocking(self._commit, batch)
+            for each in batch:
+                with self._refusing(each.name):
+                    if each.name in failed:
+                        raise failed[each.name]
+                    self._became[each.name] = coming[each.name]
+            self._count()
+
+    def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
+        failed = self._folder.commit(batch)
+        for name in failed:
+            record = self._folder.look(name)[1]
+            self._budget.hold(name, self._folder.size(record) if record else 0)
+        return failed
 
     def _count(self) -> None:
         if self._progress is not None:
             self._progress(len(self._became) + len(self._refused), len(self._entries))
 
     @contextmanager
-    def _refusing(self, entry: Entry) -> Generator[None]:
+    def _refusing(self, name: str) -> Generator[None]:
         """Have what goes wrong with one skill cost that skill alone."""
         fault: Fault = "here"
         try:
@@ -197,7 +231,7 @@ class _Refresh:
             reason = str(error)
         except OSError as error:
             reason = f"it cannot be kept: {error.strerror or error}"
-        self._refused[entry.name] = Refusal(entry.name, reason, fault)
+        self._refused[name] = Refusal(name, reason, fault)
 
     def _judge(self, entry: Entry) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
@@ -215,13 +249,13 @@ class _Refresh:
         folder.check(state, record, self._record.source, force=self._settings.force)
         return "added" if state is State.ABSENT else "updated"
 
-    async def _bring(self, entry: Entry) -> bool:
-        """Have the skill of an entry in the folder, proved; False when the very same was there."""
+    async def _bring(self, entry: Entry) -> Staged | None:
+        """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
         self._budget.check(entry.name, 1)
         prove = await artifacts.download(entry, self._downloader, self._unpack)
-        return await _blocking(self._put, entry, prove, limiter=self._writers)
+        return await _blocking(self._stage, entry, prove, limiter=self._writers)
 
-    def _put(self, entry: Entry, prove: Callable[[], Files]) -> bool:
+    def _stage(self, entry: Entry, prove: Callable[[], Files]) -> Staged | None:
         files = prove()
         difference = wellknown.differs(entry, files)
         if difference:
@@ -229,7 +263,7 @@ class _Refresh:
         url = entry.url or entry.files[SKILL_MD]
         record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
         with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
-            return self._folder.put(record, files, force=self._settings.force)
+            return self._folder.stage(record, files, force=self._settings.force)
 
     def _report(self) -> Report:
         """What became of each skill. Those that are gone are removed where that is asked for."""

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import os
 import select
+import socket
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 _CHUNK: Final = 1 << 16
+_ALWAYS_FITS: Final = 4096
+"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
 
 
 class Claimed(NamedTuple):
@@ -66,13 +72,42 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
             select.select([], [descriptor], [])
 
 
-def writable(descriptor: int) -> Callable[[], bool]:
-    """What tells whether a descriptor takes bytes now, or says at once that nobody reads them."""
+def writer(descriptor: int) -> Callable[[memoryview], int]:
+    """What writes to a pipe or socket as much as it takes now, never waits, and returns how many bytes that was.
+
+    It raises an OSError where nothing can be written any more. A regular file takes everything.
+    """
+    send = _unwaiting(descriptor)
+
+    def write_now(raw: memoryview) -> int:
+        try:
+            return send(raw)
+        except BlockingIOError:
+            return 0
+
+    return write_now
+
+
+def _unwaiting(descriptor: int) -> Callable[[memoryview], int]:
+    """The same with a BlockingIOError where nothing can be taken now.
+
+    The descriptor itself stays blocking: whoever shares it, a parent or its terminal, may rely on that.
+    """
     if sys.platform == "win32":
-        return lambda: False
+        return partial(os.write, descriptor)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        return partial(os.write, descriptor)
+    if stat.S_ISSOCK(kind):
+        line = socket.socket(fileno=os.dup(descriptor))
+        return lambda raw: line.send(raw, socket.MSG_DONTWAIT)
+    if stat.S_ISFIFO(kind):
+        # Opened anew it is a description of its own, with its own mode. Not every system has this path.
+        with suppress(OSError):
+            return partial(os.write, os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)
-    return lambda: bool(poller.poll(0))
+    return lambda raw: os.write(descriptor, raw[:_ALWAYS_FITS]) if poller.poll(0) else 0
 
 
 def wait_for_hang_up(descriptor: int, wake: int | None = None) -> bool:

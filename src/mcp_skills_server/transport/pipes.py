@@ -7,21 +7,20 @@ served by the event loop, which also saves two thread switches a message.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 import anyio
-from anyio import to_thread
 
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
 
-_ALWAYS_FITS: Final = 4096
-"""A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX promises at least 512)."""
+_MOST_UNREAD: Final = 2
+"""Chunks of stdin that are read before somebody takes them."""
 
 
 class Pipes:
@@ -37,37 +36,66 @@ class Pipes:
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self.max_line = max_line
         self._stdin, self._stdout = descriptors.claim()
-        self._writing = anyio.Lock(fast_acquire=True)
-        self._takes_more = descriptors.writable(self._stdout)
+        self._write = descriptors.writer(self._stdout)
+        self._unread: deque[bytes] = deque()
+        self._is_watched = False
+        self._came: asyncio.Future[None] | None = None
+        self._unsent: deque[memoryview | asyncio.Future[None]] = deque()
+        self._broken: OSError | None = None
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         """The lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed."""
         buffer = LineBuffer(self.max_line)
-        while chunk := await self._read():
-            for line in buffer.lines(chunk):
-                yield line
+        try:
+            while chunk := await self._read():
+                for line in buffer.lines(chunk):
+                    yield line
+        finally:
+            self._watch_stdin(False)
         if last := buffer.last_line():
             yield last
 
-    async def send(self, raw: bytes) -> None:
-        """Write these bytes, after those of earlier calls.
+    def send_now(self, raw: bytes) -> bool:
+        """Write these bytes, after those of earlier calls. Returns whether they are out; `flush` waits for the rest.
 
         Raises:
             BrokenPipeError: nobody reads them.
         """
-        async with self._writing:
-            rest = memoryview(raw)
-            # While it takes more, nothing waits: neither an event loop's turn nor a thread costs this message anything.
-            while rest and self._takes_more():
-                rest = rest[os.write(self._stdout, rest[:_ALWAYS_FITS]) :]
-            if len(rest) == len(raw) <= _ALWAYS_FITS:
-                await _ready(anyio.wait_writable, self._stdout)
-                with suppress(BlockingIOError):
-                    rest = rest[os.write(self._stdout, rest) :]
-            if rest:
-                # It does not fit, and a client that does not read must not stop the event loop. A message that was
-                # begun is ended, whatever is cancelled meanwhile.
-                await to_thread.run_sync(descriptors.write, self._stdout, rest, abandon_on_cancel=True)
+        rest = memoryview(raw)
+        if not self._unsent:
+            while rest and (taken := self._write(rest)):
+                rest = rest[taken:]
+            if not rest:
+                return True
+            try:
+                asyncio.get_running_loop().add_writer(self._stdout, self._send_rest)
+            except (PermissionError, NotImplementedError):  # what the event loop cannot wait for
+                descriptors.write(self._stdout, rest)
+                return True
+        elif self._broken is not None:
+            raise self._broken
+        self._unsent.append(rest)
+        return False
+
+    async def flush(self) -> None:
+        """Wait until everything is out that was to be written by now.
+
+        Raises:
+            BrokenPipeError: nobody reads it.
+        """
+        if self._unsent:
+            out = asyncio.get_running_loop().create_future()
+            self._unsent.append(out)
+            await out
+
+    async def send(self, raw: bytes) -> None:
+        """Write these bytes, after those of earlier calls, and wait until they are out.
+
+        Raises:
+            BrokenPipeError: nobody reads them.
+        """
+        if not self.send_now(raw):
+            await self.flush()
 
     async def serve(
         self, work: Callable[[], Awaitable[None]], before_signalled: Callable[[], Awaitable[None]] | None = None
@@ -105,12 +133,51 @@ class Pipes:
             tasks.cancel_scope.cancel()
 
     async def _read(self) -> bytes:
-        await _ready(anyio.wait_readable, self._stdin)
-        return descriptors.read(self._stdin)
+        if not self._unread:
+            if not self._watch_stdin(True):
+                await anyio.lowlevel.checkpoint()
+                return descriptors.read(self._stdin)
+            self._came = asyncio.get_running_loop().create_future()
+            await self._came
+        return self._unread.popleft()
 
+    def _read_now(self) -> None:
+        self._unread.append(descriptors.read(self._stdin))
+        if len(self._unread) >= _MOST_UNREAD or not self._unread[-1]:
+            self._watch_stdin(False)
+        if self._came is not None and not self._came.done():
+            self._came.set_result(None)
 
-async def _ready(wait: Callable[[int], Awaitable[None]], descriptor: int) -> None:
-    try:
-        await wait(descriptor)
-    except PermissionError:
-        await anyio.lowlevel.checkpoint()  # a regular file: always ready, and the selector refuses it
+    def _watch_stdin(self, wanted: bool) -> bool:
+        """Have the event loop watch stdin, or not. Returns whether it does; a regular file is always ready."""
+        if wanted != self._is_watched:
+            loop = asyncio.get_running_loop()
+            try:
+                self._is_watched = wanted
+                if wanted:
+                    loop.add_reader(self._stdin, self._read_now)
+                else:
+                    loop.remove_reader(self._stdin)
+            except PermissionError:
+                self._is_watched = False
+        return self._is_watched
+
+    def _send_rest(self) -> None:
+        """Write what stdout takes now, as the event loop found that it takes something."""
+        try:
+            while self._unsent:
+                first = self._unsent[0]
+                if isinstance(first, memoryview):
+                    taken = self._write(first)
+                    if taken < len(first):
+                        self._unsent[0] = first[taken:]
+                        return
+                elif not first.done():
+                    first.set_result(None)
+                self._unsent.popleft()
+        except OSError as error:
+            self._broken = error
+            for each in self._unsent:
+                if isinstance(each, asyncio.Future) and not each.done():
+                    each.set_exception(error)
+        asyncio.get_running_loop().remove_writer(self._stdout)

@@ -46,6 +46,7 @@ from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
 from mcp_skills_server.web.messages import Judged
+from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.unread import give_large_blocks_back
@@ -77,6 +78,7 @@ class HttpSettings:
         publish_grace: seconds for which an artifact stays that the index no longer names.
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
+        lean: answer requests of the modern era by our own front; otherwise the SDK answers all.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
 
@@ -93,6 +95,7 @@ class HttpSettings:
     publish_grace: float = GRACE_S
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
+    lean: bool = True
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
     @property
@@ -153,7 +156,8 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         max_sessions=http.max_sessions,
     )
     # Inside of the limit, which hands on whole bodies.
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app))
+    modern = Modern(attachment) if http.lean else None
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.messages import Id, Refusal, duplicate, judge
+from mcp_skills_server.web.modern import Modern
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +38,16 @@ class _Asked:
 
 
 class Judged:
-    """ASGI middleware around the SDK's endpoint, which takes whole bodies."""
+    """ASGI middleware around the SDK's endpoint, which takes whole bodies.
 
-    def __init__(self, app: ASGIApp) -> None:
+    Args:
+        app: the endpoint.
+        modern: what answers requests of the modern era in its stead, those that it takes.
+    """
+
+    def __init__(self, app: ASGIApp, modern: Modern | None = None) -> None:
         self._app = app
+        self._modern = modern
         self._asked: dict[tuple[bytes, str], _Asked] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,10 +59,15 @@ class Judged:
         if isinstance(found, Refusal):
             await _refuse(found, scope, receive, send)
             return
+        if self._modern is not None and self._modern.takes(scope, found):
+            answered = self._modern(found, scope, receive, send)
+            del found  # a stream may last for days
+            await answered
+            return
         session = next((value for name, value in scope["headers"] if name == _SESSION), None)
         body: bytes | None = jsonrpc.dump(found.fields)
         asked = found.id if found.kind == "request" and session is not None else None
-        del found  # a stream may last for days
+        del found
 
         async def replay() -> Message:
             nonlocal body

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from catalog.forest import DEADLINE, plant, skills
+from catalog.forest import DEADLINE, plant, skills, whole
+from mcp_skills_server.catalog import disk, tree
 from mcp_skills_server.catalog.watch.events import WatchLostError
 
 if sys.platform != "linux":
@@ -24,9 +26,21 @@ from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
 
 @contextmanager
 def armed(*tops: Path, reach: int = 12, hidden: bool = False) -> Iterator[DirectoryEvents]:
-    """Events of these directories."""
-    with closing(DirectoryEvents([str(top) for top in tops], reach, threading.Event(), hidden=hidden)) as events:
+    """Events of these directories, armed by a scan of each."""
+    paths = list(dict.fromkeys(map(str, tops)))
+    with closing(DirectoryEvents(paths, reach, threading.Event(), hidden=hidden)) as events:
+        for top in paths:
+            scan(events, top, reach, hidden=hidden)
         yield events
+
+
+def scan(events: DirectoryEvents, top: str, reach: int = 12, *, hidden: bool = False) -> None:
+    """Walk a root, each directory of which is watched before it is looked into."""
+    events.enter(top, "")
+    entering = partial(events.enter, top)
+    with disk.open_directory(top, "") as handle:
+        whole(tree.walk(handle, "", 0, depth=reach, most_files=512, hidden=hidden, entering=entering))
+    events.check()
 
 
 def watches(events: DirectoryEvents) -> int:
@@ -184,6 +198,8 @@ def test_a_root_that_goes_or_moves_is_said_to_be_lost(tmp_path: Path) -> None:
 def test_roots_that_are_absent_are_passed_over_and_the_stop_ends_a_wait(tmp_path: Path) -> None:
     stop = threading.Event()
     with closing(DirectoryEvents([str(tmp_path / "absent")], 12, stop, hidden=False)) as events:
+        events.enter(str(tmp_path / "absent"), "")
+        events.check()
         assert watches(events) == 0
         stop.set()
         assert events.wait(DEADLINE * 10) == set()

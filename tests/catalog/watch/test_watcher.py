@@ -20,7 +20,7 @@ import pytest
 
 from catalog.following import Heard, edit, hearing, serves, version, watching
 from catalog.forest import DEADLINE, Told, plant, skill_md, skills
-from mcp_skills_server.catalog import root_index
+from mcp_skills_server.catalog import disk, root_index
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
 from mcp_skills_server.catalog.watch import Watcher, events
@@ -61,29 +61,60 @@ def test_an_edit_during_the_first_scan_is_not_lost(tmp_path: Path, monkeypatch: 
         seen.until(serves("one", "two"))
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize("moment", ["before", "after", "read"])
 def test_an_edit_while_the_watch_is_armed_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """One just before the directory is watched, one just after: what was there is shown without either."""
+    """One just before the directory is watched, one before it is looked into, one after its file was read."""
     plant(tmp_path, skills("one"))
-    real, shown = module.open_events, []
+    real, real_read, done = module.open_events, disk.read, list[str]()
+
+    def write(now: str) -> None:
+        if now == moment and not done:
+            done.append(now)
+            edit(tmp_path, "one", 2)
 
     def arm(*arguments: Any, **options: Any) -> Any:
-        shown.extend(registry.snapshot.skills)
-        if moment == "before":
-            edit(tmp_path, "one", 2)
         events = real(*arguments, **options)
-        if moment == "after":
-            edit(tmp_path, "one", 2)
+        enter = events.enter
+
+        def entered(top: str, location: str) -> None:
+            if location == "one":
+                write("before")
+            enter(top, location)
+            if location == "one":
+                write("after")
+
+        monkeypatch.setattr(events, "enter", entered)
         return events
 
+    def read(*arguments: Any) -> bytes:
+        raw = real_read(*arguments)
+        write("read")
+        return raw
+
     monkeypatch.setattr(module, "open_events", arm)
+    monkeypatch.setattr(disk, "read", read)
     registry = Registry([tmp_path])
     told = Told(registry)
     with Watcher(registry):
         told.until(version("one", 2))
-    assert shown == ["one"]
+    assert done == [moment]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a watch for each directory")
+def test_the_first_look_arms_the_watch_and_each_directory_is_listed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(tmp_path, skills("one", "two/three") | {"one/references/rules.md": "x"})
+    real, listed = os.scandir, list[object]()
+    registry = Registry([tmp_path])
+    monkeypatch.setattr(os, "scandir", lambda *where: listed.append(where) or real(*where))
+    watcher = Watcher(registry)
+    with watcher:
+        assert watcher.armed.wait(DEADLINE)
+        assert len(listed) == 5
 
 
 @pytest.mark.usefixtures("source")
@@ -299,6 +330,10 @@ def test_what_no_event_told_of_is_found_by_the_reconcile(tmp_path: Path, monkeyp
     class Deaf:
         def __init__(self, _tops: Any, stop: threading.Event, *, hidden: bool) -> None:
             self._stop = stop
+
+        def enter(self, _top: str, _location: str) -> None: ...
+
+        def check(self) -> None: ...
 
         def wait(self, _seconds: float) -> set[str]:
             self._stop.wait(0.01)

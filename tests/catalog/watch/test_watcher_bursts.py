@@ -120,6 +120,10 @@ class Scripted:
     def __init__(self, tops: list[str], stop: threading.Event, *, hidden: bool) -> None:
         self._top, self._stop = tops[0], stop
 
+    def enter(self, _top: str, _location: str) -> None: ...
+
+    def check(self) -> None: ...
+
     def wait(self, seconds: float) -> set[str]:
         if not self.script:
             Scripted.now += seconds

@@ -32,7 +32,22 @@ class WatchLostError(SkillsServerError):
 
 
 class Events(Protocol):
-    """Events of some directories, armed when it is made."""
+    """Events of some directories: of those that a scan looks into, from the moment before it does."""
+
+    def enter(self, top: str, location: str) -> None:
+        """A scan of this root is about to look into this directory below it: have its events from now on.
+
+        The directories above it were entered before. Raises nothing; `check` does.
+        """
+        ...
+
+    def check(self) -> None:
+        """Whether all that was entered is watched.
+
+        Raises:
+            CannotWatchError: the system would not watch one of them.
+        """
+        ...
 
     def wait(self, seconds: float) -> set[str]:
         """The absolute paths that changed, as soon as there are any; none when the time is over or at the stop.
@@ -49,9 +64,9 @@ class Events(Protocol):
 
 
 def open_events(tops: Sequence[str], stop: threading.Event, *, hidden: bool) -> Events:
-    """Watch what a scan of these resolved directories sees; `hidden` is whether it looks into dot folders.
+    """Watch what scans of these resolved directories see; `hidden` is whether they look into dot folders.
 
-    A directory that is absent is passed over.
+    A directory that is absent is passed over. The watch is armed by a scan of them that calls `enter`.
 
     Raises:
         CannotWatchError: the system gives no events for all of them.
@@ -79,6 +94,12 @@ class TreeEvents:
             raise WatchLostError("a root went while the watch was armed") from None
         except (OSError, WatchfilesRustInternalError) as error:
             raise CannotWatchError(f"no file events from this system ({error})") from None
+
+    def enter(self, top: str, location: str) -> None:
+        """As in `Events`; the system watches all of a tree already."""
+
+    def check(self) -> None:
+        """As in `Events`."""
 
     def wait(self, seconds: float) -> set[str]:
         """As in `Events`."""

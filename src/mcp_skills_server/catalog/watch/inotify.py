@@ -1,8 +1,9 @@
 """Linux: one inotify watch for each directory that a scan enters, and for no other.
 
 Links to directories are never followed, so a link into a root or to a large tree adds nothing. A directory is watched
-before it is listed: what appears in between is in the list. The places below say which paths a watch stands for; they
-are kept as directories come, go and move, so an event costs the same however many directories there are.
+before it is listed, by the scan itself or by the event of its coming: what appears in between is in the list. The
+places below say which paths a watch stands for; they are kept as directories come, go and move, so an event costs the
+same however many directories there are.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ class DirectoryEvents:
     """Events of all that scans of some roots see.
 
     Args:
-        tops: the resolved directories; one that is absent or unreadable is passed over.
+        tops: the resolved directories, watched when they are entered; one that is absent or unreadable is passed over.
         reach: levels of directories below each that are watched.
         stop: ends a wait.
         hidden: whether dot folders outside of skills are scanned. Those inside are then watched without need.
 
     Raises:
-        CannotWatchError: the limits of the system do not allow it.
+        CannotWatchError: the system gives no events at all.
     """
 
     def __init__(self, tops: Sequence[str], reach: int, stop: threading.Event, *, hidden: bool) -> None:
@@ -83,13 +84,39 @@ class DirectoryEvents:
         """By watch. The kernel has one for a directory, also where that is seen at several paths."""
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
+        self._tops = {top: _Place(top, None) for top in tops}
+        self._trouble: CannotWatchError | None = None
         self._notify = _open()
+
+    def enter(self, top: str, location: str) -> None:
+        """As in `Events`."""
+        place = self._entered(top, location)
+        if place is None or place.watch >= 0 or self._trouble is not None:
+            return
         try:
-            for top in dict.fromkeys(tops):
-                self._arm(_Place(top, None))
-        except BaseException:
-            self.close()
-            raise
+            self._watch(place, f"{top}{os.sep}{location}" if location else top)
+        except CannotWatchError as error:
+            self._trouble = error
+            self.close()  # the watches are other programs' as well, and the scan may go on for a while
+
+    def check(self) -> None:
+        """As in `Events`."""
+        if self._trouble is not None:
+            raise self._trouble
+
+    def _entered(self, top: str, location: str) -> _Place | None:
+        """The place of a directory that is entered, None where the one above it could not be watched.
+
+        That is gone then, or another by now, and the event of that has the rest armed.
+        """
+        place = self._tops.get(top)
+        names = location.split("/") if location else []
+        for number, name in enumerate(names, 1):
+            if place is None or place.watch < 0:
+                return None
+            known = place.below.get(name) if place.below else None
+            place = known or (_Place(name, place) if number == len(names) else None)
+        return place
 
     def close(self) -> None:
         """Give back every watch."""
@@ -151,21 +178,23 @@ class DirectoryEvents:
         todo = [(first, first.path(), self._reach - first.level())]
         while todo:
             place, path, levels = todo.pop()
-            try:
-                self._add(place, path)
-                if levels <= 0:
-                    continue
-                inner = self._inner(path)
-            except OSError as error:
-                self._forget(place)
-                if isinstance(error, PermissionError):
-                    self._denied.add(path)
-                elif error.errno == errno.ENOSPC:
-                    raise CannotWatchError(_no_watches()) from None
-                elif error.errno in (*_OUT_OF_DESCRIPTORS, errno.ENOMEM):
-                    raise CannotWatchError(f"no file events ({error.strerror})") from None
-                continue  # gone meanwhile; its end is an event of the directory above
-            todo += [(_Place(name, place), f"{path}{os.sep}{name}", levels - 1) for name in inner]
+            for name in self._watch(place, path, inner=levels > 0):
+                todo.append((_Place(name, place), f"{path}{os.sep}{name}", levels - 1))
+
+    def _watch(self, place: _Place, path: str, *, inner: bool = False) -> list[str]:
+        """Watch one directory; the names of those in it, if these are wanted."""
+        try:
+            self._add(place, path)
+            return self._inner(path) if inner else []
+        except OSError as error:
+            self._forget(place)
+            if isinstance(error, PermissionError):
+                self._denied.add(path)
+            elif error.errno == errno.ENOSPC:
+                raise CannotWatchError(_no_watches()) from None
+            elif error.errno in (*_OUT_OF_DESCRIPTORS, errno.ENOMEM):
+                raise CannotWatchError(f"no file events ({error.strerror})") from None
+            return []  # gone meanwhile; its end is an event of the directory above
 
     def _add(self, place: _Place, path: str) -> None:
         place.watch = cast("int", self._notify.add_watch(path, _MASK))

@@ -1,7 +1,7 @@
 """Events -> registry.refresh -> the registry's listeners.
 
-The first scan does not wait for the watch, which takes as long to arm: once it is armed everything is looked at again,
-so no edit in between is lost. Events say where to look, the scan says what changed. After a while everything is looked
+The scan arms the watch as it goes: each directory is watched just before it is looked into, so no edit is lost and
+nothing is looked at twice. Events say where to look, the scan says what changed. After a while everything is looked
 at, and the watch armed anew, because events do get lost (NFS, containers, mounts). Where the system gives no events,
 the scan is repeated instead. Runs in a thread of its own: a scan takes half a second in a large tree, and the client
 has its answer to `initialize` before.
@@ -13,17 +13,16 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
-from queue import SimpleQueue
 from typing import Final, Self
 
+from mcp_skills_server.catalog.prover import Prover
 from mcp_skills_server.catalog.reader import in_thread
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.watch.burst import Burst
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError, open_events
-from mcp_skills_server.model import Changes, Skill
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ _POLL_S: Final = 0.5
 _POLL_SHARE: Final = 4
 """A poll pauses for so many times the processor time that it took, and at least for as long as it took."""
 _LOOK_FOR_STOP_S: Final = 0.1
-_STEP_S: Final = 0.0005
 RECONCILE_S: Final = 300.0
 AGAIN_S: Final = 60.0
 
@@ -71,8 +69,7 @@ class Watcher:
         self._again = again
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._unproved: SimpleQueue[Skill | None] = SimpleQueue()
-        self._unsubscribe: Callable[[], None] = lambda: None
+        self._prover = Prover(registry)
         self.armed = threading.Event()
         """Set once no change since the first scan can be missed: by events, or by looking every so often."""
         self._trouble = ""
@@ -80,19 +77,16 @@ class Watcher:
 
     def start(self) -> None:
         """Begin: load the registry, arm the watch, then follow. Returns at once; `registry.loaded` says when it is."""
-        self._unsubscribe = self._registry.subscribe(self._note)
         self._registry.followed = True
-        self._note(Changes({}, self._registry.snapshot.skills))
-        for work in (self._follow, self._prove):
-            thread = threading.Thread(target=work, name=f"skills-{work.__name__.strip('_')}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._prover.start()
+        follower = threading.Thread(target=self._follow, name="skills-follow", daemon=True)
+        self._threads += [follower, self._prover.thread]
+        follower.start()
 
     def stop(self, timeout: float = 1.0) -> None:
         """End, and wait for each of the two threads for up to `timeout` seconds."""
         self._stop.set()
-        self._unsubscribe()
-        self._unproved.put(None)
+        self._prover.end()
         for thread in self._threads:
             thread.join(timeout)
         self._registry.followed = False
@@ -145,20 +139,18 @@ class Watcher:
             self._stop.wait(_PAUSE_S)
 
     def _follow_events(self) -> None:
-        """Arm, look everywhere, then follow events until a root is another directory or it is time to look again.
-
-        The first time what is there is shown before the watch is armed. What changes before its directory is watched
-        is found by the look that follows.
-        """
-        if not self._registry.loaded.is_set():
-            self._registry.load()
+        """Look everywhere and arm, then follow events until a root is another directory or it is time to look again."""
         roots = self._registry.roots
         identities = _identities(roots)
         # Where they lead now, and not at the start: a root may be a link that is moved.
         tops = [os.path.realpath(root.given) for root in roots]
         with closing(open_events(tops, self._stop, hidden=self._registry.limits.hidden)) as events:
-            # What is found may be the first half of a burst whose second half comes as events.
-            self._registry.refresh_deferred()
+            if not self._registry.loaded.is_set():
+                self._registry.load(events.enter)
+            else:
+                # What is found may be the first half of a burst whose second half comes as events.
+                self._registry.refresh_deferred(events.enter)
+            events.check()
             self.armed.set()
             if self._trouble:
                 logger.warning("file events are back; changes are heard of at once again")
@@ -195,24 +187,6 @@ class Watcher:
             self._registry.notify_deferred()
         else:
             self._registry.load()
-
-    def _prove(self) -> None:
-        """Compute digests while nobody asks, in small steps: without them a touch looks like an edit."""
-        while (skill := self._unproved.get()) is not None:
-            if any(file.digest is None for file in skill.files.values()):
-                self._registry.hash_files(skill)
-                if self._pause():
-                    return
-            if self._unproved.empty():
-                self._registry.keep_index(self._pause)
-
-    def _pause(self) -> bool:
-        """Let requests come first; whether it is time to stop."""
-        return self._stop.wait(_STEP_S)
-
-    def _note(self, changes: Changes) -> None:
-        for skill in changes.after.values():
-            self._unproved.put(skill)
 
 
 def _identities(roots: Iterable[Root]) -> list[tuple[int, ...] | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ from typing import Any, Final, cast
 from filelock import FileLock, Timeout
 
 from mcp_skills_server.directories import state_directory
+from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -63,7 +63,7 @@ def read(path: Path) -> tuple[Approval, ...]:
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or _is_others(found):
+            if not stat.S_ISREG(found.st_mode) or why_untrusted(found):
                 problem = "others may write it; let it belong to you or to root, with mode 0600"
                 raise UsageError(f"{printable(str(path))}: {problem}")
             raw = file.read(_MOST_BYTES)
@@ -130,9 +130,3 @@ def _write(path: Path, approvals: Sequence[Approval]) -> None:
         with suppress(OSError):
             os.unlink(made)
         raise
-
-
-def _is_others(found: os.stat_result) -> bool:
-    if sys.platform == "win32":
-        return False
-    return found.st_uid not in {0, os.geteuid()} or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))

@@ -7,14 +7,15 @@ one each request does. Nothing outside this module asks which era it is but for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, cast
 
 import mcp_skills_server
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from mcp_skills_server.server.fragments import Sieve
 from mcp_skills_server.server.front import parameters, results
 from mcp_skills_server.server.front.parameters import CAPABILITIES, CAPABILITIES_KEY, CLIENT, CLIENT_KEY, VERSION_KEY
-from mcp_skills_server.server.front.results import Sieve
 from mcp_skills_server.server.front.shapes import Check
 from mcp_skills_server.server.methods import MODERN_VERSIONS, Fault
 
@@ -58,6 +59,7 @@ class Era:
         fits: by method what its parameters have to look like; what is not here is unknown.
         sieves: by method what is sent of its result.
         stamp: what is added to `_meta` of each result; nothing where that is empty.
+        stamped: a `_meta` that has nothing else, as JSON.
         refusal: why a request cannot be on a connection of this era at all, None where it can.
     """
 
@@ -66,7 +68,11 @@ class Era:
     fits: Mapping[str, Check]
     sieves: Mapping[str, Sieve]
     stamp: Params
+    stamped: bytes = field(init=False, repr=False)
     refusal: Callable[[str, Params | None], Fault | None]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stamped", jsonrpc.dump(self.stamp))
 
     def refused(self, method: str, params: Params | None) -> Fault | None:
         """Why a request is not handed to the handler of its method, None where it is."""
@@ -82,7 +88,8 @@ class Era:
         if self.stamp:
             if out.get("resultType") is None:
                 out["resultType"] = "complete"
-            out["_meta"] = {**(out.get("_meta") or {}), **self.stamp}
+            meta = out.get("_meta")
+            out["_meta"] = {**meta, **self.stamp} if meta else self.stamped
         return out
 
 
@@ -150,10 +157,19 @@ def client_of(client: Any, capabilities: Any) -> Client:
     return Client(capabilities.get("extensions") or {}, client["name"] if CLIENT(client) else None)
 
 
-def client_of_request(params: Params) -> Client:
-    """The client of a modern request."""
-    meta = params["_meta"]
-    return client_of(meta.get(CLIENT_KEY), meta[CAPABILITIES_KEY])
+class Clients:
+    """Tells the clients of modern requests. One says the same of itself every time, so the last is remembered."""
+
+    def __init__(self) -> None:
+        self._meta: Params | None = None
+        self._client = NOBODY
+
+    def of(self, params: Params) -> Client:
+        """The client of a request whose `_meta` has the envelope's keys."""
+        meta = params["_meta"]
+        if meta != self._meta:
+            self._meta, self._client = meta, client_of(meta.get(CLIENT_KEY), meta[CAPABILITIES_KEY])
+        return self._client
 
 
 def handshake(params: Params, capabilities: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from mcp_skills_server.server.front.shapes import (
     one_of,
     or_null,
     record,
+    remembered,
     text,
     token,
     whole,
@@ -68,8 +69,7 @@ _MODERN_META_FIELDS: Final = record(
 )
 
 
-def _modern_meta(value: Any) -> bool:
-    return _MODERN_META_FIELDS(value) and _HAS_TOKEN(value)
+_modern_meta: Final = remembered(lambda value: _MODERN_META_FIELDS(value) and _HAS_TOKEN(value))
 
 
 _CURSOR: Final[Mapping[str, Check]] = {"cursor": text}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 
 from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server.front.eras import Client, Era
 from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault
@@ -23,6 +24,30 @@ class FaultError(SkillsServerError):
         self.fault = fault
 
 
+class Channel(Protocol):
+    """How requests came, and how their client is reached before they have their answers.
+
+    Attributes:
+        owner: whom the client proved to be, None where nobody has to.
+        principal: the name of that.
+        counted: among whose things counts what the client opens.
+        audience: who saw the skills in one place where requests stand alone on a pipe; None where nobody is known to.
+        is_shared: whether other messages share it, so that the end of a stream has to be said.
+        is_gone: whether the client is known to read no more.
+    """
+
+    owner: str | None
+    principal: str | None
+    counted: Owner
+    audience: object | None
+    is_shared: bool
+    is_gone: bool
+
+    async def send(self, method: str, params: dict[str, Any] | None) -> None:
+        """Send a notification."""
+        ...
+
+
 class Request:
     """A request that has no answer yet.
 
@@ -32,23 +57,39 @@ class Request:
         params: as they came; None where there are none.
         era: of the connection.
         client: who asks, as it is known when the request comes.
+        channel: how it came.
         admitted: whether the handshake was over by then.
-        scope: what ends the work.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
     """
 
-    __slots__ = ("admitted", "client", "done", "era", "id", "method", "params", "scope", "taken_back")
+    __slots__ = ("_scope", "admitted", "channel", "client", "done", "era", "id", "method", "params", "taken_back")
 
     def __init__(
-        self, id_: Id, method: str, params: Params | None, era: Era, client: Client, *, admitted: bool
+        self,
+        id_: Id,
+        method: str,
+        params: Params | None,
+        era: Era,
+        client: Client,
+        *,
+        channel: Channel,
+        admitted: bool,
     ) -> None:
         self.id = id_
         self.method = method
         self.params = params
         self.era = era
         self.client = client
+        self.channel = channel
         self.admitted = admitted
-        self.scope = anyio.CancelScope()
+        self._scope: anyio.CancelScope | None = None
         self.taken_back = False
         self.done = False
+
+    @property
+    def scope(self) -> anyio.CancelScope:
+        """What ends the work; made when somebody waits, because most requests are answered before that."""
+        if self._scope is None:
+            self._scope = anyio.CancelScope()
+        return self._scope

@@ -6,10 +6,10 @@ a table, such as those for skills, are sent as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Final
 
-Sieve: TypeAlias = Callable[[Any], Any]
+from mcp_skills_server.server.fragments import Fragments, Sieve
 
 
 def _record(*names: str, **nested: Sieve) -> Sieve:
@@ -28,7 +28,7 @@ def _record(*names: str, **nested: Sieve) -> Sieve:
 
 
 def _every(sieve: Sieve) -> Sieve:
-    return lambda values: [sieve(each) for each in values]
+    return lambda values: values.raw(sieve) if isinstance(values, Fragments) else [sieve(each) for each in values]
 
 
 def _open(*first: str) -> Sieve:
@@ -44,6 +44,7 @@ def _open(*first: str) -> Sieve:
 _ICONS: Final = _every(_record("mimeType", "sizes", "src", "theme"))
 _ANNOTATIONS: Final = _record("audience", "lastModified", priority=float)
 _RESOURCE_FIELDS: Final = ("_meta", "description", "mimeType", "name", "size", "title", "uri")
+_RESOURCE: Final = _record(*_RESOURCE_FIELDS, annotations=_ANNOTATIONS, icons=_ICONS)
 _CONTENTS: Final = _record("_meta", "blob", "mimeType", "text", "uri")
 _BY_TYPE: Final[Mapping[str, Sieve]] = {
     "text": _record("_meta", "text", "type", annotations=_ANNOTATIONS),
@@ -85,9 +86,7 @@ def _table(shown: tuple[str, ...], cached: tuple[str, ...], tool: Sieve) -> dict
         "tools/call": _record("_meta", *shown, "isError", "structuredContent", content=_every(_content)),
         "prompts/list": _record(*kept, "nextCursor", prompts=_every(_PROMPT)),
         "prompts/get": _record("_meta", *shown, "description", messages=_every(_record("role", content=_content))),
-        "resources/list": _record(
-            *kept, "nextCursor", resources=_every(_record(*_RESOURCE_FIELDS, annotations=_ANNOTATIONS, icons=_ICONS))
-        ),
+        "resources/list": _record(*kept, "nextCursor", resources=_every(_RESOURCE)),
         "resources/templates/list": _record(*kept, "nextCursor", resourceTemplates=_every(_TEMPLATE)),
         "resources/read": _record(*kept, contents=_every(_CONTENTS)),
         "completion/complete": _record("_meta", *shown, completion=_record("hasMore", "total", "values")),

@@ -76,6 +76,22 @@ def either(*checks: Check) -> Check:
     return lambda value: any(check(value) for check in checks)
 
 
+def remembered(check: Check) -> Check:
+    """What fits `check`, which is not asked again for what equals the value that fitted last."""
+    last: Any = None
+
+    def fits(value: Any) -> bool:
+        nonlocal last
+        if value is not None and value == last:
+            return True
+        if not check(value):
+            return False
+        last = value
+        return True
+
+    return fits
+
+
 def record(*required: dict[str, Check], **optional: Check) -> Check:
     """An object with these fields; others may be there too.
 

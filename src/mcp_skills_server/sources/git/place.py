@@ -136,7 +136,7 @@ class Place:
             self._parent = top.parent
         # Not synchronized: a file that a power cut took has another size, and its skill is written again.
         written = write_tree(top, files, durable=False, umask=False)
-        return Kept(place, key, {path: _signature(found) for path, found in written.items()}, notes)
+        return Kept(place, key, {path: _signature(found) for path, found in written.files.items()}, notes)
 
     def swap(self, gone: Iterable[str], fresh: Iterable[str]) -> None:
         """Take skills away, then put those that were staged into their places; both are given by their places.

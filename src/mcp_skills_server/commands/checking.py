@@ -1,0 +1,117 @@
+"""Checks skills, many of them in processes of their own: to read them is work of the processor alone.
+
+The processes are started anew and not forked, which is safe beside threads and on every system. They get what the scan
+found of each skill and open its files themselves. None outlives the command, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from mcp_skills_server.catalog.inspection import inspect
+from mcp_skills_server.catalog.reader import Reader
+from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.commands.printing import progress
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.model import Problem, Skill
+
+FEW: Final = 1_000
+"""Up to so many skills are checked here: to start processes takes as long as to check some hundred."""
+_CHUNK: Final = 50
+_MOST: Final = 8
+"""Processes. With more of them the scan, which is one's work, is nearly all that is left."""
+_LABEL: Final = "Checking skills"
+
+_Task: TypeAlias = "list[tuple[Skill, tuple[str, ...]]]"
+"""Skills, each with the directories of those that lie in it."""
+
+
+def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> list[Problem]:
+    """What a reading of all their files finds in these skills, in their order.
+
+    Args:
+        registry: has them.
+        skills: the skills.
+        few: up to so many need no other process.
+
+    Raises:
+        UsageError: one of the processes was killed.
+    """
+    workers = min(_processors(), _MOST)
+    if len(skills) <= few or workers < 2:
+        steps = progress(skills, length=len(skills), label=_LABEL)
+        return [found for skill in steps for found in registry.lint(skill)]
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    tasks: list[_Task] = [
+        [(skill, registry.nested(skill)) for skill in skills[start : start + _CHUNK]]
+        for start in range(0, len(skills), _CHUNK)
+    ]
+    about = (registry.roots, registry.limits.bytes)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=about)
+    try:
+        with _interrupts_held():
+            made = [pool.submit(_check, task) for task in tasks]
+        steps = progress(made, length=len(made), label=_LABEL)
+        return [found for each in steps for found in each.result()]
+    except BrokenProcessPool:
+        raise UsageError(
+            "a process that checked skills was killed, perhaps for want of memory; run it again, or on fewer folders"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _interrupts_held() -> Generator[None]:
+    """Ctrl-C goes to every process on the terminal: those that are started here leave it to this one from the start."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# In the other processes
+
+_readers: list[tuple[Reader, int]] = []
+"""The reader of this process and the bytes of a file that it may read."""
+
+
+def _begin(roots: Sequence[Root], most_bytes: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+    if parent is not None:
+
+        def end_with() -> None:
+            parent.join()
+            os._exit(1)
+
+        threading.Thread(target=end_with, daemon=True).start()
+    _readers.append((Reader(roots), most_bytes))
+
+
+def _check(task: _Task) -> list[Problem]:
+    reader, most_bytes = _readers[0]
+    return [found for skill, nested in task for found in inspect(reader, skill, nested, most_bytes)]

@@ -1,0 +1,240 @@
+"""Which skills mean what a question means, by the vectors of their descriptions.
+
+A thread of its own loads the model once the skills are read, makes the vectors of what is new, and follows the
+registry. Until they are there, and whenever the model fails, a search goes on without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.format import identity
+from mcp_skills_server.model import Skill, Snapshot, Standing
+from mcp_skills_server.runtime.embeddings.models import Embedder, EmbeddingError
+from mcp_skills_server.runtime.embeddings.vector_file import VectorFile
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.embeddings.models import Vectors
+
+logger = logging.getLogger(__name__)
+
+MEANT: Final = 60
+"""Skills that a question may mean."""
+_LEAST: Final = 0.2
+"""How alike two texts are at least, as the cosine of their vectors; below, models see nothing in common."""
+_TEXT_LENGTH: Final = 2_000
+"""Characters of a text or a question that are looked at."""
+_STALE: Final = 4
+"""How many times as many vectors a file may have as there are skills, before those of other texts go."""
+_FEW: Final = 1_000
+_QUESTION_S: Final = 2.0
+_TEXTS_S: Final = 30.0
+_PAUSE_S: Final = 30.0
+"""How long a model that failed is left alone."""
+
+
+class Embeddings:
+    """The vectors of a registry's skills. Any thread may use it.
+
+    Args:
+        registry: whose skills these are.
+        embedder: makes the vectors.
+        folder: where they are kept for the next process, None for nowhere.
+        pause_s: how long a model that failed is left alone.
+    """
+
+    def __init__(
+        self, registry: Registry, embedder: Embedder, folder: Path | None, *, pause_s: float = _PAUSE_S
+    ) -> None:
+        self._registry = registry
+        self._embedder = embedder
+        self._folder = folder
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._vectors: Vectors | None = None
+        self._paths: list[str | None] = []
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self._digests: dict[str, bytes] = {}
+        self._seen = Snapshot({})
+        self._failed = False
+        self._again_at = 0.0
+        self._changed = threading.Event()
+        self._followed = threading.Condition()
+        self._ended = False
+        self._unsubscribe: Callable[[], None] = _nothing
+        self._thread = threading.Thread(target=self._work, name="embeddings", daemon=True)
+
+    def start(self) -> None:
+        """Begin, once the skills are read."""
+        self._unsubscribe = self._registry.subscribe(self._look)
+        if self._registry.loaded.is_set():
+            self._changed.set()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End; what is being made is not waited for. Safe to call twice."""
+        self._unsubscribe()
+        self._ended = True
+        self._changed.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until every skill of the present snapshot has its vector; whether that is so."""
+        with self._followed:
+            return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
+
+    def ranked(self, query: str) -> list[tuple[str, float]]:
+        """The paths of the skills that mean most nearly the same, with the cosines, the highest first.
+
+        Nothing where no vectors are there yet, or where the model fails.
+        """
+        if not self._rows or time.monotonic() < self._again_at or not query.strip():
+            return []
+        try:
+            asked = self._embedder.embed([query[:_TEXT_LENGTH]], _QUESTION_S)
+        except EmbeddingError as error:
+            self._fails(error)
+            return []
+        self._works()
+        import numpy as np
+
+        with self._lock:
+            if self._vectors is None or self._vectors.shape[1] != asked.shape[1]:
+                return []
+            alike = self._vectors[: len(self._paths)] @ asked[0]
+            first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
+            found = [(self._paths[row], float(alike[row])) for row in first]
+        return [(path, share) for path, share in found if path is not None and share >= _LEAST]
+
+    # The thread
+
+    def _look(self, _: object) -> None:
+        self._changed.set()
+
+    def _work(self) -> None:
+        file: VectorFile | None = None
+        kept: dict[bytes, bytes] = {}
+        while True:
+            self._changed.wait()
+            self._changed.clear()
+            if self._ended:
+                return
+            try:
+                if file is None and self._folder is not None:
+                    file = VectorFile(self._folder, self._embedder.key)
+                    kept = file.load()
+                self._follow(self._registry.snapshot, file, kept)
+            except EmbeddingError as error:
+                self._fails(error)
+                # Whatever happens meanwhile is looked at then, too.
+                timer = threading.Timer(self._pause_s, self._changed.set)
+                timer.daemon = True
+                timer.start()
+
+    def _follow(self, snapshot: Snapshot, file: VectorFile | None, kept: dict[bytes, bytes]) -> None:
+        """Have the vectors of this snapshot's skills. What was made is used and kept even if the rest fails."""
+        texts: dict[str, str] = {}
+        for path in snapshot.differing(self._seen):
+            skill = snapshot.skills.get(path)
+            if skill is None or skill.standing <= Standing.UNUSABLE:
+                self._drop(path)
+            else:
+                texts[path] = _text(skill)
+        digests = {path: hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for path, text in texts.items()}
+        # Most edits are of bodies.
+        digests = {path: digest for path, digest in digests.items() if self._digests.get(path) != digest}
+        self._put({path: kept[digest] for path, digest in digests.items() if digest in kept}, digests)
+        missing = {digest: texts[path] for path, digest in digests.items() if digest not in kept}
+        rest = iter(missing.items())
+        while batch := dict(islice(rest, self._embedder.batch)):
+            if self._ended:
+                return
+            made = self._embedder.embed([*batch.values()], _TEXTS_S)
+            self._works()
+            if self._vectors is not None and made.shape[1] != self._vectors.shape[1]:
+                self._forget(file, kept)
+                raise EmbeddingError("the model's vectors have another length than before, so all are made anew")
+            new = {digest: row.tobytes() for digest, row in zip(batch, made, strict=True)}
+            if file is not None:
+                file.add(new, kept)
+            kept |= new
+            self._put({path: new[digest] for path, digest in digests.items() if digest in new}, digests)
+        if file is not None and len(kept) > _STALE * max(len(self._digests), _FEW):
+            file.replace({digest: kept[digest] for digest in self._digests.values() if digest in kept})
+        kept.clear()
+        with self._followed:
+            self._seen = snapshot
+            self._followed.notify_all()
+
+    def _put(self, vectors: Mapping[str, bytes], digests: Mapping[str, bytes]) -> None:
+        """Have these vectors, of skills by their paths; what it costs follows how many they are."""
+        if not vectors:
+            return
+        import numpy as np
+
+        with self._lock:
+            for path, raw in vectors.items():
+                vector = np.frombuffer(raw, dtype=np.float32)
+                if self._vectors is None:
+                    self._vectors = np.zeros((64, len(vector)), dtype=np.float32)
+                row = self._rows.get(path)
+                if row is None:
+                    row = self._free.pop() if self._free else len(self._paths)
+                    self._paths[row : row + 1] = [path]
+                    self._rows[path] = row
+                if row >= len(self._vectors):
+                    self._vectors = np.concatenate([self._vectors, np.zeros_like(self._vectors)])
+                self._vectors[row] = vector
+                self._digests[path] = digests[path]
+
+    def _forget(self, file: VectorFile | None, kept: dict[bytes, bytes]) -> None:
+        """Begin again: behind the same address there is another model."""
+        kept.clear()
+        if file is not None:
+            file.replace({})
+        with self._lock:
+            self._vectors = None
+            self._paths, self._rows, self._free, self._digests = [], {}, [], {}
+        self._seen = Snapshot({})
+
+    def _drop(self, path: str) -> None:
+        with self._lock:
+            self._digests.pop(path, None)
+            row = self._rows.pop(path, None)
+            if row is not None and self._vectors is not None:
+                self._paths[row] = None
+                self._vectors[row] = 0
+                self._free.append(row)
+
+    # What the operator is shown
+
+    def _fails(self, error: EmbeddingError) -> None:
+        self._again_at = time.monotonic() + self._pause_s
+        with self._lock:
+            first, self._failed = not self._failed, True
+        if first:
+            logger.warning("embeddings: %s; searches go on without them", error)
+
+    def _works(self) -> None:
+        with self._lock:
+            before, self._failed = self._failed, False
+        if before:
+            logger.warning("embeddings: they work again")
+
+
+def _text(skill: Skill) -> str:
+    """What a skill is said to be."""
+    parts: Sequence[str] = (skill.name, identity.title(skill) or "", skill.description)
+    return "\n".join(dict.fromkeys(each for each in parts if each))[:_TEXT_LENGTH]
+
+
+def _nothing() -> None:
+    pass

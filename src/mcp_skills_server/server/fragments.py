@@ -1,0 +1,143 @@
+"""Parts of results that are the same from one request to the next: each is written once, and joined into answers.
+
+A fragment belongs to a skill and outlives the snapshots in which that skill is the same. A page is no more than a row
+of fragments, so it costs next to nothing to keep, and an edit has one fragment written anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+from weakref import WeakKeyDictionary
+
+from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.model import Json, Skill, Snapshot
+
+Sieve: TypeAlias = Callable[[Any], Any]
+_MOST_PAGES: Final = 256
+"""Pages that are kept of one snapshot: those of the longest lists, and no more for a client that makes up cursors."""
+
+
+class Fragment:
+    """A value of a result; once it is written, its bytes alone.
+
+    Args:
+        value: belongs to the fragment from then on.
+    """
+
+    __slots__ = ("_raw", "_sieve", "_value")
+
+    def __init__(self, value: Json) -> None:
+        self._value = value
+        self._raw: bytes | None = None
+        self._sieve: Sieve | None = None
+
+    def value(self) -> Any:
+        """The value. Do not change it."""
+        return self._value if self._raw is None else jsonrpc.parse(self._raw)
+
+    def raw(self, sieve: Sieve | None = None) -> bytes:
+        """Its JSON.
+
+        Args:
+            sieve: what leaves out of the value that the receiver does not know. All receivers of one kind of value
+                know the same.
+        """
+        if self._raw is None or self._sieve is not sieve:
+            value = self.value()
+            self._raw, self._sieve = jsonrpc.dump(value if sieve is None else sieve(value)), sieve
+            self._value = None
+        return self._raw
+
+
+class Fragments(tuple[Fragment, ...]):
+    """Several of them, which are an array in a result."""
+
+    __slots__ = ()
+
+    def values(self) -> list[Any]:
+        """The values. Do not change them."""
+        return [each.value() for each in self]
+
+    def raw(self, sieve: Sieve | None = None) -> bytes:
+        """The JSON of the array; `sieve` is for each of them."""
+        return _joined(self, sieve)
+
+
+@lru_cache(maxsize=8)  # the first page of a list is what every client asks for
+def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
+    return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
+
+
+class Page(NamedTuple):
+    """Some fragments of a list, and the key to go on from, None at its end."""
+
+    fragments: Fragments
+    more: str | None
+
+
+_pages: Final[WeakKeyDictionary[Snapshot, dict[Hashable, Page]]] = WeakKeyDictionary()
+
+
+def kept_page(snapshot: Snapshot, key: Hashable) -> Page | None:
+    """A page of this snapshot if it was made before."""
+    pages = _pages.get(snapshot)
+    return None if pages is None else pages.get(key)
+
+
+def keep_page(snapshot: Snapshot, key: Hashable, page: Page) -> Page:
+    """Keep a page for as long as there is the snapshot; returns it."""
+    pages = _pages.setdefault(snapshot, {})
+    if len(pages) >= _MOST_PAGES:
+        pages.clear()
+    pages[key] = page
+    return page
+
+
+class BySkill:
+    """The fragments of one kind, by skill, for as long as there is the skill."""
+
+    def __init__(self) -> None:
+        self._kept: WeakKeyDictionary[Skill, tuple[Hashable, Fragment]] = WeakKeyDictionary()
+
+    def get(self, skill: Skill, varies: Hashable) -> Fragment | None:
+        """The fragment of a skill if it was written before, and what it varies with beside the skill is the same."""
+        kept = self._kept.get(skill)
+        return kept[1] if kept is not None and kept[0] == varies else None
+
+    def put(self, skill: Skill, varies: Hashable, value: Json) -> Fragment:
+        """Keep the value of a skill; returns its fragment."""
+        fragment = Fragment(value)
+        self._kept[skill] = varies, fragment
+        return fragment
+
+
+def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
+    """The JSON of a result, in whose fields fragments may stand, or bytes that are JSON; `before` comes before it."""
+    parts = [before, b"{"]
+    rest: dict[str, Any] = {}
+    for key, value in result.items():
+        raw = value.raw() if isinstance(value, Fragment | Fragments) else value
+        if not isinstance(raw, bytes):
+            rest[key] = value
+            continue
+        if rest:
+            parts += (jsonrpc.dump(rest)[1:-1], b",")
+            rest = {}
+        parts += (b'"%b":' % key.encode(), raw, b",")  # keys of results are plain words
+    if rest or not result:
+        parts += (jsonrpc.dump(rest)[1:-1], b",")
+    parts[-1] = b"}"
+    return b"".join(parts)
+
+
+def plain(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A result without fragments, for who writes it by other means. Do not change what is in it."""
+    return {key: _plain(value) for key, value in result.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Fragment):
+        return value.value()
+    return cast(Any, value.values()) if isinstance(value, Fragments) else value

@@ -1,0 +1,99 @@
+"""Messages of one client at the other end of a pipe: judged on the way in, each request remembered until its answer.
+
+Both fronts stand on it, so that they refuse alike, and end alike.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Protocol
+
+import anyio
+
+from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
+
+logger = logging.getLogger(__name__)
+
+
+class Lines(Protocol):
+    """Where messages come from and go to; `transport.pipes.Pipes` is one."""
+
+    max_line: int
+
+    def lines(self) -> AsyncIterator[bytes | None]:
+        """The lines until the client has no more to say; None for one that is too long."""
+        ...
+
+    def send_now(self, raw: bytes) -> bool:
+        """Write these bytes, after those of earlier calls; returns whether they are out."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything is out that was to be written by now."""
+        ...
+
+
+class MessageLines:
+    """What a client says and is answered.
+
+    Args:
+        lines: where its messages come from and go to.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self._under_way = UnderWay()
+        self._all_answered: anyio.Event | None = None
+
+    async def received(self) -> AsyncIterator[Message]:
+        """What comes until the client has no more to say. What cannot be handed on is answered here.
+
+        Raises:
+            BrokenPipeError: nobody reads the answers.
+        """
+        async for line in self._lines.lines():
+            found = too_long(self._lines.max_line) if line is None else judge(line)
+            if isinstance(found, Message) and found.kind == "request":
+                found = self._under_way.begin(found.id) or found
+            if isinstance(found, Refusal):
+                logger.warning("refused a message: %s", found.message, extra=REPEATS)
+                await self.send(found.answer)
+            else:
+                yield found
+
+    def end(self, id_: Id) -> None:
+        """A request has its answer, or will get none: the client may use its id again. Call it before `send`."""
+        self._under_way.end(id_)
+        if self._all_answered is not None and not self._under_way:
+            self._all_answered.set()
+
+    def send_now(self, *parts: bytes) -> bool:
+        """Send a message, after those before it. Returns whether it is out; what is not goes out as the client reads.
+
+        Args:
+            parts: of its bytes, in order.
+
+        Raises:
+            BrokenPipeError: nobody reads it.
+        """
+        return self._lines.send_now(b"".join((*parts, b"\n")))  # one copy: answers are large
+
+    async def send(self, message: bytes) -> None:
+        """Send a message and wait until it is out.
+
+        Raises:
+            BrokenPipeError: nobody reads it.
+        """
+        if not self.send_now(message):
+            await self._lines.flush()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until every request has its answer and everything is out, for so long at the most."""
+        with anyio.move_on_after(seconds), suppress(BrokenPipeError):
+            while self._under_way:
+                self._all_answered = anyio.Event()
+                await self._all_answered.wait()
+            await self._lines.flush()

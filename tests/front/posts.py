@@ -1,0 +1,218 @@
+"""POSTs to both fronts over HTTP, in one process: what clients send and what comes back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+from hypothesis import strategies as st
+from starlette.types import ASGIApp, Message, Scope
+
+from conversations import HANDSHAKE, IDS, NOTIFICATIONS, REQUESTS, STATEFUL, params
+from fronts import HANDLE, Loaded
+from malformed import MALFORMED
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.web.app import HttpSettings, make_app
+from mcp_skills_server.web.guards import make_policy
+
+DEADLINE: Final = 20.0
+NAMED: Final = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
+_RANDOM: Final = re.compile(r"\b[0-9a-f]{32}\b")
+"""What a legacy session is called."""
+
+
+@dataclass(frozen=True)
+class Post:
+    """A request of HTTP with a message for its body."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    method: str = "POST"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back, without what is drawn by lot.
+
+    Attributes:
+        status: of HTTP.
+        headers: those that say what it is.
+        messages: of JSON-RPC, whether in one JSON or in a stream; other text as it is.
+        whole: whether it came to its end.
+    """
+
+    status: int
+    headers: dict[str, str]
+    messages: list[str]
+    whole: bool
+
+
+Ends = Any
+
+
+@asynccontextmanager
+async def serving(registry: Registry, chosen: Settings, *, lean: bool) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
+    """The application as `serve` makes it, and what ends its streams."""
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), max_body=1 << 16, lean=lean)
+    app, end = make_app(Runtime(registry), chosen, http, Loaded(registry))
+    async with app.router.lifespan_context(app):
+        yield app, end
+
+
+def scope_of(post: Post) -> Scope:
+    """What an application is called with for it."""
+    return {
+        "type": "http",
+        "http_version": "1.1",
+        "method": post.method,
+        "scheme": "http",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "root_path": "",
+        "headers": list(post.headers),
+        "client": ("127.0.0.1", 40_000),
+        "server": ("127.0.0.1", 8000),
+        "state": {},
+    }
+
+
+async def ask(app: ASGIApp, post: Post, *, stays: bool) -> Reply:
+    """Send it, and read what comes. Who does not stay leaves a stream after its first message."""
+    seen: list[Message] = []
+    heard = anyio.Event()
+    body: bytes | None = post.body
+
+    async def receive() -> Message:
+        nonlocal body
+        if body is None:
+            await heard.wait()
+            return {"type": "http.disconnect"}
+        whole, body = body, None
+        return {"type": "http.request", "body": whole, "more_body": False}
+
+    async def send(message: Message) -> None:
+        seen.append(message)
+        if not stays and b"subscriptions/acknowledged" in message.get("body", b""):
+            heard.set()
+
+    with anyio.fail_after(DEADLINE):
+        await app(scope_of(post), receive, send)
+    return _reply(seen)
+
+
+def _reply(seen: list[Message]) -> Reply:
+    start, *parts = seen
+    assert start["type"] == "http.response.start"
+    assert all(each["type"] == "http.response.body" for each in parts)
+    headers = {name.decode().lower(): value.decode() for name, value in start["headers"]}
+    raw = b"".join(each.get("body", b"") for each in parts)
+    length = headers.pop("content-length", None)
+    assert length is None or int(length) == len(raw)
+    whole = bool(parts) and not parts[-1].get("more_body", False)
+    text = HANDLE.sub("HANDLE", raw.decode())
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        messages = [_alike(event.partition("data: ")[2]) for event in text.split("\r\n\r\n") if event]
+        assert all(
+            event.startswith(("event: message\r\ndata: ", ": ping")) for event in text.split("\r\n\r\n") if event
+        )
+    else:
+        messages = [_alike(text)]
+    return Reply(start["status"], {name: _RANDOM.sub("ID", value) for name, value in headers.items()}, messages, whole)
+
+
+def _alike(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+# What clients send
+
+_ACCEPTS = (
+    b"*/*",
+    b"application/json",
+    b"text/event-stream",
+    b"",
+    b"application/*, text/*",
+    b"TEXT/event-stream;q=0.5 , a/b",
+)
+_TYPES = (b"application/json; charset=utf-8", b"application/jsonx", b"Application/JSON", b"text/plain", b"")
+_VERSIONS = (b"2025-11-25", b"2031-01-01", b"", b"2026-07-28 ", b"x")
+
+
+def headers_of(message: Any) -> list[tuple[bytes, bytes]]:
+    """What a modern client sends beside a message."""
+    out = [
+        (b"host", b"localhost"),
+        (b"accept", b"application/json, text/event-stream"),
+        (b"content-type", b"application/json"),
+        (b"mcp-protocol-version", b"2026-07-28"),
+    ]
+    if isinstance(message, dict) and isinstance(message.get("method"), str):
+        out.append((b"mcp-method", message["method"].encode()))
+        given = message.get("params")
+        name = given.get(NAMED.get(message["method"], "none")) if isinstance(given, dict) else None
+        if isinstance(name, str):
+            out.append((b"mcp-name", name.encode("utf-8", "replace")))
+    return out
+
+
+@st.composite
+def post(draw: st.DrawFn) -> Post:
+    """A request as it should be, or nearly."""
+    kind = draw(st.integers(0, 19))
+    message: Any
+    if kind < 16:
+        method, given = draw(st.sampled_from(REQUESTS + STATEFUL))
+        sent = draw(params(given, enveloped=draw(st.integers(0, 11)) > 0))
+        message = {"id": draw(IDS), "method": method, **({} if sent is None else {"params": sent})}
+    elif kind < 18:
+        method, given = draw(st.sampled_from(NOTIFICATIONS))
+        sent = draw(params(given, enveloped=draw(st.booleans())))
+        message = {"method": method, **({} if sent is None else {"params": sent})}
+    else:
+        message = draw(st.sampled_from([*(case.raw for case in MALFORMED), b"x" * 70_000, {"id": 1, "result": {}}]))
+    body = message if isinstance(message, bytes) else json.dumps({"jsonrpc": "2.0", **message}).encode()
+    headers = headers_of(message if isinstance(message, dict) else {"method": "skills/list"})
+    return Post(tuple(draw(_other(headers))), body, draw(st.sampled_from(["POST"] * 30 + ["GET", "DELETE", "PUT"])))
+
+
+@st.composite
+def _other(draw: st.DrawFn, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Headers that fit, or nearly."""
+    if draw(st.integers(0, 2)):
+        return headers
+    place = draw(st.integers(0, len(headers) - 1))
+    name, value = headers[place]
+    others: dict[bytes, tuple[bytes, ...]] = {
+        b"host": (b"evil.example",),
+        b"accept": _ACCEPTS,
+        b"content-type": _TYPES,
+        b"mcp-protocol-version": _VERSIONS,
+        b"mcp-method": (b"skills/list", b"SKILLS/LIST", b"", b"skills/\xe9"),
+        b"mcp-name": (b"x", b"", b"=?base64?eA==?=", b"=?base64?c2tpbGw6Ly9hL1NLSUxMLm1k?=", b"=?base64?/w==?="),
+    }
+    how = draw(st.integers(0, 4))
+    if how == 0:
+        return headers[:place] + headers[place + 1 :]
+    if how == 1:
+        return [*headers, (name, draw(st.sampled_from([value, *others[name]])))]
+    if how == 2:
+        extra = [(b"origin", b"http://evil.example"), (b"mcp-session-id", b"0" * 32), (b"mcp-param-x", b"y")]
+        return [*headers, draw(st.sampled_from([*extra, (b"last-event-id", b"7"), (b"mcp-name", b"x")]))]
+    return [*headers[:place], (name, draw(st.sampled_from(others[name]))), *headers[place + 1 :]]
+
+
+def handshake() -> Post:
+    """What opens a legacy session, which the SDK has on both fronts."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}).encode()
+    return Post(tuple(headers_of(None)[:3]), body)

@@ -1,0 +1,152 @@
+"""Skills found by what they mean, in the background, with a cache, and a search that goes on without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from catalog.forest import DEADLINE, loaded, plant
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.runtime.embeddings.index import Embeddings
+from mcp_skills_server.runtime.embeddings.models import Embedder, Endpoint, LocalModel
+from mcp_skills_server.runtime.search import Search
+from runtime.embeddings import tiny
+
+
+def text(name: str, description: str) -> str:
+    return f"---\nname: {name}\ndescription: {description}\n---\n\nDo it.\n"
+
+
+SKILLS = {
+    "alpha/SKILL.md": text("alpha", "All about an automobile"),
+    "beta/SKILL.md": text("beta", "All about an orchard"),
+    "gamma/SKILL.md": text("gamma", "All about a payment"),
+}
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as opened:
+        yield opened
+
+
+def begun(stack: ExitStack, registry: Registry, embedder: Embedder, folder: Path | None = None) -> Embeddings:
+    made = Embeddings(registry, embedder, folder, pause_s=0.05)
+    stack.callback(made.close)
+    made.start()
+    return made
+
+
+def ask(search: Search, query: str) -> list[str]:
+    return [found.path for found in search.find(query, 3, lambda _: True, by_meaning=True)]
+
+
+def test_what_means_the_same_is_found_though_no_word_is_the_same(tmp_path: Path, stack: ExitStack) -> None:
+    registry = loaded(plant(tmp_path / "skills", SKILLS))
+    embeddings = begun(stack, registry, LocalModel(tiny.model(tmp_path / "model")), tmp_path / "cache")
+    assert embeddings.wait(DEADLINE)
+    search = Search(registry, embeddings)
+    assert ask(search, "driving a lorry") == ["alpha"]
+    assert ask(search, "plum") == ["beta"]
+    assert ask(search, "invoice")[:1] == ["gamma"]
+    assert ask(search, "nothing known") == ask(search, " ") == []
+    assert search.find("plum", 3, lambda _: True) == []  # without the embeddings, which nobody asked for
+    assert ask(search, "automobile") == ["alpha"]
+    assert ask(search, "orchard plum about a car")[:2] == ["beta", "alpha"]
+
+
+def test_it_follows_edits(tmp_path: Path, stack: ExitStack) -> None:
+    top = plant(tmp_path / "skills", SKILLS)
+    registry = loaded(top)
+    with tiny.endpoint() as served:
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"))
+        assert embeddings.wait(DEADLINE)
+        assert [path for path, _ in embeddings.ranked("plum")] == ["beta"]
+        served.asked.clear()
+        plant(top, {"beta/SKILL.md": text("beta", "All about a lorry"), "delta/SKILL.md": text("delta", "A pear")})
+        (top / "gamma/SKILL.md").unlink()
+        plant(top, {"alpha/SKILL.md": SKILLS["alpha/SKILL.md"] + "\nAnother body.\n"})
+        registry.refresh()
+        assert embeddings.wait(DEADLINE)
+        assert [sorted(each) for each in served.asked] == [["beta\nAll about a lorry", "delta\nA pear"]]
+        assert [path for path, _ in embeddings.ranked("plum")] == ["delta"]
+        assert sorted(embeddings.ranked("car")) == [("alpha", 1), ("beta", 1)]
+        assert embeddings.ranked("refund") == []
+        plant(top, {f"more-{number}/SKILL.md": text(f"more-{number}", "A bill") for number in range(100)})
+        registry.refresh()
+        assert embeddings.wait(DEADLINE)
+        assert len(embeddings.ranked("refund")) == 60
+        assert max(map(len, served.asked)) == 64
+
+
+def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, stack: ExitStack) -> None:
+    top = plant(tmp_path / "skills", SKILLS)
+    with tiny.endpoint() as served:
+        for expected in (3, 3, 4, 4):
+            if expected == 4:
+                plant(top, {"delta/SKILL.md": text("delta", "A pear")})
+            embeddings = begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path / "cache")
+            assert embeddings.wait(DEADLINE)
+            assert sum(map(len, served.asked)) == expected
+        served.asked.clear()
+        assert begun(stack, loaded(top), Endpoint(served.url, "other"), tmp_path / "cache").wait(DEADLINE)
+        assert sum(map(len, served.asked)) == 4
+
+
+def test_a_search_goes_on_without_a_model_that_fails_and_says_so_once_each_way(
+    tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = loaded(plant(tmp_path / "skills", SKILLS))
+    with tiny.endpoint() as served:
+        served.status = 503
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny", "s3cret"))
+        served.wait_for(3)
+        search = Search(registry, embeddings)
+        assert ask(search, "plum") == []
+        assert ask(search, "orchard") == ["beta"]
+        served.status = 200
+        assert embeddings.wait(DEADLINE)
+        assert ask(search, "plum") == ["beta"]
+    assert caplog.messages == [
+        "embeddings: 127.0.0.1: it answers 503; searches go on without them",
+        "embeddings: they work again",
+    ]
+
+
+def test_another_model_behind_the_address_has_all_made_anew(tmp_path: Path, stack: ExitStack) -> None:
+    top = plant(tmp_path / "skills", SKILLS)
+    registry = loaded(top)
+    with tiny.endpoint() as served:
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"), tmp_path / "cache")
+        assert embeddings.wait(DEADLINE)
+        served.more = [0.0, 0.0]
+        plant(top, {"delta/SKILL.md": text("delta", "A pear")})
+        registry.refresh()
+        assert embeddings.wait(DEADLINE)
+        assert sorted(embeddings.ranked("plum")) == [("beta", 1), ("delta", 1)]
+        served.asked.clear()
+        following = begun(stack, loaded(top), Endpoint(served.url, "tiny"), tmp_path / "cache")
+        assert following.wait(DEADLINE)
+        assert served.asked == []
+
+
+def test_a_question_that_fails_costs_no_answer(
+    tmp_path: Path, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    registry = loaded(plant(tmp_path / "skills", SKILLS))
+    with tiny.endpoint() as served:
+        embeddings = Embeddings(registry, Endpoint(served.url, "tiny"), None)
+        stack.callback(embeddings.close)
+        embeddings.start()
+        assert embeddings.wait(DEADLINE)
+        served.status = 500
+        asked = len(served.asked)
+        search = Search(registry, embeddings)
+        assert ask(search, "orchard") == ask(search, "orchard") == ["beta"]
+        assert len(served.asked) == asked + 1  # it is left alone for a while
+        assert len(caplog.messages) == 1

@@ -1,0 +1,100 @@
+"""A model of a few words, and an endpoint that speaks for it, both real and both of this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from model2vec import StaticModel
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import Whitespace
+
+from catalog.forest import DEADLINE
+
+MEANINGS: Final = {
+    "vehicle": ("car", "automobile", "lorry", "driving"),
+    "fruit": ("apple", "pear", "orchard", "plum"),
+    "money": ("invoice", "refund", "bill", "payment"),
+}
+
+
+def vector(text: str) -> list[float]:
+    """What the endpoint says that a text means: how often it speaks of each subject."""
+    words = text.lower().split()
+    return [float(sum(word in subject for word in words)) for subject in MEANINGS.values()]
+
+
+def model(folder: Path) -> Path:
+    """A model2vec model in this folder whose words mean as much."""
+    words = ["[UNK]", *(word for subject in MEANINGS.values() for word in subject)]
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = Whitespace()
+    vectors = np.array([vector(word) for word in words], dtype=np.float32)
+    StaticModel(vectors, tokenizer, config={}).save_pretrained(folder)
+    return folder
+
+
+class Endpoint:
+    """What was asked of an endpoint, and what it answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.status = 200
+        self.body: bytes | None = None
+        self.more: list[float] = []
+        """Behind every vector."""
+        self.url = ""
+        self.moved = threading.Condition()
+
+    def wait_for(self, requests: int) -> None:
+        """Wait until so many requests have come."""
+        with self.moved:
+            assert self.moved.wait_for(lambda: len(self.asked) >= requests, DEADLINE)
+
+
+@contextmanager
+def endpoint() -> Iterator[Endpoint]:
+    """An endpoint on the loopback."""
+    it = Endpoint()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with it.moved:
+                it.asked.append(asked["input"])
+                it.headers.append({name.lower(): value for name, value in self.headers.items()})
+                it.paths.append(self.path)
+                it.moved.notify_all()
+            rows = [
+                {"index": number, "embedding": vector(text) + it.more} for number, text in enumerate(asked["input"])
+            ]
+            body = json.dumps({"data": rows[::-1], "model": asked["model"]}).encode() if it.body is None else it.body
+            self.send_response(it.status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    it.url = f"http://127.0.0.1:{server.server_port}/v1"
+    try:
+        yield it
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,32 @@
+"""Which files somebody else may have written."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.durable import why_untrusted
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [(0o600, ""), (0o644, ""), (0o660, "may be written by others"), (0o602, "may be written by others")],
+)
+def test_what_others_may_write_is_not_trusted(tmp_path: Path, mode: int, reason: str) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    path.chmod(mode)
+    assert why_untrusted(path.stat()) == reason
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="owners of POSIX")
+@pytest.mark.parametrize(("owner", "reason"), [(0, ""), (1000, ""), (1001, "belongs to another user")])
+def test_what_another_user_than_root_owns_is_not_trusted(
+    monkeypatch: pytest.MonkeyPatch, owner: int, reason: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert why_untrusted(os.stat_result((0o100600, 1, 1, 1, owner, 0, 0, 0, 0, 0))) == reason

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +12,7 @@ from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.git.address import is_git
-from mcp_skills_server.sources.oci.reference import is_oci
+from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
 
@@ -73,3 +75,9 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
         UsageError: it names none, or the source is refused.
     """
     return kind_of(given, kinds).open(given, settings)
+
+
+def split(texts: str) -> list[str]:
+    """The roots of a list that is separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
+    found = [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", texts) if each]
+    return rejoined(found) if os.pathsep == ":" else found

@@ -46,12 +46,11 @@ def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: C
 class Upstream:
     """A bare repository that others fetch from. It is written without a working tree, so that trees may be anything."""
 
-    def __init__(self, directory: Path, *, filters: bool = True) -> None:
+    def __init__(self, directory: Path, *, filters: bool = True, ids: str = "sha1") -> None:
         self.directory = directory
         self._commits = 0
-        subprocess.run(
-            ["git", "init", "--quiet", "--bare", "--initial-branch=main", str(directory)], check=True, timeout=20
-        )
+        init = ["git", "init", "--quiet", "--bare", "--initial-branch=main", f"--object-format={ids}"]
+        subprocess.run([*init, str(directory)], check=True, timeout=20)
         self.git("config", "uploadpack.allowFilter", str(filters).lower())
 
     @property

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from mcp_skills_server.commands.options import RootType
 from sources.fetching import listing
 from sources.git.conftest import BASE
 from sources.git.remotes import GitServer, Upstream, skill
+from sources.git.test_hostile import said as speaking
+from sources.git.test_hostile import silence
 from sources.git.test_source import ALL
 from wire import COMMAND, DEADLINE, Era, serving
 
@@ -121,6 +124,23 @@ def test_a_lock_file_pins_a_commit(server: GitServer, upstream: Upstream, tmp_pa
         assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta"}
     assert command("update", "--lock", lock, *more).returncode == 0
     assert command("outdated", "--lock", lock, *more).returncode == 0
+
+
+def test_git_ends_with_the_server(tmp_path: Path) -> None:
+    for port in speaking(silence):
+        with serving(f"git+http://127.0.0.1:{port}/a.git", *cache(tmp_path)) as wire:
+            assert wire.every_skill() == []
+            waited = time.monotonic() + DEADLINE
+            while not running(port):
+                assert time.monotonic() < waited
+            assert wire.close() == 0
+        assert not running(port)
+
+
+def running(port: int) -> bool:
+    """Whether a git asks at this port; the server's own command line is none."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return any(f"127.0.0.1:{port}/a.git" in line and "mcp_skills_server" not in line for line in listed.splitlines())
 
 
 def test_an_option_says_whose_commits_are_taken(upstream: Upstream, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_redirects_are_not_followed(status: int, server: GitServer, upstream: Up
         assert files(follower) == ALL and not elsewhere.asked
 
 
-def _said(lines: Callable[[], Iterator[bytes]]) -> Iterator[int]:
+def said(lines: Callable[[], Iterator[bytes]]) -> Iterator[int]:
     """The port of a server that answers every connection with this, until the other end goes."""
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -248,15 +248,15 @@ def _endless_bytes() -> Iterator[bytes]:
         yield bytes(1 << 16)
 
 
-def _silence() -> Iterator[bytes]:
+def silence() -> Iterator[bytes]:
     yield b""
     threading.Event().wait(30)
 
 
-@pytest.mark.parametrize("answers", [_endless_refs, _endless_bytes, _silence])
+@pytest.mark.parametrize("answers", [_endless_refs, _endless_bytes, silence])
 def test_a_server_that_never_ends_is_left(answers: Callable[[], Iterator[bytes]], tmp_path: Path) -> None:
     bounds = FetchSettings(bounds=Bounds(download_s=2))
-    for port in _said(answers):
+    for port in said(answers):
         follower = opened(f"git+http://127.0.0.1:{port}/a.git", tmp_path, fetch=bounds)
         with pytest.raises(UnreachableError) as failed:
             refresh(follower)
@@ -267,7 +267,7 @@ def test_a_text_that_is_no_git_is_one_line(tmp_path: Path) -> None:
     def page() -> Iterator[bytes]:
         yield b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nContent-Type: text/html\r\n\r\n<html>"
 
-    for port in _said(page):
+    for port in said(page):
         with pytest.raises(SourceError) as failed:
             refresh(opened(f"git+http://127.0.0.1:{port}/a.git", tmp_path))
         assert "\n" not in str(failed.value) and "no repository" in str(failed.value)
@@ -286,7 +286,7 @@ def test_what_the_server_says_is_printable_and_short(tmp_path: Path, upstream: U
 
 def test_the_process_group_of_git_is_gone_after_a_timeout(tmp_path: Path) -> None:
     bounds = FetchSettings(bounds=Bounds(download_s=1))
-    for port in _said(_silence):
+    for port in said(silence):
         with pytest.raises(UnreachableError):
             refresh(opened(f"git+http://127.0.0.1:{port}/a.git", tmp_path, fetch=bounds))
         left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout

@@ -59,6 +59,20 @@ def test_the_skills_of_a_commit_come_and_nothing_else(filters: bool, tmp_path: P
     assert follower.state.ready and follower.state.trouble is None
 
 
+def test_a_repository_may_have_ids_of_sha256(tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "a.git", ids="sha256")
+    commit = upstream.commit(BASE)
+    follower = opened(upstream.url, tmp_path)
+    refresh(follower)
+    assert files(follower) == ALL and len(commit) == 64
+    upstream.commit({**BASE, **skill("gamma")})
+    refresh(follower)
+    assert "skills/gamma/SKILL.md" in files(follower)
+    pinned = opened(f"{upstream.url}@{commit}", tmp_path)
+    refresh(pinned)
+    assert files(pinned) == ALL
+
+
 @pytest.mark.parametrize("kind", ["branch", "tag", "annotated", "commit", "full"])
 def test_a_name_or_an_id_says_which_commit(kind: str, upstream: Upstream, tmp_path: Path) -> None:
     commit = upstream.commit({**BASE, **skill("gamma")}, "other", parent="refs/heads/main")

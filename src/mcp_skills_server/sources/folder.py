@@ -122,6 +122,17 @@ class FetchedFolder:
         finally:
             os.close(lock)
 
+    @classmethod
+    def recover(cls, directory: str | os.PathLike[str]) -> None:
+        """Put back what a killed process had taken away, so that what is there is whole before its source answers.
+
+        Where another process has the folder, that is its matter.
+        """
+        folder = cls(Path(directory))
+        if folder._stage.is_left:
+            with suppress(UsageError), cls.opened(directory):
+                pass
+
     def look(self, name: str) -> tuple[State, Record | None]:
         """What stands in the place of this skill, and its record. Every file is read and proved.
 

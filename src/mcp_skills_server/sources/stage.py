@@ -59,6 +59,14 @@ class Stage:
         self.place = place
         self._top = top
 
+    @property
+    def is_left(self) -> bool:
+        """Whether something lies there: a process works on it, or was killed while it did."""
+        try:
+            return bool(os.listdir(self.place))
+        except OSError:
+            return False
+
     def recover(self) -> None:
         """Undo what was left half done.
 

@@ -64,7 +64,7 @@ def rounds(
         return out
 
     publish(0)
-    first = killer.changes(*words)
+    first = killer.measure(*words)
     shutil.rmtree(cache)
     for _ in range(kills // 4):  # while there is nothing yet
         killer.kill(first, *words)
@@ -72,7 +72,7 @@ def rounds(
     done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0 and there(0) == dict.fromkeys(names(0), 0), done.stderr
     publish(1)
-    again = killer.changes(*words)
+    again = killer.measure(*words)
     for number in range(2, 2 + kills - kills // 4):
         publish(number)
         killer.kill(again, *words)
@@ -107,7 +107,7 @@ def test_a_site(tmp_path: Path) -> None:
             if gone:
                 site.routes["/.well-known/agent-skills/index.json"] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
 
-        rounds("sites", site.url, tmp_path, publish, 8, away=away)
+        rounds("sites", site.url, tmp_path, publish, 20, away=away)
 
 
 @pytest.mark.needs_program("git")
@@ -124,7 +124,7 @@ def test_a_folder_in_git(tmp_path: Path) -> None:
         shown, hidden = upstream.directory, upstream.directory.with_name("away")
         os.rename(*((shown, hidden) if gone else (hidden, shown)))
 
-    rounds("git", f"{upstream.url}#skills", tmp_path, publish, 18, away=away)
+    rounds("git", f"{upstream.url}#skills", tmp_path, publish, 24, away=away)
 
 
 @pytest.mark.needs_program("docker-registry")
@@ -143,4 +143,4 @@ def test_an_artifact_of_a_registry(tmp_path: Path) -> None:
             done = run(words, capture_output=True, text=True, timeout=DEADLINE)
             assert done.returncode == 0, done.stderr
 
-        rounds("oci", registry.named(), tmp_path, publish, 10)
+        rounds("oci", registry.named(), tmp_path, publish, 12)

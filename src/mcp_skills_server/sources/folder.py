@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,7 @@ from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources import history
-from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, tree_digests
+from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, take_lock, tree_digests
 from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
@@ -107,7 +106,7 @@ class FetchedFolder:
         except OSError as error:
             raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
         try:
-            if not _lock(lock):
+            if not take_lock(lock):
                 raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
                 folder._stage.recover()
@@ -335,19 +334,3 @@ def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
         all(found.get(path) == digest for path, digest in known.items())
         and all(_BY_PRODUCTS & {*path.split("/")} for path in extra)
     )  # fmt: skip
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, which the system takes back when the process ends in whichever way; False if it is taken."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

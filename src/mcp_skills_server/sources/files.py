@@ -142,7 +142,7 @@ def clear(path: Path) -> None:
 
 
 def take_lock(descriptor: int) -> bool:
-    """Take the lock of an open file, which the system takes back when the process ends in whichever way; False if it is taken."""
+    """Take the lock of an open file; False if it is taken. The system takes it back however the process ends."""
     try:
         if sys.platform == "win32":
             import msvcrt

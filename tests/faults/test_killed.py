@@ -163,4 +163,4 @@ def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None
 
 
 KILLS = {"update": 12, "publish": 14, "approve": 8, "trim": 10}
-"""With those of the other modules 100 in all."""
+"""With those of the other modules, more than 100 in all."""

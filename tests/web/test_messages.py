@@ -188,7 +188,7 @@ class AtOnce(Legacy):
     def __init__(self) -> None:
         pass
 
-    async def answered(self, message: Any, scope: Scope, send: Send) -> bool:  # noqa: ARG002
+    async def answered(self, message: Any, scope: Scope, send: Send) -> bool:
         """As our front."""
         await send({"type": "http.response.start", "status": 202, "headers": []})
         return True

@@ -160,7 +160,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
     modern = legacy = None
     if http.lean:
         modern, legacy = Modern(attachment), Legacy(attachment, manager)
-        server.middleware.append(legacy.middleware)
+        server.middleware.append(manager.middleware)
     manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
 
     @contextlib.asynccontextmanager

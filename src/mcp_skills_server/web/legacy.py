@@ -8,15 +8,11 @@ SDK's: the sessions themselves, refusals, whatever has to be waited for. `tests/
 from __future__ import annotations
 
 from typing import Final
-from weakref import WeakValueDictionary
 
-from mcp.server.connection import Connection
-from mcp.server.context import CallNext, HandlerResult
 from starlette.types import Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.server.front.dispatch import Dispatcher
 from mcp_skills_server.server.front.eras import LEGACY, LEGACY_VERSIONS, Client
 from mcp_skills_server.server.front.request import Request
@@ -43,26 +39,14 @@ class Legacy:
     def __init__(self, attachment: Attachment, sessions: Sessions) -> None:
         self._dispatcher: Final = Dispatcher(attachment)
         self._sessions = sessions
-        self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
-
-    async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Middleware of the SDK's server: note the sessions whose handshake is over."""
-        result = await call_next(ctx)
-        if ctx.method == "notifications/initialized":
-            connection = SessionPeer(ctx.session).connection
-            if connection.session_id is not None:
-                self._connections[connection.session_id] = connection
-        return result
 
     async def answered(self, message: Message, scope: Scope, send: Send) -> bool:
         """Answer it if it is one of ours, and whether it was."""
         session = _session(scope)
-        connection = None if session is None else self._connections.get(session)
-        if session is None or connection is None or not self._sessions.is_open(session, scope):
+        connection = None if session is None else self._sessions.open_to(session, scope)
+        if session is None or connection is None or connection.client_params is None:
             return False
         client, fields = connection.client_params, message.fields
-        if client is None:
-            return False
         who = Client(client.capabilities.extensions or {}, client.client_info.name)
         exchange = Exchange(scope, send, connection)
         request = Request(

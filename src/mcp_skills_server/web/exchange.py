@@ -65,7 +65,7 @@ class Exchange:
             await self._send({"type": "http.response.body", "body": answer})
 
     async def end_stream(self, session: str, answer: bytes) -> None:
-        """Send the answer as the only message of a stream, as the SDK does in a session."""
+        """Send the answer as the only message of a stream, byte for byte as the SDK does in a session."""
         headers = [*_STREAM_HEADERS, (b"mcp-session-id", session.encode())]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": _EVENT % answer})

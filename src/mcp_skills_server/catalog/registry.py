@@ -6,6 +6,7 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -73,6 +74,8 @@ class Registry(Reader):
         self.limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
+        self.asked_at = -math.inf
+        """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)

@@ -40,7 +40,7 @@ class Connection:
     """
 
     def __init__(self, lines: Lines, attachment: Attachment) -> None:
-        self.connection: object = self
+        self.connection: object | None = self
         self.owner: str | None = None
         self.counted: Owner = owner_of(None, None)
         self.principal: str | None = None

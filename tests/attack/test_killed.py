@@ -46,7 +46,9 @@ def test_no_git_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
         with connection:
             connection.recv(65536)
             kind = b"application/x-git-upload-pack-advertisement"
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\n\r\n001e# service=git-upload-pack\n0000")
+            connection.sendall(
+                b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\n\r\n001e# service=git-upload-pack\n0000"
+            )
             asked.set()
             while not over.wait(0.2):
                 try:
@@ -65,7 +67,7 @@ def test_no_git_outlives_a_server_that_is_killed(tmp_path: Path) -> None:
             process.wait()
             until = monotonic() + 25  # longer than http.lowSpeedTime
             while (left := running(url.removeprefix("git+"))) and monotonic() < until:
-                sleep(0.1)  # noqa: no event tells of the end of somebody else's child
+                sleep(0.1)  # no event tells of the end of somebody else's child
             assert not left
         finally:
             for each in left:

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """From so many skills up a root has an index where nobody asked for one; below, a scan takes a tenth of a second."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )

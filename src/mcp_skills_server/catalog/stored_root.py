@@ -7,14 +7,13 @@ nothing is as good as none: the scan reads the files. Pure: bytes in, values out
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, Standing
+from mcp_skills_server.catalog.shared_texts import shared
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
 
-Signature: TypeAlias = "tuple[int, ...]"
-Digests: TypeAlias = "Mapping[str, tuple[str, Sequence[int]]]"
+Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
 """The digest of each file and the signature that it stands for, by its place below the root. What is in it is not
 judged before it is used."""
 
@@ -27,17 +26,17 @@ class StoredSkill(NamedTuple):
 
     Attributes:
         digests: of its files.
-        signature: of the SKILL.md that was read, () where none was.
+        signature: of the SKILL.md that was read, "" where none was.
         reading: what it said, None where that is not known. Its problems have no place.
     """
 
     digests: Digests
-    signature: Signature
+    signature: str
     reading: Reading | None
 
 
 _DECODER: Final = json.JSONDecoder()
-_NOTHING: Final = StoredSkill({}, (), None)
+_NOTHING: Final = StoredSkill({}, "", None)
 
 
 class StoredRoot:
@@ -125,17 +124,17 @@ def _decode(record: Any) -> StoredSkill:
         raise ValueError
     digests = cast("Digests", digests)
     if read is None:
-        return StoredSkill(digests, (), None)
+        return StoredSkill(digests, "", None)
     signature, fields, heading, standing, problems, headings, opening = read
     reading = Reading(
-        {sys.intern(name): value for name, value in cast("dict[str, Any]", fields).items()},
+        shared(cast("dict[str, Json]", fields)),
         _text_or_none(heading),
         Standing(standing),
         tuple(map(_problem, problems)),
         tuple(str(each) for each in headings),
         str(opening),
     )
-    return StoredSkill(digests, tuple(signature), reading)
+    return StoredSkill(digests, str(signature), reading)
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

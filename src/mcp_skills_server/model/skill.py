@@ -112,7 +112,7 @@ class SkillFile:
         root: index of the root it lies in.
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
-        signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
+        signature: what a stat at the scan said, as one short text; "" for what no file has.
         mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
         digest: `sha256:` and 64 hex digits of the bytes, or None while nobody asked.
         executable: whether its owner may execute it. No listing has this, so a change of it is no news.
@@ -121,7 +121,7 @@ class SkillFile:
     root: int
     location: str
     size: int
-    signature: tuple[int, ...]
+    signature: str
     mtime_reliable: bool
     digest: str | None = None
     executable: bool = False

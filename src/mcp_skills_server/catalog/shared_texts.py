@@ -1,4 +1,4 @@
-"""Texts that many skills have, as one object each: the names of fields, and short values such as licences and authors."""
+"""Texts that many skills have, as one object each: the names of fields, and short values such as licences."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ a file's bytes (digest, wire entry) may be remembered beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
@@ -90,7 +90,7 @@ class Reading:
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
         headings: the body's headings as plain text, in order and not more than a search needs.
-        opening: how the body begins, as it is written: as many characters as a search needs.
+        opening: how the body begins, as it is written, or what knows it; see `opening_text`.
     """
 
     frontmatter: Mapping[str, Json]
@@ -98,7 +98,12 @@ class Reading:
     standing: Standing
     problems: tuple[Problem, ...]
     headings: tuple[str, ...] = ()
-    opening: str = ""
+    opening: str | Callable[[], str] = ""
+
+    @property
+    def opening_text(self) -> str:
+        """How the body begins, as it is written: as many characters as a search needs. It may be read for this."""
+        return self.opening if isinstance(self.opening, str) else self.opening()
 
 
 @dataclass(slots=True, eq=False)

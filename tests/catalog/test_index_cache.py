@@ -366,7 +366,7 @@ def test_a_line_that_means_nothing_is_as_good_as_none(line: bytes) -> None:
 @pytest.mark.parametrize("directories", [[], ["one"], ["one", "two", "three"]])
 def test_there_must_be_one_line_for_each_directory(directories: list[str]) -> None:
     raw = b"[{},null]\t\n" * 2
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"lines|not found"):
         StoredRoot(raw, 0, len(raw), directories, complain=lambda: None)
 
 

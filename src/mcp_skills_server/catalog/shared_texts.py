@@ -15,12 +15,10 @@ _OWN: Final = "name"
 
 def shared(fields: Mapping[str, Json]) -> dict[str, Json]:
     """Equal fields, in which equal names and short values are the same objects from one skill to the next."""
-    return {sys.intern(name): value if name == _OWN else _shared(value) for name, value in fields.items()}
-
-
-def _shared(value: Json) -> Json:
-    if isinstance(value, str):
-        return sys.intern(value) if len(value) <= _LONGEST else value
-    if isinstance(value, dict):
-        return shared(value)
-    return [_shared(each) for each in value] if isinstance(value, list) else value
+    out: dict[str, Json] = {}
+    for name, value in fields.items():
+        if isinstance(value, str):
+            out[sys.intern(name)] = value if len(value) > _LONGEST or name == _OWN else sys.intern(value)
+        else:
+            out[sys.intern(name)] = shared(value) if isinstance(value, dict) else value
+    return out

@@ -118,9 +118,18 @@ class _Opening:
 
     def __call__(self) -> str:
         try:
-            return _text(self._reread(self._begin, self._length))
-        except (OSError, ValueError):  # somebody wrote into the file
+            return self.read()
+        except (OSError, ValueError):
             return ""
+
+    def read(self) -> str:
+        """The text.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: somebody wrote into it.
+        """
+        return _text(self._reread(self._begin, self._length))
 
 
 def _text(raw: bytes) -> str:
@@ -148,8 +157,9 @@ def encode(skill: Skill) -> bytes | None:
         return None
     try:
         record = json.dumps([files, read], separators=(",", ":")).encode("ascii")
-        return b"%b%b%b\n" % (record, _THEN, b"" if read is None else json.dumps(reading.opening_text).encode("ascii"))
-    except (ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
+        opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
+        return b"%b%b%b\n" % (record, _THEN, b"" if read is None else json.dumps(opening).encode("ascii"))
+    except (OSError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 

@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "new": ("new", "new"),
     "outdated": ("lock", "outdated"),
     "publish": ("publish", "publish"),
+    "push": ("push", "push"),
     "rpc": ("rpc", "rpc"),
     "serve": ("serve", "serve"),
     "show": ("look", "show"),

@@ -28,6 +28,7 @@ from mcp_skills_server.format.archive import (
     UnpackLimits,
     check_paths,
     pack,
+    pack_tar,
     unpack,
 )
 
@@ -82,6 +83,18 @@ def test_what_is_packed_comes_out_again(files: dict[str, tuple[bytes, bool]]):
     assert list(unpack(raw).items()) == sorted(files.items())
     shuffled = dict(reversed(files.items()))
     assert pack(shuffled) == (suffix, raw)
+
+
+@given(_TREES)
+def test_a_tar_holds_any_name(files: dict[str, tuple[bytes, bool]]):
+    raw = pack_tar(files)
+    assert list(unpack(raw).items()) == sorted(files.items())
+    assert pack_tar(dict(reversed(files.items()))) == raw
+    with opened(raw) as tar:
+        read = {each.name: (tar.extractfile(each).read(), bool(each.mode & 0o100)) for each in tar.getmembers()}  # pyright: ignore[reportOptionalMemberAccess]
+    assert read == files
+    suffix, packed = pack(files)
+    assert suffix == ZIP or packed == raw
 
 
 @given(_TREES)

@@ -24,10 +24,11 @@ _PATIENCE = 8.0
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: path with its query, and headers with names in lower case."""
+    """A request: path with its query, headers with names in lower case, and method."""
 
     path: str
     headers: Mapping[str, str]
+    method: str = "GET"
 
 
 Route = bytes | Callable[[Asked], Iterable[bytes]]
@@ -176,7 +177,8 @@ class Publisher:
             head += piece
         first, *lines = head.decode("latin-1").split("\r\n\r\n")[0].split("\r\n")
         fields = (line.partition(":") for line in lines)
-        return Asked(first.split(" ")[1], {name.lower(): value.strip() for name, _, value in fields})
+        method, path = first.split(" ")[:2]
+        return Asked(path, {name.lower(): value.strip() for name, _, value in fields}, method)
 
     def stall(self, said: bytes = b"") -> Callable[[Asked], Iterator[bytes]]:
         """A route that says this and then nothing more."""

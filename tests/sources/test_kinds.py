@@ -9,6 +9,7 @@ import pytest
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.directory import Directory
 from mcp_skills_server.sources.kinds import open_source
+from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.site import Site
 
@@ -18,6 +19,8 @@ from mcp_skills_server.sources.site import Site
     [
         ("https://example.com", Site),
         ("HTTP://example.com", Site),
+        ("oci://registry.example/skills:1.0", Oci),
+        ("OCI+HTTP://localhost/skills", Oci),
         ("a.zip", Archive),
         ("b.zip", Directory),
         (".", Directory),

@@ -214,6 +214,13 @@ def test_every_command_takes_an_archive(tmp_path: Path) -> None:
         ("/a:https://example.com:8443/x:/b", ["/a", "https://example.com:8443/x", "/b"]),
         ("http://127.0.0.1:80", ["http://127.0.0.1:80"]),
         ("http://127.0.0.1:80:/b", ["http://127.0.0.1:80", "/b"]),
+        ("oci://a.example/b:1.0:/b", ["oci://a.example/b:1.0", "/b"]),
+        ("oci://a.example/b:2:https://c.example", ["oci://a.example/b:2", "https://c.example"]),
+        ("/a:oci://a.example:5000/b:/b", ["/a", "oci://a.example:5000/b", "/b"]),
+        (
+            "oci://a.example/b:1.0@sha256:0a:oci+http://localhost/c:x:/b:c",
+            ["oci://a.example/b:1.0@sha256:0a", "oci+http://localhost/c:x", "/b", "c"],
+        ),
     ],
 )
 def test_roots_of_the_environment_may_be_addresses(value: str, roots: list[str]) -> None:

@@ -30,8 +30,22 @@ class RootType(click.Path):
     """A folder, an archive, or the address of a site."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
-        """The roots of a variable, separated as in PATH; not within `https://host:8443`."""
-        return [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", rv) if each]
+        """The roots of a variable, separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
+        found = [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", rv) if each]
+        out: list[str] = []
+        for each in found:
+            if out and os.pathsep == ":" and _continues(out[-1], each):
+                out[-1] += f":{each}"
+            else:
+                out.append(each)
+        return out
+
+
+def _continues(root: str, text: str) -> bool:
+    """Whether what follows a root and a colon is the tag of an artifact, or the rest of its digest."""
+    name = root.rpartition("/")[2]
+    is_open = ":" not in name or name.endswith("@sha256")
+    return root.lower().startswith(("oci://", "oci+http://")) and is_open and "/" not in text
 
 
 def roots(command: _F) -> _F:

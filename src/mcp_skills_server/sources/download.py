@@ -7,22 +7,19 @@ are taken as they are: nothing is ever decompressed here.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import anyio
-import httpcore2
 
 from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
-from mcp_skills_server.errors import UsageError
-from mcp_skills_server.model import printable
 from mcp_skills_server.sources import addresses, caching
 from mcp_skills_server.sources.connections import Connections, Resolve
+from mcp_skills_server.sources.exchange import Exchange
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from mcp_skills_server.sources.urls import shown
@@ -30,8 +27,7 @@ from mcp_skills_server.sources.urls import shown
 if TYPE_CHECKING:
     import ssl
 
-_BROKEN: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.EndOfStream)
-_REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
+REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _ABSENT: Final = frozenset((404, 410))
 _NEEDS_PERMISSION: Final = frozenset((401, 403, 407))
 _NOT_NOW: Final = frozenset((408, 425, 429))
@@ -88,12 +84,16 @@ class Downloader:
         tls: ssl.SSLContext | None = None,
         resolver: Resolve | None = None,
     ) -> None:
-        self.bytes = 0
-        """Bytes of all bodies so far."""
         self._home = wellknown.origin(home)
         self._trust = trust or OriginPolicy()
         self._bounds = bounds or Bounds()
+        self._exchange = Exchange(self._bounds)
         self._connections = Connections(connections, private=self._trust.private, tls=tls, resolver=resolver)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all bodies so far."""
+        return self._exchange.bytes
 
     async def __aenter__(self) -> Downloader:
         return self
@@ -134,13 +134,13 @@ class Downloader:
         sent = dict(headers)
         if wellknown.origin(url) == self._home:
             sent |= dict(self._trust.headers)
-        async with self._stream(url, sent) as (status, answered, stream):
-            if status in _REDIRECTS:
-                return _target(url, answered)
+        async with self._exchange.send("GET", url, sent, self._connections) as (status, answered, stream):
+            if status in REDIRECTS:
+                return target(url, answered)
             if status == 304 and ("If-None-Match" in headers or "If-Modified-Since" in headers):
                 return Answer(url, b"", answered, modified=False)
             _check_status(url, status, answered)
-            return Answer(url, await self._body(url, most, answered, stream), answered)
+            return Answer(url, await self._exchange.body(url, most, answered, stream), answered)
 
     def _check(self, url: str) -> None:
         """Refuse a place that the settings do not allow, before a name is resolved for it."""
@@ -159,58 +159,13 @@ class Downloader:
                 raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
         self._connections.check(url)
 
-    @asynccontextmanager
-    async def _stream(
-        self, url: str, headers: Mapping[str, str]
-    ) -> AsyncGenerator[tuple[int, dict[str, str], httpcore2.Response]]:
-        parts = urlsplit(url)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        place = httpcore2.URL(
-            scheme=parts.scheme, host=parts.hostname or "", port=parts.port, target=target.encode("ascii")
-        )
-        wait = self._bounds.read_s
-        timeouts = {"connect": wait, "read": wait, "write": wait, "pool": self._bounds.download_s}
-        sent = list(headers.items())
-        extensions = {"timeout": timeouts}
-        try:
-            async with (
-                self._connections.lent(url) as pool,
-                pool.stream("GET", place, headers=sent, extensions=extensions) as response,
-            ):
-                found: dict[str, str] = {}
-                for raw_name, raw_value in response.headers:
-                    name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-                    found[name] = f"{found[name]}, {value}" if name in found else value
-                yield response.status, found, response
-        except UnreachableError:
-            raise
-        except httpcore2.TimeoutException:
-            raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
-        except httpcore2.ProtocolError as error:
-            raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
-        except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
-            raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}") from None
-        except httpcore2.UnsupportedProtocol as error:
-            raise UsageError(f"the proxy of the environment cannot be used: {_first_line(error)}") from None
 
-    async def _body(self, url: str, most: int, answered: Mapping[str, str], response: httpcore2.Response) -> bytes:
-        length = answered.get("content-length", "")
-        if length.isdigit() and int(length[:18]) > most:
-            raise UnacceptableError(f"{shown(url)} has {length[:18]} bytes, at most {most} are taken")
-        parts: list[bytes] = []
-        size = 0
-        async for part in response.aiter_stream():
-            size += len(part)
-            self.bytes += len(part)
-            if size > most:
-                raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
-            if self.bytes > self._bounds.total_bytes:
-                raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
-            parts.append(part)
-        return b"".join(parts)
+def target(url: str, answered: Mapping[str, str]) -> str:
+    """Where an answer redirects to.
 
-
-def _target(url: str, answered: Mapping[str, str]) -> str:
+    Raises:
+        UnacceptableError: nowhere that can be asked.
+    """
     location = answered.get("location")
     if location is None:
         raise UnacceptableError(f"{shown(url)} redirects to nowhere")
@@ -227,13 +182,17 @@ def _check_status(url: str, status: int, answered: Mapping[str, str]) -> None:
         raise AbsentError(f"{shown(url)} is not there (status {status})")
     if status in _NEEDS_PERMISSION:
         raise UnacceptableError(f"{shown(url)} asks for permission (status {status}); --token-env sends a token")
+    check_now(url, status, answered)
+    raise UnacceptableError(f"{shown(url)} answers with status {status}")
+
+
+def check_now(url: str, status: int, answered: Mapping[str, str]) -> None:
+    """Refuse a status that asks to come again.
+
+    Raises:
+        UnreachableError: it is one.
+    """
     if status in _NOT_NOW or status >= 500:
         wait = caching.retry_after_s(answered, time.time())
         later = "" if wait is None else f", come again in {wait:.0f} s"
         raise UnreachableError(f"{shown(url)} does not answer now (status {status}{later})", wait)
-    raise UnacceptableError(f"{shown(url)} answers with status {status}")
-
-
-def _first_line(error: Exception) -> str:
-    text = printable(" ".join(str(error).split())) or type(error).__name__
-    return text if len(text) <= 160 else f"{text[:157]}..."

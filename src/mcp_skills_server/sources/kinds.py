@@ -9,6 +9,7 @@ from typing import Final
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
+from mcp_skills_server.sources.oci.reference import is_oci
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
 
@@ -38,8 +39,15 @@ def _open_site(given: str, settings: SourceSettings) -> Source:
     return Site(given, settings)
 
 
+def _open_oci(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.oci.source import Oci  # as above
+
+    return Oci(given, settings)
+
+
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
+    Kind("oci", is_oci, _open_oci, keeps_history=True),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )

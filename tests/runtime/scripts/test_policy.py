@@ -147,6 +147,7 @@ def test_an_origin_has_one_spelling(given: str, spelled: str) -> None:
 
 def test_an_archive_goes_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    assert canonical("oci://registry.example/skills:1.0") == "oci://registry.example/skills:1.0"
     assert canonical("skills.zip") == canonical(str(tmp_path / "skills.zip")) == os.path.realpath("skills.zip")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mcp_skills_server.format.archive.tar_reader import read_tar
 from mcp_skills_server.format.archive.tree import ArchiveRefusedError, Files, Tree, UnpackLimits, check_paths
-from mcp_skills_server.format.archive.writer import MEDIA_TYPES, TAR_GZ, ZIP, pack
+from mcp_skills_server.format.archive.writer import MEDIA_TYPES, TAR_GZ, ZIP, pack, pack_tar
 from mcp_skills_server.format.archive.zip_reader import END, LOCAL, read_zip
 
 __all__ = (
@@ -22,6 +22,7 @@ __all__ = (
     "check_paths",
     "is_archive",
     "pack",
+    "pack_tar",
     "unpack",
 )
 

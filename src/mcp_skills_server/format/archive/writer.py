@@ -60,7 +60,39 @@ def pack(files: Files) -> tuple[str, bytes]:
     return TAR_GZ, _gzip(b"".join((*blocks, ZEROS, ZEROS)))
 
 
-def _ustar_head(path: str, size: int, executable: bool) -> bytes | None:
+def pack_tar(files: Files) -> bytes:
+    """The same as a `.tar.gz` whatever the names are, for those who read no other format.
+
+    A name that ustar cannot hold stands in a PAX header before its member.
+
+    Raises:
+        ArchiveRefusedError: a name is not a plain relative path, or a file is too large for the format.
+    """
+    parts: list[bytes] = []
+    for path, (raw, executable) in sorted(files.items()):
+        check_name(path)
+        head = _ustar_head(path, len(raw), executable)
+        if head is None:
+            record = _pax_record("path", path)
+            extended = _ustar_head("PaxHeader", len(record), executable=False, kind=b"x")
+            head = _ustar_head("named-before", len(raw), executable)
+            if head is None or extended is None:
+                raise ArchiveRefusedError(f"a file of {len(raw)} bytes is too large for a .tar.gz")
+            parts += [extended, *_padded(record)]
+        parts += [head, *_padded(raw)]
+    return _gzip(b"".join((*parts, ZEROS, ZEROS)))
+
+
+def _pax_record(key: str, value: str) -> bytes:
+    """A record of a PAX header, which begins with its own length."""
+    rest = f" {key}={value}\n".encode()
+    length = len(rest)
+    while len(str(length)) + len(rest) != length:
+        length = len(str(length)) + len(rest)
+    return str(length).encode() + rest
+
+
+def _ustar_head(path: str, size: int, executable: bool, kind: bytes = b"0") -> bytes | None:
     """The header block of a regular file, or None where ustar cannot hold it."""
     if not path.isascii() or size >= _MAX_OCTAL:
         return None
@@ -73,7 +105,7 @@ def _ustar_head(path: str, size: int, executable: bool) -> bytes | None:
     head = struct.pack(
         "100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x",
         *(name, b"%07o" % (0o755 if executable else 0o644), b"0000000", b"0000000"),
-        *(b"%011o" % size, b"%011o" % 0, b" " * 8, b"0", b"", b"ustar\x0000"),
+        *(b"%011o" % size, b"%011o" % 0, b" " * 8, kind, b"", b"ustar\x0000"),
         *(b"", b"", b"0000000", b"0000000", prefix),
     )
     return head[:148] + b"%06o\0 " % sum(head) + head[156:]

@@ -31,12 +31,14 @@ _PORTS: Final = {"https": ":443", "http": ":80"}
 def canonical(origin: str) -> str:
     """An origin as it is compared: of a site its address without index, query and default port; of an archive its path.
 
+    What else has a scheme (git, a registry) is spelled in one way only.
+
     "" for what no operator can name.
     """
     if origin == UNKNOWN:
         return ""
     if not is_site(origin):
-        return os.path.realpath(origin)
+        return origin if "://" in origin else os.path.realpath(origin)
     parts = urlsplit(bare(origin))
     scheme = parts.scheme.lower()
     host = parts.netloc.lower().removesuffix(_PORTS[scheme])

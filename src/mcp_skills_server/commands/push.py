@@ -1,0 +1,124 @@
+"""`push`: skills into a registry, as artifacts of OCI."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.options import RootOptions, make_registry
+from mcp_skills_server.commands.printing import remark, say
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_skills_server.sources.oci.push import Package, Pushed
+    from mcp_skills_server.sources.oci.reference import Reference
+
+
+class PushOptions(RootOptions):
+    """All options of `push`."""
+
+    each: bool = flag("One artifact for each skill, in the repository REPOSITORY/NAME, and no collection of them.")
+    timeout: float = option(
+        600,
+        "One upload.",
+        type=click.FloatRange(min=0, min_open=True),
+        show_default=True,
+        metavar="SECONDS",
+    )
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, required=True, metavar="ROOT... oci://REGISTRY/REPOSITORY:TAG")
+@takes(PushOptions)
+def push(options: PushOptions, arguments: tuple[str, ...]) -> int:
+    """Push the skills below each ROOT into a registry, as artifacts that oci:// reads.
+
+    One skill becomes an artifact under TAG (default: latest), several become a collection: one artifact for each, and
+    an index of them under TAG. Credentials are those of `docker login`. The same files give the same digests
+    everywhere, and what the registry has is not sent again. stdout has each name with the digest to pin.
+
+    \b
+    Examples:
+      mcp-skills-server push ~/skills oci://registry.example.com/team/skills:1.0
+      mcp-skills-server push ~/skills/refunds oci://registry.example.com/team/refunds:2.1
+      mcp-skills-server push ~/skills oci://registry.example.com/team/skills --each
+    """
+    from mcp_skills_server.sources.oci.reference import is_oci, parse
+
+    *roots, target = arguments
+    if not roots or not is_oci(target):
+        raise UsageError("push takes roots and then where to, as in 'push ~/skills oci://registry.example.com/skills'")
+    reference = parse(target, http=options.allow_http)
+    if reference.digest is not None:
+        raise UsageError(f"{target}: what is pushed gets its digest from its bytes; give a tag, or nothing for latest")
+    registry = make_registry(roots, options, proved=True)
+    from mcp_skills_server.format.identity import version
+    from mcp_skills_server.publish.publication import Publication
+    from mcp_skills_server.sources.oci.push import Package
+
+    registry.load()
+    publication = Publication(registry)
+    edition = publication.edition()
+    for path, reason in edition.left_out:
+        remark(f"{path}: not pushed: {reason}")
+    packages = [
+        Package(
+            name, each.skill.frontmatter, version(each.skill.frontmatter), lambda each=each: publication.unpacked(each)
+        )
+        for name, each in sorted(edition.skills.items())
+    ]
+    if not packages:
+        raise UsageError("there is no skill to push; 'validate' says what is wrong with those that are there")
+    return _push(reference, packages, options)
+
+
+def _push(reference: Reference, packages: Sequence[Package], options: PushOptions) -> int:
+    """Push, and print what became of it; 1 where a skill cannot be packed, 2 where the registry does not take it."""
+    import anyio
+
+    from mcp_skills_server.format.archive import ArchiveRefusedError
+    from mcp_skills_server.sources.faults import SourceError
+
+    async def run() -> None:
+        if not options.each:
+            _report(reference, await _push_all(reference, packages, options))
+            return
+        for package in packages:
+            own = replace(reference, repository=f"{reference.repository}/{package.name}")
+            _report(own, await _push_all(own, [package], options))
+
+    try:
+        anyio.run(run)
+    except ArchiveRefusedError as error:
+        remark(str(error))
+        return 1
+    except SourceError as error:
+        remark(str(error))
+        return 2
+    return 0
+
+
+async def _push_all(reference: Reference, packages: Sequence[Package], options: PushOptions) -> Pushed:
+    from mcp_skills_server.sources.oci.access import Access
+    from mcp_skills_server.sources.oci.client import Client
+    from mcp_skills_server.sources.oci.push import push_collection, push_skill
+    from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+
+    trust = OriginPolicy(private=options.allow_private, http=options.allow_http)
+    bounds = Bounds(read_s=min(30.0, options.timeout), download_s=options.timeout)
+    async with Client(reference, Access(reference, "pull,push"), trust, bounds) as client:
+        if len(packages) == 1:
+            return await push_skill(client, reference, packages[0])
+        return await push_collection(client, reference, packages)
+
+
+def _report(reference: Reference, pushed: Pushed) -> None:
+    named = str(reference).removesuffix(f":{reference.tag}")
+    say(f"{named}@{pushed.digest}")
+    sent = f"{len(pushed.sent)} new ({pushed.bytes:,} bytes sent)" if pushed.bytes else "nothing to send"
+    remark(f"pushed {reference}: {sent}")

@@ -1,0 +1,205 @@
+"""Layers of an artifact or an image to the skills in them. Pure.
+
+A later layer covers an earlier one, whiteouts remove what lies below. A skill is a directory with a SKILL.md; where it
+lies in the image does not matter. What belongs to no skill is left out, and a skill that brings what is never served is
+refused whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.format import archive, frontmatter
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.ignored import is_entered, is_ignored, some_of
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources.artifacts import check_names
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci.manifests import SKILL_NAME, TITLE, Descriptor
+
+LIMITS: Final = UnpackLimits(files=20_000, bytes=256 << 20, file=64 << 20)
+"""Of all layers of one artifact together; of each skill in it others hold."""
+_WHITEOUT: Final = ".wh."
+_OPAQUE: Final = ".wh..wh..opq"
+_UNPACK: Final = "io.deis.oras.content.unpack"
+_GZIP: Final = b"\x1f\x8b"
+_ZIP: Final = b"PK"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_PACKED: Final = ("+gzip", ".gzip", "+zip", "/zip", "/gzip", "/x-gzip", "tar.gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What an artifact brings.
+
+    Attributes:
+        skills: the files of each by its name.
+        refused: why a skill is not taken, by its name.
+        warnings: what else the operator should hear, one line each.
+    """
+
+    skills: Mapping[str, Files]
+    refused: Mapping[str, str]
+    warnings: tuple[str, ...] = ()
+
+
+def contents(
+    layers: Sequence[tuple[Descriptor, bytes]], names: Iterable[str], limits: UnpackLimits, *, hidden: bool
+) -> Contents:
+    """The skills in these layers, the lowest of which comes first.
+
+    Args:
+        layers: what is said of each, and its bytes.
+        names: what a skill at the root may be called besides its own name in SKILL.md; the first that can be is taken.
+        limits: of one skill.
+        hidden: skills in dot folders of people count, too.
+
+    Raises:
+        ArchiveRefusedError: a layer cannot be unpacked.
+        UnacceptableError: a layer is of a kind that is not read, or there is no skill.
+    """
+    merged, warnings = _merge(layers)
+    archive.check_paths(merged)
+    skills: dict[str, Files] = {}
+    refused: dict[str, str] = {}
+    held, rest = _held(merged, hidden=hidden)
+    if not held:
+        raise UnacceptableError(f"it holds no skill: no directory of it has a {SKILL_MD}")
+    for place, files in held.items():
+        name = _basename(place) or _root_name(files, names)
+        if name in skills or name in refused:
+            refused.setdefault(name, "the artifact has two skills of this name")
+            continue
+        try:
+            _check(name, files, limits)
+        except (UnacceptableError, ArchiveRefusedError) as error:
+            refused[name] = str(error)
+        else:
+            skills[name] = files
+    if rest:
+        warnings.append(f"left out what belongs to no skill: {some_of(rest)}")
+    return Contents(skills, refused, tuple(warnings))
+
+
+def _merge(layers: Sequence[tuple[Descriptor, bytes]]) -> tuple[dict[str, tuple[bytes, bool]], list[str]]:
+    """The files of all layers, one upon the other, and warnings."""
+    merged: dict[str, tuple[bytes, bool]] = {}
+    warnings: list[str] = []
+    left = LIMITS.bytes
+    for number, (descriptor, raw) in enumerate(layers, 1):
+        title = descriptor.annotations.get(TITLE, "")
+        if _is_packed(descriptor, raw):
+            files = _unpacked(raw, UnpackLimits(LIMITS.files, left, LIMITS.file))
+        elif title:
+            archive.check_paths([title])
+            files = {title: (raw, False)}
+        elif raw.startswith(_ZSTD):
+            raise UnacceptableError(f"layer {number} is compressed by zstd, which is not read; push it with gzip")
+        else:
+            warnings.append(f"left out layer {number}: {descriptor.media_type[:80]!r} is no archive and has no title")
+            continue
+        left -= sum(len(each) for each, _ in files.values())
+        if left < 0:
+            raise ArchiveRefusedError(f"its layers unpack to more than {LIMITS.bytes} bytes")
+        _cover(merged, files)
+    return merged, warnings
+
+
+def _is_packed(descriptor: Descriptor, raw: bytes) -> bool:
+    """Whether a layer is an archive of files rather than a file: a tool may push single files, each with its name."""
+    if raw.startswith((_GZIP, _ZIP)):
+        annotations, media_type = descriptor.annotations, descriptor.media_type.lower()
+        is_file = TITLE in annotations and annotations.get(_UNPACK) != "true" and not media_type.endswith(_PACKED)
+        return not is_file
+    return _is_tar(raw)
+
+
+def _is_tar(raw: bytes) -> bool:
+    return raw[257:262] == b"ustar"
+
+
+def _unpacked(raw: bytes, limits: UnpackLimits) -> Files:
+    # A plain tar is read as a gzip stream of stored blocks, so that one reader with one set of rules sees all.
+    return archive.unpack(gzip.compress(raw, 0) if _is_tar(raw) else raw, limits)
+
+
+def _cover(merged: dict[str, tuple[bytes, bool]], files: Files) -> None:
+    """Lay the files of a layer upon those below it."""
+    plain = {path: each for path, each in files.items() if not _basename(path).startswith(_WHITEOUT)}
+    hidden = {*plain}  # a file hides a directory of its name
+    folders = {above for path in plain for above in _above(path)}  # and the other way round
+    for path in files.keys() - plain.keys():
+        folder, slash, name = path.rpartition("/")
+        hidden.add(folder if name == _OPAQUE else f"{folder}{slash}{name.removeprefix(_WHITEOUT)}")
+    for path in [*merged]:
+        if path in hidden or path in folders or any(above in hidden for above in _above(path)):
+            del merged[path]
+    merged |= plain
+
+
+def _above(path: str) -> Iterator[str]:
+    """The directories that a path lies in, the innermost first and "" for the root last."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _held(merged: Files, *, hidden: bool) -> tuple[dict[str, dict[str, tuple[bytes, bool]]], list[str]]:
+    """The files of each skill by its directory, "" for the root, and the paths that belong to none.
+
+    Of skills that lie in each other the outermost counts.
+    """
+    places = {path.rpartition("/")[0] for path in merged if _basename(path) == SKILL_MD}
+    held: dict[str, dict[str, tuple[bytes, bool]]] = {}
+    rest: list[str] = []
+    for path, each in sorted(merged.items()):
+        place = next((above for above in reversed([*_above(path)]) if above in places), None)
+        if place is None or not all(is_entered(folder, hidden=hidden) for folder in place.split("/") if folder):
+            rest.append(path)
+        else:
+            held.setdefault(place, {})[path[len(place) :].lstrip("/")] = each
+    return held, rest
+
+
+def _basename(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _root_name(files: Files, names: Iterable[str]) -> str:
+    """What a skill at the root is called, so that a directory can have that name."""
+    own = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("name")
+    for name in (str(own or ""), *names):
+        if name and "/" not in name and not is_ignored(name):
+            try:
+                archive.check_paths([name])
+            except ArchiveRefusedError:
+                continue
+            return name
+    raise UnacceptableError(f"it holds a skill without a name that a directory can have; set 'name' in its {SKILL_MD}")
+
+
+def _check(name: str, files: Files, limits: UnpackLimits) -> None:
+    """Prove that a skill may be written.
+
+    Raises:
+        UnacceptableError, ArchiveRefusedError: it may not.
+    """
+    check_names([f"{name}/{path}" for path in files])
+    archive.check_paths([f"{name}/{path}" for path in files])
+    if len(files) > limits.files:
+        raise UnacceptableError(f"it has {len(files)} files, at most {limits.files} are taken")
+    size = sum(len(raw) for raw, _ in files.values())
+    largest = max((len(raw) for raw, _ in files.values()), default=0)
+    if size > limits.bytes or largest > limits.file:
+        raise UnacceptableError(
+            f"it has {size} bytes, and {largest} in one file; at most {limits.bytes} and {limits.file} are taken"
+        )
+
+
+def names_of(entry: Mapping[str, str], artifact: Mapping[str, str], repository: str) -> list[str]:
+    """What a skill at the root may be called, by the annotations of its entry and its manifest, and its repository."""
+    said = (each.get(key, "") for each in (entry, artifact) for key in (SKILL_NAME, TITLE))
+    return [each for each in said if each] + [_basename(repository)]

@@ -1,0 +1,188 @@
+"""Manifests and indexes of a registry, read and written. Pure.
+
+The media types of skills differ in the field, so what a manifest calls itself decides nothing: its layers do. One type
+is written, that of the Agent Skills OCI artifacts specification (0.1.0), which most tools read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci.reference import is_digest
+
+MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+INDEX: Final = "application/vnd.oci.image.index.v1+json"
+_DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
+_DOCKER_LIST: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
+ACCEPT: Final = ", ".join((MANIFEST, INDEX, _DOCKER_MANIFEST, _DOCKER_LIST))
+SKILL: Final = "application/vnd.agentskills.skill.v1"
+CONFIG: Final = "application/vnd.agentskills.skill.config.v1+json"
+CONTENT: Final = "application/vnd.agentskills.skill.content.v1.tar+gzip"
+COLLECTION: Final = "application/vnd.agentskills.collection.v1"
+SKILL_NAME: Final = "io.agentskills.skill.name"
+COLLECTION_NAME: Final = "io.agentskills.collection.name"
+TITLE: Final = "org.opencontainers.image.title"
+DESCRIPTION: Final = "org.opencontainers.image.description"
+VERSION: Final = "org.opencontainers.image.version"
+MOST_BYTES: Final = 4 << 20
+"""Of a manifest or an index, as the distribution API recommends."""
+MOST_LAYERS: Final = 128
+_ATTESTATION: Final = "vnd.docker.reference.type"
+_PREFERRED: Final = ("linux/amd64", "linux/arm64")
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """What is said of a blob or a manifest before it is there.
+
+    Attributes:
+        media_type: as the publisher gives it.
+        digest: `sha256:` and 64 hex digits.
+        size: bytes.
+        annotations: texts by name.
+        platform: "linux/amd64" and the like, "" where none is given.
+    """
+
+    media_type: str
+    digest: str
+    size: int
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    platform: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A manifest: layers of files.
+
+    Attributes:
+        layers: the lowest first.
+        annotations: texts by name.
+    """
+
+    layers: tuple[Descriptor, ...]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """An index.
+
+    Attributes:
+        entries: its manifests, in order.
+        platforms: they are one artifact for several platforms, and any of them has all the skills.
+    """
+
+    entries: tuple[Descriptor, ...]
+    platforms: bool
+
+    @property
+    def chosen(self) -> tuple[Descriptor, ...]:
+        """The manifests that are to be read."""
+        if not self.platforms:
+            return self.entries
+        preferred = [each for name in _PREFERRED for each in self.entries if each.platform == name]
+        return tuple(preferred or self.entries)[:1]
+
+
+def decode(raw: bytes, most: int) -> Artifact | Collection:
+    """A manifest, or an index of at most `most` entries.
+
+    Raises:
+        UnacceptableError: it is neither, or what it names cannot be proved.
+    """
+    try:
+        data: object = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise UnacceptableError("its manifest is not JSON") from None
+    found = _mapping(data)
+    if isinstance(found.get("layers"), list):
+        layers = _list(found["layers"])
+        if len(layers) > MOST_LAYERS:
+            raise UnacceptableError(f"its manifest has {len(layers)} layers, at most {MOST_LAYERS} are read")
+        return Artifact(tuple(map(_descriptor, layers)), _texts(found.get("annotations")))
+    if isinstance(found.get("manifests"), list):
+        entries = _list(found["manifests"])
+        if len(entries) > most:
+            raise UnacceptableError(f"its index has {len(entries)} entries, at most {most} are read")
+        return _collection(found, [_descriptor(each) for each in entries])
+    raise UnacceptableError(
+        "its manifest has neither layers nor manifests, so it is no artifact of image specification 1.1"
+    )
+
+
+def _collection(found: Mapping[str, Any], entries: Iterable[Descriptor]) -> Collection:
+    kept = [
+        each for each in entries if _ATTESTATION not in each.annotations and not each.platform.startswith("unknown")
+    ]
+    named = found.get("artifactType") == COLLECTION or any(SKILL_NAME in each.annotations for each in kept)
+    return Collection(tuple(kept), bool(kept) and not named and all(each.platform for each in kept))
+
+
+def _descriptor(given: object) -> Descriptor:
+    found = _mapping(given)
+    media_type, digest, size = found.get("mediaType"), found.get("digest"), found.get("size")
+    if not isinstance(media_type, str) or not isinstance(size, int) or isinstance(size, bool) or size < 0:
+        raise UnacceptableError("its manifest has a descriptor without media type or size")
+    if not isinstance(digest, str) or not is_digest(digest):
+        raise UnacceptableError("its manifest names something by a digest that is not sha256 and 64 hex digits")
+    if found.get("urls"):
+        raise UnacceptableError("a layer of it lies at other addresses (urls), which are not asked")
+    platform = _texts(found.get("platform"))
+    spelled = f"{platform['os']}/{platform.get('architecture', '')}" if "os" in platform else ""
+    return Descriptor(media_type, digest, size, _texts(found.get("annotations")), spelled)
+
+
+def skill_manifest(config: Descriptor, layer: Descriptor, annotations: Mapping[str, str]) -> bytes:
+    """The manifest of one skill as it is pushed: the same content gives the same bytes."""
+    return _encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": SKILL,
+            "config": _written(config),
+            "layers": [_written(layer)],
+            "annotations": dict(annotations),
+        }
+    )
+
+
+def collection_index(name: str, entries: Iterable[Descriptor]) -> bytes:
+    """The index of a collection as it is pushed."""
+    return _encode(
+        {
+            "schemaVersion": 2,
+            "mediaType": INDEX,
+            "artifactType": COLLECTION,
+            "manifests": [{**_written(each), "artifactType": SKILL} for each in entries],
+            "annotations": {COLLECTION_NAME: name},
+        }
+    )
+
+
+def _encode(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _written(descriptor: Descriptor) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "mediaType": descriptor.media_type,
+        "digest": descriptor.digest,
+        "size": descriptor.size,
+    }
+    return out | ({"annotations": dict(descriptor.annotations)} if descriptor.annotations else {})
+
+
+def _mapping(found: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _list(found: object) -> list[object]:
+    return cast("list[object]", found) if isinstance(found, list) else []
+
+
+def _texts(found: object) -> dict[str, str]:
+    return {key: value for key, value in _mapping(found).items() if isinstance(value, str)}

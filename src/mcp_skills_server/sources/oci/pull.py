@@ -1,0 +1,284 @@
+"""Bring a folder of fetched skills up to what a manifest of a registry names, artifact by artifact.
+
+An artifact that the folder has whole is not asked for again, so that one changed skill of a collection costs that
+skill. One that is refused costs itself; what was there of it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from os import PathLike
+from typing import Final, TypeVar
+from unicodedata import normalize
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server import __version__
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.budget import UnpackedBudget
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.holdings import Holdings
+from mcp_skills_server.sources.oci.layers import Contents
+from mcp_skills_server.sources.oci.reader import ContentRefusedError, Reader, Wanted
+from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.report import Fault, Refusal
+from mcp_skills_server.sources.settings import FetchSettings
+
+_WRITERS: Final = 4
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What became of each skill.
+
+    Attributes:
+        added: skills that were not there.
+        updated: skills that have other files now.
+        unchanged: skills that are current.
+        pruned: skills of this source that the manifest no longer has, and that were removed.
+        refused: skills, or whole artifacts, that did not arrive.
+        warnings: what else the operator should hear, one line each.
+    """
+
+    added: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    pruned: tuple[str, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+async def bring(
+    client: Client,
+    reference: Reference,
+    digest: str,
+    directory: str | PathLike[str],
+    settings: FetchSettings,
+    *,
+    hidden: bool = False,
+    refusals: MutableMapping[str, ContentRefusedError] | None = None,
+) -> Pulled:
+    """Bring the folder up to the manifest of this digest.
+
+    Args:
+        client: for the repository of `reference`.
+        reference: what the operator named; records carry it.
+        digest: of the manifest or index.
+        directory: the folder, which is ours: what was changed in it is put right, what is gone is removed.
+        settings: what it may cost.
+        hidden: skills in dot folders of an image count, too.
+        refusals: artifacts that were refused before, by digest; they are never asked for again. It is added to.
+
+    Raises:
+        ContentRefusedError: nothing of it is taken.
+        UnreachableError: nothing of it can be had now.
+        UsageError: the folder cannot be used.
+    """
+    with FetchedFolder.opened(directory) as opened:
+        asked = (__version__, settings.limits.skill_bytes, hidden)
+        holdings = await _blocking(Holdings, opened, str(reference), asked)
+        if await _blocking(holdings.is_whole, digest):
+            names = {*chain(*holdings.artifacts.values(), *holdings.partial.values())}
+            refused = tuple(Refusal(*each, "publisher") for each in holdings.refused)
+            return Pulled(unchanged=tuple(sorted(names)), refused=refused)
+        remembered: MutableMapping[str, ContentRefusedError] = {} if refusals is None else refusals
+        reader = Reader(client, reference, settings, hidden=hidden)
+        pull = _Pull(reader, reference, opened, holdings, settings, remembered)
+        try:
+            with anyio.fail_after(settings.limits.total_s):
+                return await pull.run(digest)
+        except ContentRefusedError:
+            raise
+        except UnacceptableError as error:  # a permission may be given, an address allowed: the digest stays the same
+            raise UnreachableError(str(error)) from None
+        except TimeoutError:
+            raise UnreachableError(f"{reference} took longer than {settings.limits.total_s:g} s") from None
+
+
+class _Pull:
+    """One pull on its way."""
+
+    def __init__(  # noqa: PLR0917, called once
+        self,
+        reader: Reader,
+        reference: Reference,
+        opened: FetchedFolder,
+        holdings: Holdings,
+        settings: FetchSettings,
+        refusals: MutableMapping[str, ContentRefusedError],
+    ) -> None:
+        self._reader = reader
+        self._source = str(reference)
+        self._folder = opened
+        self._holdings = holdings
+        self._settings = settings
+        self._refusals = refusals
+        self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
+        self._writers = anyio.CapacityLimiter(_WRITERS)
+        self._owners: dict[str, Wanted] = {}
+        """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
+        self._became: dict[str, str] = {}
+        self._brought: dict[str, list[str]] = {}
+        self._partial: dict[str, list[str]] = {}
+        self._refused: list[tuple[int, Refusal]] = []
+        self._warnings: list[str] = []
+        self._first_failure: SourceError | None = None
+        self._names_unknown = False
+        """An artifact failed of which the index does not say what skill it is."""
+
+    async def run(self, digest: str) -> Pulled:
+        """Do it.
+
+        Raises:
+            SourceError: nothing of it can be had.
+        """
+        wanted = await self._reader.wanted(digest)
+        missing = await _blocking(self._missing, wanted)
+        turns = [anyio.Event() for _ in range(len(missing) + 1)]
+        turns[0].set()
+        queue = iter(enumerate(missing))
+
+        async def work() -> None:
+            for number, each in queue:
+                await self._bring(each, turns[number], turns[number + 1])
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self._settings.connections, len(missing))):
+                group.start_soon(work)
+        if self._first_failure is not None and not self._became:
+            raise self._first_failure
+        return await _blocking(self._finish, digest)
+
+    def _missing(self, wanted: list[Wanted]) -> list[Wanted]:
+        """What must be asked for. The skills of what is there are counted."""
+        for record in self._folder.records():
+            if record.source == self._source:
+                self._budget.hold(record.name, self._folder.size(record))
+        kept = [each for each in wanted if self._holdings.has(each.digest)]
+        for each in kept:
+            names = self._brought[each.digest] = self._holdings.artifacts[each.digest]
+            self._owners |= dict.fromkeys(map(_key, names), each)
+            self._became |= dict.fromkeys(names, "unchanged")
+        return [each for each in wanted if each.digest not in self._brought]
+
+    async def _bring(self, wanted: Wanted, turn: anyio.Event, following: anyio.Event) -> None:
+        """Have the skills of an artifact in the folder. Names are given away in the order of the index."""
+        try:
+            if wanted.digest in self._refusals:
+                raise self._refusals[wanted.digest]
+            found = await self._reader.contents(wanted)
+        except (SourceError, UsageError) as error:
+            if isinstance(error, ContentRefusedError):
+                self._refusals[wanted.digest] = error
+            self._names_unknown = self._names_unknown or not wanted.name
+            self._refuse(wanted, wanted.label, str(error), error)
+            await turn.wait()
+            following.set()
+            return
+        await turn.wait()
+        taken = self._claim(wanted, found)
+        following.set()
+        names = [name for name, files in taken.items() if await self._put(wanted, name, files)]
+        whole = not found.refused and len(names) == len(taken) == len(found.skills)
+        (self._brought if whole else self._partial)[wanted.digest] = names
+
+    def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
+        """Those of the skills of an artifact that no artifact before it brings."""
+        self._warnings += [f"{wanted.label}: {line}" for line in found.warnings]
+        for name, reason in found.refused.items():
+            self._refuse(wanted, name, reason, ContentRefusedError(reason))
+        taken: dict[str, Files] = {}
+        for name, files in found.skills.items():
+            other = self._owners.get(_key(name))
+            loser = wanted if other is not None and other.place < wanted.place else other
+            if loser is not None:
+                reason = "an artifact before it in the index has a skill of this name"
+                self._refuse(loser, name, reason, ContentRefusedError(reason))
+                names = self._brought.pop(loser.digest, None)
+                if names is not None:
+                    self._partial[loser.digest] = [each for each in names if each != name]
+            if loser is not wanted:
+                self._owners[_key(name)] = wanted
+                taken[name] = files
+        return taken
+
+    async def _put(self, wanted: Wanted, name: str, files: Files) -> bool:
+        """Put a skill into the folder; False where that cannot be."""
+        try:
+            self._became[name] = await _blocking(self._write, wanted, name, files, limiter=self._writers)
+        except (UnacceptableError, ConflictError, OSError) as error:
+            reason = f"it cannot be kept: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            self._refuse(wanted, name, reason, UsageError(reason))
+            return False
+        return True
+
+    def _write(self, wanted: Wanted, name: str, files: Files) -> str:
+        was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
+        with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
+            changed = self._folder.put(record, files, force=True)
+        return "unchanged" if not changed else "added" if was is State.ABSENT else "updated"
+
+    def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
+        fault: Fault = "publisher" if isinstance(error, ContentRefusedError) else "network"
+        if isinstance(error, UsageError):
+            fault = "here"
+        self._refused.append((wanted.place, Refusal(name, reason, fault)))
+        failure = error if isinstance(error, SourceError) else UnreachableError(reason)
+        self._first_failure = self._first_failure or failure
+
+    def _finish(self, digest: str) -> Pulled:
+        """Remember what is there, and take away what the manifest no longer has."""
+        refused = [refusal for _, refusal in sorted(self._refused, key=lambda each: each[0])]
+        pruned = self._prune({each.name for each in refused})
+        revision = digest if all(each.fault == "publisher" for each in refused) else ""
+        try:
+            self._holdings.remember(
+                revision, self._brought, self._partial, {each.name: each.reason for each in refused}
+            )
+        except OSError as error:
+            reason = error.strerror or error
+            self._warnings.append(f"what came cannot be remembered ({reason}); the next start asks for it anew")
+        return Pulled(
+            added=self._names("added"),
+            updated=self._names("updated"),
+            unchanged=self._names("unchanged"),
+            pruned=pruned,
+            refused=tuple(refused),
+            warnings=tuple(self._warnings),
+        )
+
+    def _names(self, became: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name, state in self._became.items() if state == became))
+
+    def _prune(self, refused: set[str]) -> tuple[str, ...]:
+        """Remove the skills that the manifest no longer has, as far as it is known what it has."""
+        if self._names_unknown:
+            return ()
+        kept, known = self._became.keys() | refused, self._folder.records()
+        gone = [each.name for each in known if each.source == self._source and each.name not in kept]
+        pruned: list[str] = []
+        for name in gone:
+            try:
+                self._folder.remove(name, force=True)
+                pruned.append(name)
+            except (ConflictError, OSError) as error:
+                self._warnings.append(f"{name}: it is gone from the registry, and stays: {error}")
+        return tuple(pruned)
+
+
+def _key(name: str) -> str:
+    """The same for names that some platform cannot tell apart."""
+    return normalize("NFC", name).casefold()
+
+
+async def _blocking(call: Callable[..., _T], *arguments: object, limiter: anyio.CapacityLimiter | None = None) -> _T:
+    return await to_thread.run_sync(partial(call, *arguments), limiter=limiter)

@@ -1,0 +1,195 @@
+"""Skills to a registry: one artifact, or a collection of artifacts in one repository.
+
+The same files give the same digests on any machine, so what the registry has already is not sent again. A tag is moved
+last: whoever reads it sees the old or the new, whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.format import archive
+from mcp_skills_server.format.archive import Files
+from mcp_skills_server.sources.faults import AbsentError
+from mcp_skills_server.sources.oci import manifests
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.manifests import Collection, Descriptor
+from mcp_skills_server.sources.oci.reference import Reference
+
+_LICENSES: Final = "org.opencontainers.image.licenses"
+_WORKERS: Final = 6
+_MOST_ENTRIES: Final = 20_000
+_MOST_ANNOTATION: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A skill that is to be pushed.
+
+    Attributes:
+        name: of the skill.
+        frontmatter: of its SKILL.md.
+        version: as people know it, None where it has none.
+        read: gives its files; it blocks.
+    """
+
+    name: str
+    frontmatter: Mapping[str, Any]
+    version: str | None
+    read: Callable[[], Files]
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push did.
+
+    Attributes:
+        digest: of the manifest or index that the tag names now.
+        sent: names of the skills that the registry did not have.
+        bytes: of the blobs and manifests that were sent.
+    """
+
+    digest: str
+    sent: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A skill as an artifact: its blobs, its manifest, and what an index says of it."""
+
+    blobs: tuple[tuple[str, bytes], ...]
+    manifest: bytes
+    entry: Descriptor
+
+
+async def push_skill(client: Client, reference: Reference, package: Package) -> Pushed:
+    """Push one skill as the artifact that the tag of the reference names.
+
+    Raises:
+        SourceError: the registry does not take it, or cannot be reached.
+        ArchiveRefusedError: a name of a file cannot be packed.
+    """
+    made = await to_thread.run_sync(_make, package)
+    sent = await _send(client, made, reference.wanted)
+    return Pushed(made.entry.digest, (package.name,) if sent else (), sent)
+
+
+async def push_collection(client: Client, reference: Reference, packages: Sequence[Package]) -> Pushed:
+    """Push these skills into the repository, and an index of them that the tag of the reference names.
+
+    Raises:
+        SourceError: the registry does not take something, or cannot be reached. The tag is what it was.
+        ArchiveRefusedError: a name of a file cannot be packed.
+    """
+    there = await _present(client, reference)
+    entries: dict[int, Descriptor] = {}
+    sizes: dict[str, int] = {}
+    queue = iter(enumerate(packages))
+    failed: list[Exception] = []
+
+    async def work(group: anyio.abc.TaskGroup) -> None:
+        for place, package in queue:
+            try:
+                made = await to_thread.run_sync(_make, package)
+                if made.entry.digest not in there:
+                    sizes[package.name] = await _send(client, made, made.entry.digest)
+            except Exception as error:  # a task group would wrap it
+                failed.append(error)
+                group.cancel_scope.cancel()
+                return
+            entries[place] = made.entry
+
+    async with anyio.create_task_group() as group:
+        for _ in range(min(_WORKERS, len(packages))):
+            group.start_soon(work, group)
+    if failed:
+        raise failed[0]
+    name = reference.repository.rpartition("/")[2]
+    raw = manifests.collection_index(name, [entries[place] for place in range(len(packages))])
+    digest = _digest(raw)
+    sent = sum(sizes.values())
+    if sent or not await _has_manifest(client, reference.wanted, digest):
+        await client.put_manifest(reference.wanted, manifests.INDEX, raw)
+        sent += len(raw)
+    return Pushed(digest, tuple(sorted(name for name, size in sizes.items() if size)), sent)
+
+
+async def _present(client: Client, reference: Reference) -> frozenset[str]:
+    """The manifests that the index of the tag names now, and that the registry has therefore."""
+    try:
+        _, raw = await client.manifest(reference.wanted)
+        found = manifests.decode(raw, _MOST_ENTRIES)
+    except AbsentError:
+        return frozenset()
+    return frozenset(each.digest for each in found.entries) if isinstance(found, Collection) else frozenset()
+
+
+async def _send(client: Client, made: _Made, wanted: str) -> int:
+    """Have an artifact there under this tag or digest; the bytes that were sent."""
+    sent = 0
+    for digest, raw in made.blobs:
+        if not await client.has_blob(digest):
+            await client.upload(digest, raw)
+            sent += len(raw)
+    if sent or not await _has_manifest(client, wanted, made.entry.digest):
+        await client.put_manifest(wanted, manifests.MANIFEST, made.manifest)
+        sent += len(made.manifest)
+    return sent
+
+
+async def _has_manifest(client: Client, wanted: str, digest: str) -> bool:
+    try:
+        return (await client.manifest(wanted))[0] == digest
+    except AbsentError:
+        return False
+
+
+def _make(package: Package) -> _Made:
+    files = {f"{package.name}/{path}": each for path, each in package.read().items()}
+    layer, config = archive.pack_tar(files), _config(package)
+    described = package.frontmatter.get("description")
+    labels = {
+        manifests.SKILL_NAME: package.name,
+        manifests.TITLE: package.name,
+        manifests.DESCRIPTION: " ".join(str(described or "").split())[:_MOST_ANNOTATION],
+        manifests.VERSION: package.version or "",
+        _LICENSES: str(package.frontmatter.get("license") or "")[:_MOST_ANNOTATION],
+    }
+    annotations = {key: value for key, value in labels.items() if value}
+    manifest = manifests.skill_manifest(
+        Descriptor(manifests.CONFIG, _digest(config), len(config)),
+        Descriptor(manifests.CONTENT, _digest(layer), len(layer)),
+        annotations,
+    )
+    entry = Descriptor(manifests.MANIFEST, _digest(manifest), len(manifest), annotations)
+    return _Made(((_digest(config), config), (_digest(layer), layer)), manifest, entry)
+
+
+def _config(package: Package) -> bytes:
+    """The metadata of the skill as JSON, so that a registry can show it without unpacking anything."""
+    known = package.frontmatter
+    tools = known.get("allowed-tools")
+    found = {
+        "schemaVersion": "1",
+        "name": package.name,
+        "version": package.version,
+        "description": known.get("description"),
+        "license": known.get("license"),
+        "compatibility": known.get("compatibility"),
+        "allowedTools": tools.split() if isinstance(tools, str) else tools,
+        "metadata": known.get("metadata"),
+    }
+    kept = {key: value for key, value in found.items() if value}
+    return json.dumps(kept, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _digest(raw: bytes) -> str:
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"

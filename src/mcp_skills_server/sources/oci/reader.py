@@ -1,0 +1,126 @@
+"""What a manifest of a registry names: the artifacts of it, and the skills in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import anyio
+from anyio import to_thread
+
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci import layers, manifests
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.layers import Contents
+from mcp_skills_server.sources.oci.manifests import Artifact, Collection
+from mcp_skills_server.sources.oci.reference import Reference
+from mcp_skills_server.sources.settings import FetchSettings
+
+_UNPACKERS: Final = 4
+_OVERHEAD: Final = 4 << 20
+"""What archives may have beyond their files."""
+
+
+class ContentRefusedError(UnacceptableError):
+    """What an artifact holds is not taken. What its digest names never changes, so there is no use in asking again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An artifact that is to be there.
+
+    Attributes:
+        place: in the index.
+        digest: of its manifest.
+        annotations: what the index says of it, or its manifest where there is no index.
+        manifest: its manifest, where that has been read.
+    """
+
+    place: int
+    digest: str
+    annotations: Mapping[str, str] = field(default_factory=dict[str, str])
+    manifest: Artifact | Collection | None = None
+
+    @property
+    def name(self) -> str:
+        """The skill that it brings as far as that is said, "" where it is not."""
+        return self.annotations.get(manifests.SKILL_NAME, "")
+
+    @property
+    def label(self) -> str:
+        """What people read before its contents are known."""
+        return self.name or self.digest[:19]
+
+
+class Reader:
+    """Reads artifacts, and proves all of them.
+
+    Args:
+        client: for the repository.
+        reference: what the operator named.
+        settings: what it may cost.
+        hidden: skills in dot folders of an image count, too.
+    """
+
+    def __init__(self, client: Client, reference: Reference, settings: FetchSettings, *, hidden: bool) -> None:
+        self._client = client
+        self._reference = reference
+        self._most_entries = settings.limits.skills
+        self._hidden = hidden
+        limit = settings.limits.skill_bytes
+        self._limits = UnpackLimits(bytes=limit, file=min(UnpackLimits().file, limit))
+        self._unpackers = anyio.CapacityLimiter(_UNPACKERS)
+
+    async def wanted(self, digest: str) -> list[Wanted]:
+        """The artifacts that the manifest of this digest names: itself, or those of a collection.
+
+        Raises:
+            ContentRefusedError: it is none that can be read.
+            SourceError: it cannot be had.
+        """
+        found = await self._manifest(digest)
+        if isinstance(found, Artifact) or found.platforms:
+            annotations = found.annotations if isinstance(found, Artifact) else dict[str, str]()
+            return [Wanted(0, digest, annotations, found)]
+        entries = {each.digest: each for each in found.chosen}
+        if not entries:
+            raise ContentRefusedError("its index is empty")
+        return [Wanted(place, each.digest, each.annotations) for place, each in enumerate(entries.values())]
+
+    async def contents(self, wanted: Wanted) -> Contents:
+        """The skills of an artifact, its layers downloaded and proved.
+
+        Raises:
+            ContentRefusedError: nothing of it is taken.
+            SourceError: they cannot be had.
+        """
+        artifact = await self._artifact(wanted)
+        size = sum(layer.size for layer in artifact.layers)
+        if size > layers.LIMITS.bytes + _OVERHEAD:
+            raise ContentRefusedError(f"its layers have {size} bytes, at most {layers.LIMITS.bytes} are taken")
+        raw = [(layer, await self._client.blob(layer)) for layer in artifact.layers]
+        names = layers.names_of(wanted.annotations, artifact.annotations, self._reference.repository)
+        unpack = partial(layers.contents, raw, names, self._limits, hidden=self._hidden)
+        try:
+            return await to_thread.run_sync(unpack, limiter=self._unpackers)
+        except (ArchiveRefusedError, UnacceptableError) as error:
+            raise ContentRefusedError(str(error)) from None
+
+    async def _artifact(self, wanted: Wanted) -> Artifact:
+        """The manifest of an artifact; where it is an index of platforms, that of one of them."""
+        found = wanted.manifest or await self._manifest(wanted.digest)
+        if isinstance(found, Collection) and found.platforms:
+            found = await self._manifest(found.chosen[0].digest)
+        if isinstance(found, Collection):
+            raise ContentRefusedError("it is a collection in a collection, which is not read")
+        return found
+
+    async def _manifest(self, digest: str) -> Artifact | Collection:
+        _, raw = await self._client.manifest(digest)
+        try:
+            return manifests.decode(raw, self._most_entries)
+        except UnacceptableError as error:
+            raise ContentRefusedError(str(error)) from None

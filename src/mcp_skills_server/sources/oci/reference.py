@@ -1,0 +1,116 @@
+"""How an artifact of a registry is named: `oci://REGISTRY/REPOSITORY[:TAG][@sha256:…]`. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.sources import addresses
+
+LATEST: Final = "latest"
+_SCHEMES: Final = {"oci://": "https", "oci+http://": "http"}
+_REGISTRY: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_SEGMENT: Final = re.compile(r"[a-z0-9]++(?:(?:\.|__?|-++)[a-z0-9]++)*+")
+_TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST: Final = 255
+_HUB: Final = "docker.io"
+_HUB_API: Final = "registry-1.docker.io"
+_EXAMPLE: Final = "write oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One artifact, or what a tag names now.
+
+    Attributes:
+        scheme: of the API: "https" or "http".
+        registry: host, with its port where it has one.
+        repository: path of the repository.
+        tag: None where the digest alone names it.
+        digest: `sha256:` and 64 hex digits, None where the tag decides.
+    """
+
+    scheme: str
+    registry: str
+    repository: str
+    tag: str | None
+    digest: str | None
+
+    def __str__(self) -> str:
+        """As an operator writes it."""
+        spelled = next(spelled for spelled, scheme in _SCHEMES.items() if scheme == self.scheme)
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{spelled}{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def wanted(self) -> str:
+        """What the registry is asked for: the digest where there is one, else the tag."""
+        return self.digest or self.tag or LATEST
+
+    @property
+    def base(self) -> str:
+        """The address of the repository in the registry's API."""
+        hub = self.registry.lower() == _HUB
+        name = f"library/{self.repository}" if hub and "/" not in self.repository else self.repository
+        return f"{self.scheme}://{_HUB_API if hub else self.registry}/v2/{name}"
+
+    @property
+    def host(self) -> str:
+        """The host without its port."""
+        return self.registry.removeprefix("[").partition("]")[0] if "[" in self.registry else self._before_port
+
+    @property
+    def _before_port(self) -> str:
+        return self.registry.partition(":")[0]
+
+
+def is_oci(text: str) -> bool:
+    """Whether this names an artifact of a registry rather than a path."""
+    return text.lower().startswith(tuple(_SCHEMES))
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a digest as it is taken here: sha256 in lower case."""
+    return isinstance(text, str) and bool(_DIGEST.fullmatch(text))
+
+
+def parse(text: str, *, http: bool = False) -> Reference:
+    """The artifact that a text names. A name without tag and digest means the tag `latest`.
+
+    Args:
+        text: as an operator writes it.
+        http: plain http is allowed, not only of this machine.
+
+    Raises:
+        UsageError: it names none, or over plain http where that is not allowed.
+    """
+    shown = quoted(text)
+    spelled = next((each for each in _SCHEMES if text.lower().startswith(each)), "")
+    if not spelled:
+        raise UsageError(f"{shown} is not the name of an artifact; {_EXAMPLE}")
+    registry, slash, rest = text[len(spelled) :].partition("/")
+    if "@" in registry:
+        raise UsageError("an oci:// name carries no user name or password; use 'docker login', or a credential helper")
+    if not slash or not _REGISTRY.fullmatch(registry):
+        raise UsageError(f"{shown} names no registry; {_EXAMPLE}")
+    named, at, digest = rest.partition("@")
+    above, between, last = named.rpartition("/")
+    last, colon, tag = last.partition(":")
+    repository = f"{above}{between}{last}"
+    if at and not _DIGEST.fullmatch(digest):
+        raise UsageError(f"{shown}: the digest is not sha256: and 64 hex digits in lower case; {_EXAMPLE}")
+    if colon and not _TAG.fullmatch(tag):
+        raise UsageError(f"{shown}: a tag has letters, digits, '_', '.' and '-', and at most 128 of them; {_EXAMPLE}")
+    if len(repository) > _LONGEST or not all(map(_SEGMENT.fullmatch, repository.split("/"))):
+        hint = "; write it in lower case" if repository != repository.lower() else f"; {_EXAMPLE}"
+        raise UsageError(f"{shown}: {quoted(repository)} cannot be the name of a repository{hint}")
+    reference = Reference(
+        _SCHEMES[spelled], registry, repository, tag or (None if digest else LATEST), digest if at else None
+    )
+    if reference.scheme == "http" and not http and not addresses.is_loopback(reference.host):
+        raise UsageError(f"{shown} is plain http, which anybody on the way can change; --allow-http allows it")
+    return reference

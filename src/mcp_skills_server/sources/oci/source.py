@@ -1,0 +1,132 @@
+"""An artifact of a registry as a source: copied into a folder of the cache, skill by skill.
+
+The folder stays the same for as long as the name does, for the reason that `site` gives. While nothing is new, a look
+costs one HEAD and a stat of each file; a start costs one HEAD and the proof of what an earlier process left.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+
+from mcp_skills_server.errors import UsageError, quoted
+from mcp_skills_server.format.ignored import OURS
+from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.oci.access import Access
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.pull import bring
+from mcp_skills_server.sources.oci.reader import ContentRefusedError
+from mcp_skills_server.sources.oci.reference import is_digest, parse
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.source import Pace, Revision, Tree
+from mcp_skills_server.sources.store import Store
+
+_CHECK_S: Final = 60.0
+_LAST_RETRY_S: Final = 3600.0
+_PINNED_S: Final = 3600.0
+"""Between two looks at what a digest names: it never changes, and only what is on the disk could."""
+
+
+class Oci:
+    """One artifact, or what a tag names.
+
+    Args:
+        given: its name.
+        settings: where its copy is, and how it is fetched.
+
+    Raises:
+        UsageError: it is no name, or the cache cannot be written.
+    """
+
+    trusted: bool = False
+    remote: bool = True
+    pace: Pace | None = Pace(_CHECK_S, 30.0, _LAST_RETRY_S)
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        self._settings = settings.fetch
+        self._hidden = settings.hidden
+        named = parse(given, http=settings.fetch.trust.http)
+        if settings.pin is not None and not is_digest(settings.pin):
+            raise UsageError(f"{named}: {quoted(settings.pin)} is not the digest of a manifest; lock it again")
+        self._reference = named if settings.pin is None else replace(named, digest=settings.pin)
+        self.origin = str(named)
+        self._access = Access(self._reference)
+        self._refusals: dict[str, ContentRefusedError] = {}
+        self._brought: tuple[str, int, Tree] | None = None
+        """The revision, the signature of the folder and what was said of it, when it was last brought."""
+        self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
+        self._folder = self._kept.path
+        self.place: Path | None = self._folder
+
+    async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
+        """The digest of its manifest, by one HEAD; where the digest was given, it is that without a question.
+
+        Raises:
+            SourceError: it cannot be had now.
+        """
+        if self._reference.digest is not None:
+            return Revision(self._reference.digest, _PINNED_S)
+        async with self._client() as client:
+            digest = await client.digest()
+            if digest is None:  # a registry that says it only of what it sends
+                digest, _ = await client.manifest(self._reference.wanted)
+        return Revision(digest, _CHECK_S)
+
+    async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
+        """Bring its folder up to the manifest.
+
+        Raises:
+            SourceError: nothing of it can be had, or is taken.
+            UsageError: the folder cannot be written, or another process fetches into it.
+        """
+        if self._brought is not None and self._brought[0] == revision.digest:
+            _, signature, tree = self._brought
+            if signature == await to_thread.run_sync(_signature, self._folder):
+                return replace(tree, changed=())
+        self._brought = None
+        async with self._client() as client:
+            pulled = await bring(
+                client,
+                self._reference,
+                revision.digest,
+                self._folder,
+                self._settings,
+                hidden=self._hidden,
+                refusals=self._refusals,
+            )
+        changed = (*pulled.added, *pulled.updated, *pulled.pruned)
+        # What the publisher is at fault for stays so for as long as the digest is the same.
+        complete = all(each.fault == "publisher" for each in pulled.refused)
+        tree = Tree(self._folder, changed, (*pulled.warnings, *map(str, pulled.refused)), complete)
+        if complete:
+            self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
+        return tree
+
+    def _client(self) -> Client:
+        settings = self._settings
+        return Client(self._reference, self._access, settings.trust, settings.bounds, connections=settings.connections)
+
+
+def _signature(top: Path) -> int:
+    """Another one when any file or directory of the folder is, but for ours: by a stat of each."""
+    total, todo = 0, [os.fspath(top)]
+    while todo:
+        place = todo.pop()
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.name == OURS:
+                        continue
+                    seen = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(seen.st_mode):
+                        todo.append(entry.path)
+                    known = (entry.path, seen.st_mode, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino)
+                    total ^= hash(known)  # in any order: that of a folder is nobody's promise
+        except OSError:
+            total ^= hash(place)
+    return total

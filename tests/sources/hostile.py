@@ -1,0 +1,210 @@
+"""What a source may be given by an enemy, the same for every kind: cases, kinds, and how a kind publishes a case.
+
+A new kind that fetches is a row in `KINDS`: it says how a tree of members is published, and gets all the cases.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from format.archives import block, pax, tar_gz
+from mcp_skills_server.sources.oci import manifests
+from sources.oci.registries import Fake
+from sources.publishers import INDEX, Publisher, Route, skill_md
+
+SKILL_BYTES = 1 << 20
+"""What a skill may have where a case is about too much."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One entry of a tree.
+
+    Attributes:
+        path: in the skill.
+        raw: bytes of a file.
+        kind: "file", "symlink", "hardlink", "fifo" or "device".
+        target: of a link.
+    """
+
+    path: str
+    raw: bytes = b"!"
+    kind: str = "file"
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A skill that brings what it must not.
+
+    Attributes:
+        members: besides its SKILL.md.
+        said: words of its refusal, where the rules of archives judge it.
+        left_out: an archive of the operator's own is served without these members; whatever is fetched is refused.
+    """
+
+    members: tuple[Member, ...]
+    said: str
+    left_out: bool = False
+
+
+CASES = {
+    "traversal": Case((Member("../evil"),), "leads out of the skill"),
+    "traversal inside": Case((Member("a/../../evil"),), "leads out of the skill"),
+    "absolute": Case((Member("/evil"),), "is absolute"),
+    "drive": Case((Member("C:/evil"),), "begins with a drive letter"),
+    "backslash": Case((Member("..\\evil"),), "holds a backslash"),
+    "control character": Case((Member("a\x1b[31m.md"),), "holds a control character"),
+    "link out": Case((Member("evil", kind="symlink", target="/etc/passwd"),), "is a symbolic link"),
+    "link inside": Case((Member("evil", kind="symlink", target="SKILL.md"),), "is a symbolic link"),
+    "hard link": Case((Member("evil", kind="hardlink", target="SKILL.md"),), "is a hard link"),
+    "pipe": Case((Member("evil", kind="fifo"),), "is a named pipe"),
+    "device": Case((Member("evil", kind="device"),), "is a device"),
+    "bomb": Case((Member("evil", bytes(8 << 20)),), "unpack"),
+    "too deep": Case((Member("/".join("d" * 40) + "/evil"),), "levels deep"),
+    "name too long": Case((Member("n" * 300),), "is too long"),
+    "case collision": Case((Member("Evil.md"), Member("evil.md")), "cannot tell it from"),
+    "Unicode collision": Case((Member("\u00e9.md"), Member("e\u0301.md")), "cannot tell it from"),
+    "file and directory": Case((Member("evil"), Member("evil/evil")), "both a file and a directory"),
+    "name of a device of Windows": Case((Member("aux.md"),), "Windows cannot hold the name"),
+    "invisible name": Case((Member("ev\u200bil.md"),), "invisible character"),
+    "git folder": Case((Member(".git/config"),), ".git/config", left_out=True),
+    "dot file": Case((Member(".envrc"),), ".envrc", left_out=True),
+    "ours": Case((Member(".mcp-skills/skills/x.json"),), ".mcp-skills", left_out=True),
+    "ignored name": Case((Member("node_modules/evil.js"),), "node_modules", left_out=True),
+    "ignored below": Case((Member("scripts/__pycache__/evil.pyc"),), "__pycache__", left_out=True),
+    "backup": Case((Member("evil.md~"),), "evil.md~", left_out=True),
+}
+
+
+def packed(members: Sequence[Member], prefix: str = "") -> bytes:
+    """A `.tar.gz` of these members and a SKILL.md, below a folder."""
+    kinds = {"file": b"0", "hardlink": b"1", "symlink": b"2", "device": b"3", "fifo": b"6"}
+    blocks = [block(f"{prefix}SKILL.md", skill_md("bad"))]
+    for each in members:
+        path = each.path if each.path.startswith(("/", "C:")) else prefix + each.path
+        if len(path.encode()) > 99 or not path.isascii():
+            blocks.append(pax(path=path))
+            path = "named-before"
+        raw = each.raw if each.kind == "file" else b""
+        blocks.append(block(path, raw, kinds[each.kind], link=each.target.encode()))
+    return tar_gz(*blocks)
+
+
+@dataclass
+class Place:
+    """Where a kind publishes.
+
+    Attributes:
+        given: what an operator gives as ROOT.
+        publish: makes a revision of the skill `good` with this text, and beside it `bad` with these members, if any.
+    """
+
+    given: str
+    publish: Callable[[str, Sequence[Member]], object]
+
+
+@dataclass(frozen=True)
+class HostileKind:
+    """How one kind takes part.
+
+    Attributes:
+        open: a place for it, below a folder.
+        remote: it is fetched: what is never served is refused; otherwise it may be left out.
+        neighbours: `good` comes although `bad` does not.
+        words: a refusal has the words of `Case.said`.
+        without: cases that its form cannot express.
+        http: installs a route as the answer to the first request and to that for the content, for what goes wrong on
+            the way; None where no HTTP of ours asks.
+    """
+
+    open: Callable[[Path], AbstractContextManager[Place]]
+    remote: bool = True
+    neighbours: bool = True
+    words: bool = True
+    without: frozenset[str] = field(default_factory=frozenset)
+    http: dict[str, Callable[[Publisher, Route], str]] = field(default_factory=dict)
+
+
+@contextmanager
+def _archive(folder: Path) -> Iterator[Place]:
+    path = folder / "skills.tar.gz"
+
+    def publish(text: str, bad: Sequence[Member]) -> None:
+        good = block("good/SKILL.md", skill_md("good", text))
+        if bad:
+            with_bad = packed(bad, "bad/")
+            good += archive_blocks(with_bad)
+        fresh = path.with_name("fresh")
+        fresh.write_bytes(tar_gz(good))
+        fresh.replace(path)
+
+    publish("first", ())
+    yield Place(str(path), publish)
+
+
+def archive_blocks(raw: bytes) -> bytes:
+    """The members of a `.tar.gz`, without its end."""
+    return gzip.decompress(raw)[:-1024]
+
+
+@contextmanager
+def _site(_: Path) -> Iterator[Place]:
+    with Publisher() as site:
+
+        def publish(text: str, bad: Sequence[Member]) -> None:
+            site.entries.clear()
+            site.add("good", skill_md("good", text))
+            if bad:
+                site.add("bad", packed(bad), type="archive")
+
+        yield Place(site.url, publish)
+
+
+@contextmanager
+def _oci(_: Path) -> Iterator[Place]:
+    with Fake() as registry:
+
+        def publish(text: str, bad: Sequence[Member]) -> None:
+            skills = {"good": registry.skill("good", {"SKILL.md": skill_md("good", text)})}
+            if bad:
+                layer = registry.layer(packed(bad, "bad/"), manifests.CONTENT)
+                skills["bad"] = registry.put(registry.manifest(layer))
+            registry.collection(skills, "1.0")
+
+        yield Place(registry.named(), publish)
+
+
+def _site_index(site: Publisher, route: Route) -> str:
+    site.routes[INDEX] = route
+    return site.url
+
+
+def _site_content(site: Publisher, route: Route) -> str:
+    site.add("bad", route=route)
+    return site.url
+
+
+def _oci_manifest(site: Publisher, route: Route) -> str:
+    site.routes["/v2/team/skills/manifests/1.0"] = route
+    return f"oci+http://127.0.0.1:{site.port}/team/skills:1.0"
+
+
+def _oci_blob(site: Publisher, route: Route) -> str:
+    assert isinstance(site, Fake)
+    raw = packed(())
+    layer = site.layer(raw, manifests.CONTENT)
+    site.blob(raw, route)
+    site.put(site.manifest(layer), "1.0")
+    return site.named()
+
+
+KINDS = {
+    "archive": HostileKind(_archive, remote=False, neighbours=False),
+    "site": HostileKind(_site, http={"index": _site_index, "content": _site_content}),
+    "oci": HostileKind(_oci, http={"index": _oci_manifest, "content": _oci_blob}),
+}

@@ -1,0 +1,218 @@
+"""Registries for the tests: Debian's docker-registry as it is, and one that says whatever a test wants it to."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import json
+import os
+import socket
+import ssl
+import subprocess
+import tarfile
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+from mcp_skills_server.sources.oci import manifests
+from sources.publishers import Asked, Publisher, Route, answer
+
+DEADLINE = 30.0
+REPOSITORY = "team/skills"
+OCI_LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+
+@dataclass(frozen=True)
+class Real:
+    """A docker-registry that runs."""
+
+    port: int
+    certificate: Path | None
+    log: list[str]
+    grown: threading.Condition
+
+    @property
+    def host(self) -> str:
+        return f"localhost:{self.port}"
+
+    def named(self, repository: str = REPOSITORY, tag: str = "1.0") -> str:
+        """How an operator writes it."""
+        return f"{'oci' if self.certificate else 'oci+http'}://{self.host}/{repository}:{tag}"
+
+    def asked(self) -> list[str]:
+        """The requests since the last call, as `HEAD /v2/... 200`; those of this call are the last of all."""
+        mark = f"/marked/{len(self.log)}"
+        context = ssl.create_default_context(cafile=self.certificate) if self.certificate else None
+        with suppress(HTTPError):
+            scheme = "https" if self.certificate else "http"
+            urlopen(f"{scheme}://{self.host}{mark}", context=context, timeout=DEADLINE).close()
+        with self.grown:
+            assert self.grown.wait_for(lambda: any(mark in line for line in self.log), DEADLINE)
+            lines, self.log[:] = [*self.log], []
+        found: list[str] = []
+        for line in lines:
+            parts = line.split('"')
+            if len(parts) > 2 and parts[1].endswith(("HTTP/1.1", "HTTP/2.0")) and mark not in line:
+                method, path, _ = parts[1].split(" ")
+                found.append(f"{method} {path} {parts[2].split()[0]}")
+        return found
+
+
+@contextmanager
+def docker_registry(folder: Path, *, tls: bool = False, auth: Mapping[str, Any] | None = None) -> Iterator[Real]:
+    """Debian's registry on a free port, its blobs in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    http: dict[str, Any] = {"addr": f"127.0.0.1:{port}", "secret": "of-this-test"}
+    certificate = None
+    if tls:
+        certificate, key = self_signed(folder)
+        http["tls"] = {"certificate": str(certificate), "key": str(key)}
+    config: dict[str, Any] = {
+        "version": 0.1,
+        "log": {"level": "info"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}, "delete": {"enabled": True}},
+        "http": http,
+    } | ({"auth": auth} if auth else {})
+    (folder / "config.yml").write_text(json.dumps(config))
+    process = subprocess.Popen(
+        ["docker-registry", "serve", str(folder / "config.yml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={"PATH": os.environ["PATH"], "OTEL_TRACES_EXPORTER": "none"},
+    )
+    log: list[str] = []
+    grown = threading.Condition()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with grown:
+                log.append(line)
+                grown.notify_all()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        with grown:
+            assert grown.wait_for(lambda: any("listening on" in line for line in log), DEADLINE), "".join(log)
+        yield Real(port, certificate, log, grown)
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+        reader.join(DEADLINE)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine and its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", names, "-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
+
+
+def htpasswd(folder: Path, name: str, password: str) -> dict[str, Any]:
+    """The configuration of a registry that wants this password."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(["htpasswd", "-Bbn", name, password], check=True, capture_output=True)
+    (folder / "htpasswd").write_bytes(made.stdout)
+    return {"htpasswd": {"realm": "tests", "path": str(folder / "htpasswd")}}
+
+
+def docker_config(folder: Path, registry: str, name: str, password: str, **more: Any) -> Path:
+    """What `docker login` writes; the folder for DOCKER_CONFIG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pair = base64.b64encode(f"{name}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {registry: {"auth": pair}}, **more}))
+    return folder
+
+
+def digest(raw: bytes) -> str:
+    """As a manifest writes it."""
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+def tar(files: Mapping[str, bytes], *, packed: bool = True) -> bytes:
+    """A layer of these files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as made:
+        for name, raw in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(raw)
+            made.addfile(info, io.BytesIO(raw))
+    return gzip.compress(out.getvalue(), mtime=0) if packed else out.getvalue()
+
+
+class Fake(Publisher):
+    """A registry of one repository that an honest publisher, a broken server or an enemy runs."""
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def named(self, tag: str = "1.0") -> str:
+        return f"oci+http://{self.host}/{REPOSITORY}:{tag}"
+
+    def _route(self, asked: Asked) -> Route:
+        absent = asked.path.partition("?")[0] not in self.routes
+        return answer(b"", 404) if absent and asked.method == "HEAD" else super()._route(asked)
+
+    def blob(self, raw: bytes, route: Route | None = None) -> str:
+        """A blob; `route` answers in the place of its bytes."""
+        self.routes[f"/v2/{REPOSITORY}/blobs/{digest(raw)}"] = answer(raw) if route is None else route
+        return digest(raw)
+
+    def put(self, raw: bytes, *tags: str, media_type: str = manifests.MANIFEST, said: str = "") -> str:
+        """A manifest or an index below its digest and these tags; `said` lies about the digest."""
+        headers = {"content_type": media_type, "docker_content_digest": said or digest(raw)}
+
+        def route(asked: Asked) -> Iterable[bytes]:
+            yield answer(b"" if asked.method == "HEAD" else raw, length=len(raw), **headers, connection="close")
+
+        for name in (digest(raw), *tags):
+            self.routes[f"/v2/{REPOSITORY}/manifests/{name}"] = route
+        return digest(raw)
+
+    def manifest(self, *layers: bytes | dict[str, Any], **changed: Any) -> bytes:
+        """A manifest of these layers, each bytes of a `.tar.gz` or a whole descriptor."""
+        described = [each if isinstance(each, dict) else self.layer(each) for each in layers]
+        config = {"mediaType": "application/vnd.oci.empty.v1+json", "digest": digest(b"{}"), "size": 2}
+        seen = {"schemaVersion": 2, "mediaType": manifests.MANIFEST, "config": config, "layers": described} | changed
+        return json.dumps({key: value for key, value in seen.items() if value is not ...}).encode()
+
+    def layer(self, raw: bytes, media_type: str = OCI_LAYER, **annotations: str) -> dict[str, Any]:
+        """A blob and its descriptor."""
+        found: dict[str, Any] = {"mediaType": media_type, "digest": self.blob(raw), "size": len(raw)}
+        return found | ({"annotations": annotations} if annotations else {})
+
+    def skill(self, name: str, files: Mapping[str, bytes], *tags: str, **changed: Any) -> str:
+        """A skill as an artifact; its digest."""
+        layer = self.layer(tar({f"{name}/{path}": raw for path, raw in files.items()}), manifests.CONTENT)
+        return self.put(self.manifest(layer, **({"artifactType": manifests.SKILL} | changed)), *tags)
+
+    def collection(self, skills: Mapping[str, str], *tags: str) -> str:
+        """An index of artifacts, by the names of their skills; its digest."""
+        entries = [
+            {"mediaType": manifests.MANIFEST, "digest": each, "size": 1, "annotations": {manifests.SKILL_NAME: name}}
+            for name, each in skills.items()
+        ]
+        raw = json.dumps({"schemaVersion": 2, "mediaType": manifests.INDEX, "manifests": entries}).encode()
+        return self.put(raw, *tags, media_type=manifests.INDEX)

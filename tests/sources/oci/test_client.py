@@ -1,0 +1,369 @@
+"""The client of a registry against registries that lie, lead astray, or ask for passwords."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import AbsentError, SourceError, UnacceptableError
+from mcp_skills_server.sources.oci import manifests
+from mcp_skills_server.sources.oci.access import Access
+from mcp_skills_server.sources.oci.client import Client
+from mcp_skills_server.sources.oci.credentials import Credentials
+from mcp_skills_server.sources.oci.manifests import Descriptor
+from mcp_skills_server.sources.oci.reference import parse
+from mcp_skills_server.sources.settings import Bounds, OriginPolicy
+from sources.oci.registries import REPOSITORY, Fake, digest
+from sources.publishers import Asked, Publisher, Route, answer, endless, redirect
+
+T = TypeVar("T")
+ADA = Credentials("ada", "s3cret")
+BASIC = "Basic " + base64.b64encode(b"ada:s3cret").decode()
+CLOSED = OriginPolicy()
+OPEN = OriginPolicy(private=True, http=True)
+BOUNDS = Bounds(read_s=2, download_s=5)
+
+
+@pytest.fixture
+def registry() -> Iterator[Fake]:
+    with Fake() as running:
+        yield running
+
+
+def asking(
+    registry: Fake,
+    call: Callable[[Client], Awaitable[T]],
+    *,
+    tag: str = "1.0",
+    trust: OriginPolicy = CLOSED,
+    known: Credentials | None = None,
+    access: Access | None = None,
+) -> T:
+    reference = parse(registry.named(tag))
+
+    async def run() -> T:
+        async with Client(reference, access or Access(reference, find=lambda _: known), trust, BOUNDS) as client:
+            return await call(client)
+
+    return anyio.run(run)
+
+
+def blob(raw: bytes, **changed: object) -> Descriptor:
+    return replace(Descriptor("x/y", digest(raw), len(raw)), **changed)  # type: ignore[arg-type]
+
+
+def guarded(registry: Fake, path: str, raw: bytes, *wanted: str, challenge: str) -> None:
+    """Have a path answered only with one of these values of Authorization."""
+
+    def route(asked: Asked) -> Iterable[bytes]:
+        if asked.headers.get("authorization") in wanted:
+            yield answer(raw, connection="close")
+        else:
+            yield answer(b"", 401, www_authenticate=challenge, connection="close")
+
+    registry.routes[path] = route
+
+
+# Bytes are what their digest says
+
+
+def test_what_is_named_by_a_digest_is_proved_by_it(registry: Fake) -> None:
+    raw = registry.manifest()
+    registry.put(raw, "1.0")
+    registry.blob(b"content")
+    assert asking(registry, lambda client: client.digest()) == digest(raw)
+    assert asking(registry, lambda client: client.manifest(digest(raw))) == (digest(raw), raw)
+    assert asking(registry, lambda client: client.blob(blob(b"content"))) == b"content"
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        (answer(b"another"), "its digest is sha256:"),
+        (answer(b"content and more"), "has 16 bytes, at most 7"),
+        (answer(b"cont"), "its digest is sha256:"),
+        (answer(b""), "its digest is sha256:"),
+        (answer(b"", 404), "is not there"),
+        (answer(b"", 204), "status 204"),
+        (answer(b'{"errors":[{"code":"BLOB_UNKNOWN"}]}', 405), "status 405 (BLOB_UNKNOWN)"),
+        (answer(b'{"errors":[{"code":"evil\\u001b[2J"}]}', 405), "answers with status 405"),
+    ],
+)
+def test_another_blob_is_refused(registry: Fake, route: Route, said: str) -> None:
+    registry.blob(b"content", route)
+    with pytest.raises(UnacceptableError) as caught:
+        asking(registry, lambda client: client.blob(blob(b"content")))
+    assert said in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_another_manifest_is_refused(registry: Fake) -> None:
+    raw, other = registry.manifest(), registry.manifest(annotations={"a": "b"})
+    registry.put(raw)
+    registry.routes[f"/v2/{REPOSITORY}/manifests/{digest(raw)}"] = answer(other)
+    with pytest.raises(UnacceptableError, match="its digest is"):
+        asking(registry, lambda client: client.manifest(digest(raw)))
+    registry.put(raw, "1.0", said=digest(other))
+    with pytest.raises(UnacceptableError, match="its digest is"):
+        asking(registry, lambda client: client.manifest("1.0"))
+
+
+@pytest.mark.parametrize("said", ["sha256:short", "md5:" + "a" * 32, "../../etc/passwd"])
+def test_a_digest_of_a_head_that_is_none_is_not_believed(registry: Fake, said: str) -> None:
+    raw = registry.manifest()
+    registry.put(raw, "1.0", said=said)
+    assert asking(registry, lambda client: client.digest()) is None
+
+
+def test_a_manifest_that_is_too_large_is_refused(registry: Fake) -> None:
+    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = endless(answer(length=5 << 20), b" " * 65536)
+    with pytest.raises(UnacceptableError, match="at most 4194304 are taken"):
+        asking(registry, lambda client: client.manifest("1.0"))
+
+
+# Tags
+
+
+def test_pages_of_tags_are_followed_and_bounded(registry: Fake) -> None:
+    base = f"/v2/{REPOSITORY}/tags/list"
+    page = json.dumps({"name": REPOSITORY, "tags": ["1.0", "1.1", 7, "bad\n", "x" * 200]}).encode()
+    registry.routes[base] = answer(page, link=f'<{base}?n=1000&last=1.1>; rel="next"')
+    assert asking(registry, lambda client: client.tags()) == ["1.0", "1.1"]
+    assert len(registry.asked) == 20
+    many = json.dumps({"tags": [f"t{number}" for number in range(20_000)]}).encode()
+    registry.routes[base] = answer(many, link=f'<{base}?last=t>; rel="next"')
+    assert len(asking(registry, lambda client: client.tags())) == 10_000
+    assert len(registry.asked) == 21
+
+
+def test_the_next_page_is_of_the_same_registry(registry: Fake) -> None:
+    with Publisher() as other:
+        registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b'{"tags":["1"]}', link=f'<{other.url}/x>; rel="next"')
+        assert asking(registry, lambda client: client.tags(), trust=OPEN) == ["1"]
+        assert not other.asked
+
+
+def test_an_absent_tag_names_those_that_are_there(registry: Fake) -> None:
+    registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b'{"tags":["b","a"]}')
+    with pytest.raises(AbsentError, match=r"the last of its 2 tags: a, b"):
+        asking(registry, lambda client: client.digest())
+    registry.routes[f"/v2/{REPOSITORY}/tags/list"] = answer(b"<html>", 500)
+    with pytest.raises(AbsentError, match=f"has no {REPOSITORY} 1.0$"):
+        asking(registry, lambda client: client.digest())
+
+
+# Passwords and tokens
+
+
+def test_a_password_is_sent_when_it_is_asked_for_and_remembered(registry: Fake) -> None:
+    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
+    access = Access(parse(registry.named()), find=lambda _: ADA)
+    for count in (2, 3):
+        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        assert len(registry.asked) == count
+    assert [asked.headers.get("authorization") for asked in registry.asked] == [None, BASIC, BASIC]
+
+
+def token_server(registry: Fake, body: bytes = b'{"token":"abc"}', challenge: str = "") -> None:
+    realm = f'Bearer realm="{registry.url}/token",service="here",scope="repository:other:delete"'
+    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "Bearer abc", challenge=challenge or realm)
+    registry.routes["/token"] = answer(body)
+
+
+def test_a_token_is_asked_for_once_and_for_what_is_wanted(registry: Fake) -> None:
+    token_server(registry)
+    access = Access(parse(registry.named()), find=lambda _: ADA)
+    for _ in range(2):
+        asking(registry, lambda client: client.manifest("1.0"), access=access)
+    asked = [each for each in registry.asked if each.path.startswith("/token")]
+    assert [each.path for each in asked] == ["/token?service=here&scope=repository%3Ateam%2Fskills%3Apull"]
+    assert asked[0].headers["authorization"] == BASIC
+
+
+def test_a_token_that_is_over_is_renewed_before_it_is_refused(registry: Fake) -> None:
+    token_server(registry, b'{"access_token":"abc","expires_in":100}')
+    now = [0.0]
+    access = Access(parse(registry.named()), find=lambda _: None, clock=lambda: now[0])
+    for seconds, tokens in ((0, 1), (80, 1), (95, 2)):
+        now[0] = seconds
+        asking(registry, lambda client: client.manifest("1.0"), access=access)
+        assert len([path for path in registry.paths if path.startswith("/token")]) == tokens
+    assert not [each for each in registry.asked if "authorization" in each.headers and "token" in each.path]
+
+
+def test_an_identity_token_goes_in_the_body(registry: Fake) -> None:
+    token_server(registry)
+    asking(registry, lambda client: client.manifest("1.0"), known=Credentials("", "identity", identity=True))
+    (asked,) = [each for each in registry.asked if each.path.startswith("/token")]
+    assert (asked.method, asked.path) == ("POST", "/token") and "authorization" not in asked.headers
+    assert asked.headers["content-type"] == "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    ("challenge", "said"),
+    [
+        ('Bearer realm="https://10.0.0.1/token"', "not of the public internet"),
+        ('Bearer realm="https://127.0.0.1:1/token"', "not of the public internet"),
+        ('Bearer realm="https://[::1]/token"', "not of the public internet"),
+        ('Bearer realm="http://tokens.example/token"', "plain http"),
+        ('Bearer realm="http://127.0.0.1:1/token"', "plain http"),
+        ('Bearer realm="file:///etc/passwd"', "cannot be asked"),
+        ('Bearer realm="https://ada:x@tokens.example/"', "cannot be asked"),
+        ('Bearer realm=""', "cannot be asked"),
+        ("Bearer", "cannot be asked"),
+        ("Negotiate", "asks for permission"),
+        ("Basic" * 10_000, "asks for permission"),
+        ("", "asks for permission"),
+    ],
+)
+def test_a_realm_that_leads_astray_gets_no_password(registry: Fake, challenge: str, said: str) -> None:
+    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "never", challenge=challenge)
+    with pytest.raises(UnacceptableError) as caught:
+        asking(registry, lambda client: client.manifest("1.0"), known=None if "Basic" in challenge else ADA)
+    assert said in str(caught.value) and "s3cret" not in str(caught.value)
+    assert not [each for each in registry.asked if "authorization" in each.headers]
+
+
+def test_a_token_server_is_followed_nowhere(registry: Fake) -> None:
+    token_server(registry)
+    registry.routes["/token"] = redirect(f"{registry.url}/elsewhere")
+    with pytest.raises(UnacceptableError, match="status 302"):
+        asking(registry, lambda client: client.manifest("1.0"), known=ADA)
+    assert "/elsewhere" not in registry.paths
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"[]", b"null", b'{"token":""}', b'{"token":7}', b'{"token":"a\\r\\nX: y"}', b'{"token":"a b"}'),
+        b'{"token":"%s"}' % (b"a" * 40_000),
+    ],
+)
+def test_what_is_no_token_is_not_sent(registry: Fake, body: bytes) -> None:
+    token_server(registry, body)
+    with pytest.raises(UnacceptableError, match="no token that can be used"):
+        asking(registry, lambda client: client.manifest("1.0"))
+    assert not [each for each in registry.asked if "authorization" in each.headers]
+
+
+def test_an_endless_token_is_not_read(registry: Fake) -> None:
+    token_server(registry)
+    registry.routes["/token"] = endless(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"8\r\naaaaaaaa\r\n")
+    with pytest.raises(UnacceptableError, match="more than 65536 bytes"):
+        asking(registry, lambda client: client.manifest("1.0"))
+
+
+def test_who_is_refused_again_is_not_asked_a_third_time(registry: Fake) -> None:
+    token_server(registry, b'{"token":"other"}')
+    with pytest.raises(UnacceptableError, match=r"'docker login 127\.0\.0\.1:"):
+        asking(registry, lambda client: client.manifest("1.0"))
+    assert len(registry.asked) == 3
+
+
+def test_credentials_that_cannot_be_read_are_said_where_they_are_missed(registry: Fake) -> None:
+    def broken(_: str) -> Credentials | None:
+        raise UsageError("config.json is not JSON; correct it")
+
+    access = Access(parse(registry.named()), find=broken)
+    token_server(registry)
+    asking(registry, lambda client: client.manifest("1.0"), access=access)  # what needs none is served all the same
+    registry.routes["/token"] = answer(b"", 401)
+    access = Access(parse(registry.named()), find=broken)
+    with pytest.raises(UnacceptableError, match=r"asks for permission .* config\.json is not JSON; correct it"):
+        asking(registry, lambda client: client.manifest("1.0"), access=access)
+
+
+def test_an_own_header_goes_to_the_registry_alone_and_in_the_place_of_ours(registry: Fake) -> None:
+    registry.blob(b"content", redirect("http://localhost:1/x"))
+    own = OriginPolicy(headers=(("authorization", "Bearer mine"),))
+    guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", "Bearer mine", challenge='Basic realm="x"')
+    asking(registry, lambda client: client.manifest("1.0"), trust=own, known=ADA)
+    assert [each.headers["authorization"] for each in registry.asked] == ["Bearer mine"]
+
+
+# Redirects
+
+
+def test_another_host_gets_the_request_without_what_authorizes(registry: Fake) -> None:
+    with Publisher() as storage:
+        raw = b"content"
+        storage.routes["/blob"] = answer(raw)
+        guarded(registry, f"/v2/{REPOSITORY}/manifests/1.0", b"{}", BASIC, challenge='Basic realm="x"')
+        registry.blob(raw, redirect(f"http://localhost:{storage.port}/blob?signature=x", 307))
+
+        async def both(client: Client) -> bytes:
+            await client.manifest("1.0")
+            return await client.blob(blob(raw))
+
+        assert asking(registry, both, trust=OPEN, known=ADA) == raw
+        assert registry.asked[-1].headers["authorization"] == BASIC
+        assert [each.path for each in storage.asked] == ["/blob?signature=x"]
+        assert "authorization" not in storage.asked[0].headers
+        storage.routes["/blob"] = answer(b"", 401, www_authenticate='Basic realm="x"')
+        with pytest.raises(UnacceptableError, match="asks for permission"):
+            asking(registry, both, trust=OPEN, known=ADA)
+        assert not [each for each in storage.asked if "authorization" in each.headers]
+
+
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("http://localhost:1/x", "plain http; --allow-http"),
+        ("https://169.254.169.254/latest", "--allow-private"),
+        ("https://[::ffff:10.0.0.1]/", "--allow-private"),
+        ("https://2130706433/", "--allow-private"),
+        ("gopher://a/", "no http or https URL"),
+    ],
+)
+def test_a_redirect_to_where_nobody_may_go_is_refused(registry: Fake, to: str, said: str) -> None:
+    registry.blob(b"content", redirect(to))
+    with pytest.raises(UnacceptableError) as caught:
+        asking(registry, lambda client: client.blob(blob(b"content")))
+    assert said in str(caught.value)
+
+
+def test_this_machine_is_asked_only_where_it_is_named(registry: Fake) -> None:
+    """A registry of another name that leads here, as one whose name server lies, needs --allow-private."""
+    reference = replace(parse(registry.named()), registry=f"registry.example:{registry.port}")
+
+    async def lying(_host: str, _port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def run() -> object:
+        async with Client(reference, Access(reference), OriginPolicy(http=True), BOUNDS, resolver=lying) as client:
+            return await client.digest()
+
+    with pytest.raises(UnacceptableError, match="which is not public"):
+        anyio.run(run)
+    assert not registry.asked
+
+
+# What is pushed
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("http://localhost:1/up", "plain http"), ("https://10.0.0.1/up", "not of the public"), ("file:///x", "no http")],
+)
+def test_an_upload_is_led_nowhere_else(registry: Fake, place: str, said: str) -> None:
+    registry.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = answer(b"", 202, location=place, connection="close")
+    with pytest.raises(SourceError, match=said):
+        asking(registry, lambda client: client.upload(digest(b"x"), b"x"))
+
+
+def test_a_registry_that_takes_another_manifest_than_was_sent_is_not_believed(registry: Fake) -> None:
+    raw = registry.manifest()
+    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(
+        b"", 201, docker_content_digest=digest(b"other"), connection="close"
+    )
+    with pytest.raises(UnacceptableError, match="its digest is"):
+        asking(registry, lambda client: client.put_manifest("1.0", manifests.MANIFEST, raw))
+    registry.routes[f"/v2/{REPOSITORY}/manifests/1.0"] = answer(b"", 400, connection="close")
+    with pytest.raises(UnacceptableError, match="status 400"):
+        asking(registry, lambda client: client.put_manifest("1.0", manifests.MANIFEST, raw))

@@ -1,0 +1,158 @@
+"""Layers, and the skills in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci import layers, manifests
+from mcp_skills_server.sources.oci.layers import Contents, contents, names_of
+from mcp_skills_server.sources.oci.manifests import TITLE, Descriptor
+from sources.oci.registries import OCI_LAYER, digest, tar
+from sources.publishers import skill_md
+
+A = skill_md("a")
+
+
+def layer(
+    raw: bytes | Mapping[str, bytes], media_type: str = OCI_LAYER, **annotations: str
+) -> tuple[Descriptor, bytes]:
+    raw = raw if isinstance(raw, bytes) else tar(raw)
+    return Descriptor(media_type, digest(raw), len(raw), annotations), raw
+
+
+def titled(title: str, raw: bytes, media_type: str = "text/markdown", **more: str) -> tuple[Descriptor, bytes]:
+    return layer(raw, media_type, **{TITLE: title}, **more)
+
+
+def read(*given: tuple[Descriptor, bytes], names: tuple[str, ...] = ("named",), hidden: bool = False) -> Contents:
+    return contents(given, names, UnpackLimits(), hidden=hidden)
+
+
+def paths(found: Contents) -> dict[str, list[str]]:
+    return {name: sorted(files) for name, files in found.skills.items()}
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        manifests.CONTENT,
+        OCI_LAYER,
+        "application/vnd.cncf.skill.bundle.v1.tar+gzip",
+        "application/vnd.agent.skill.layer.v1.tar+gzip",
+        "application/vnd.docker.image.rootfs.diff.tar.gzip",
+        "application/octet-stream",
+    ],
+)
+def test_the_bytes_decide_and_not_the_media_type(media_type: str) -> None:
+    for packed in (True, False):
+        raw = tar({"a/SKILL.md": A, "a/b.txt": b"b"}, packed=packed)
+        assert paths(read(layer(raw, media_type))) == {"a": ["SKILL.md", "b.txt"]}
+
+
+def test_a_skill_at_the_root_is_called_what_it_calls_itself() -> None:
+    assert paths(read(layer({"SKILL.md": skill_md("own")}))) == {"own": ["SKILL.md"]}
+    assert list(read(layer({"SKILL.md": b"no frontmatter"}), names=("a/b", ".x", "con", "good", "other")).skills) == [
+        "good"
+    ]
+    with pytest.raises(UnacceptableError, match="without a name that a directory can have"):
+        read(layer({"SKILL.md": b""}), names=("..",))
+    assert names_of({TITLE: "entry"}, {manifests.SKILL_NAME: "own"}, "team/last") == ["entry", "own", "last"]
+
+
+def test_an_image_with_many_skills_and_other_files() -> None:
+    found = read(
+        layer({"etc/passwd": b"x", "skills/a/SKILL.md": A, "skills/a/in/SKILL.md": A, "opt/b/SKILL.md": skill_md("b")})
+    )
+    assert paths(found) == {"a": ["SKILL.md", "in/SKILL.md"], "b": ["SKILL.md"]}
+    assert found.warnings == ("left out what belongs to no skill: etc/passwd",)
+
+
+def test_skills_in_dot_folders_are_for_those_who_ask() -> None:
+    image = layer({"root/.claude/skills/a/SKILL.md": A, "b/SKILL.md": A})
+    assert list(read(image).skills) == ["b"] and "root/.claude" in read(image).warnings[0]
+    assert sorted(read(image, hidden=True).skills) == ["a", "b"]
+
+
+def test_a_later_layer_covers_an_earlier_one() -> None:
+    found = read(
+        layer({"a/SKILL.md": A, "a/old.md": b"1", "a/dir/x": b"1", "a/file": b"1", "b/SKILL.md": A, "c/SKILL.md": A}),
+        layer({"a/old.md": b"2", "a/dir": b"2", "a/file/x": b"2", ".wh.b": b"", "c/.wh..wh..opq": b"", "c/new": b"2"}),
+        layer({"a/.wh.file": b"", "c/SKILL.md": A}),
+    )
+    assert paths(found) == {"a": ["SKILL.md", "dir", "old.md"], "c": ["SKILL.md", "new"]}
+    assert found.skills["a"]["old.md"][0] == b"2"
+
+
+def test_a_whiteout_hides_nothing_of_its_own_layer() -> None:
+    assert paths(read(layer({"a/SKILL.md": A, "a/.wh.SKILL.md": b"", ".wh.a": b""}))) == {"a": ["SKILL.md"]}
+
+
+def test_single_files_have_their_titles() -> None:
+    found = read(
+        titled("SKILL.md", A, "application/vnd.oci.image.layer.v1.tar"),
+        titled("data/x.tar.gz", tar({"y": b""}), "application/octet-stream"),
+        titled("a-folder", tar({"scripts/run.py": b"1"}), OCI_LAYER),
+        titled(
+            "b-folder", tar({"more.md": b"1"}), "application/octet-stream", **{"io.deis.oras.content.unpack": "true"}
+        ),
+        layer(b"name: card", "application/vnd.docsclaw.skill.card.v1+yaml"),
+    )
+    assert paths(found) == {"a": ["SKILL.md", "data/x.tar.gz", "more.md", "scripts/run.py"]}
+    assert "left out layer 5" in found.warnings[0] and "card" in found.warnings[0]
+    for title in ("../evil", "/evil", "a\\b"):
+        with pytest.raises(ArchiveRefusedError):
+            read(titled("SKILL.md", A), titled(title, b"x"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((layer(b"\x28\xb5\x2f\xfdxx", "application/vnd.oci.image.layer.v1.tar+zstd"),), "zstd"),
+        ((layer({"a.md": b""}),), "holds no skill"),
+        ((), "holds no skill"),
+        ((layer({"a/SKILL.md": A}), layer({".wh.a": b""})), "holds no skill"),
+    ],
+)
+def test_what_holds_no_skill_is_refused(given: tuple[tuple[Descriptor, bytes], ...], said: str) -> None:
+    with pytest.raises(UnacceptableError, match=said):
+        read(*given)
+
+
+def test_a_bad_skill_costs_itself() -> None:
+    found = contents(
+        [
+            layer({"a/SKILL.md": A, "b/SKILL.md": A, "b/.env": b"x", "c/SKILL.md": A, "c/big": bytes(2000)}),
+            layer({"x/d/SKILL.md": A, "y/d/SKILL.md": A, "e/SKILL.md": A} | {f"e/{n}": b"" for n in range(20)}),
+        ],
+        (),
+        UnpackLimits(files=10, bytes=1000, file=1000),
+        hidden=False,
+    )
+    assert sorted(found.skills) == ["a", "d"]
+    assert (".env" in found.refused["b"] and "2098 bytes" in found.refused["c"]) or "2000" in found.refused["c"]
+    assert "two skills of this name" in found.refused["d"] and "21 files" in found.refused["e"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "LIMITS", UnpackLimits(files=100, bytes=5000, file=4000))
+
+
+@pytest.mark.usefixtures("small")
+def test_all_layers_together_are_bounded() -> None:
+    one = layer({"a/SKILL.md": A, "a/x": bytes(3000)})
+    assert list(read(one).skills) == ["a"]
+    with pytest.raises(ArchiveRefusedError, match="unpacks to more than"):
+        read(one, one)
+    with pytest.raises(ArchiveRefusedError, match="unpack to more than 5000"):
+        read(one, titled("b", b"x" * 3000))
+
+
+def test_twenty_thousand_files_below_as_many_whiteouts() -> None:
+    many = {f"a/f{number}": b"" for number in range(19_990)}
+    found = read(layer({"a/SKILL.md": A} | many), layer({f"a/.wh.f{number}": b"" for number in range(19_990)}))
+    assert paths(found) == {"a": ["SKILL.md"]}

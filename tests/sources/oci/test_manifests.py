@@ -1,0 +1,108 @@
+"""Manifests and indexes, read and written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.oci import manifests
+from mcp_skills_server.sources.oci.manifests import Artifact, Collection, Descriptor, decode
+
+D = "sha256:" + "d" * 64
+LAYER = {"mediaType": "a/b", "digest": D, "size": 7}
+
+
+def entry(digit: str, **more: Any) -> dict[str, Any]:
+    return {"mediaType": manifests.MANIFEST, "digest": "sha256:" + digit * 64, "size": 1, **more}
+
+
+def encoded(**data: Any) -> bytes:
+    return json.dumps(data).encode()
+
+
+def test_a_manifest_is_its_layers() -> None:
+    raw = encoded(layers=[LAYER, {**LAYER, "annotations": {"a": "b", "c": 7}}], annotations={"x": "y"})
+    assert decode(raw, 10) == Artifact((Descriptor("a/b", D, 7), Descriptor("a/b", D, 7, {"a": "b"})), {"x": "y"})
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "neither layers nor manifests"),
+        (b'{"schemaVersion":1,"fsLayers":[]}', "neither layers nor manifests"),
+        (encoded(layers=[LAYER] * 129), "129 layers, at most 128"),
+        (encoded(manifests=[entry("1")] * 11), "11 entries, at most 10"),
+        (encoded(layers=[7]), "without media type or size"),
+        (encoded(layers=[{**LAYER, "size": -1}]), "without media type or size"),
+        (encoded(layers=[{**LAYER, "size": True}]), "without media type or size"),
+        (encoded(layers=[{**LAYER, "digest": "sha256:../../x"}]), "not sha256"),
+        (encoded(layers=[{**LAYER, "digest": "sha512:" + "a" * 128}]), "not sha256"),
+        (encoded(layers=[{**LAYER, "urls": ["https://x"]}]), "other addresses"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused(raw: bytes, said: str) -> None:
+    with pytest.raises(UnacceptableError, match=said):
+        decode(raw, 10)
+
+
+def test_an_index_of_platforms_is_one_artifact() -> None:
+    arm, amd = ({"os": "linux", "architecture": each} for each in ("arm64", "amd64"))
+    attestation = entry("3", platform={"os": "unknown", "architecture": "unknown"})
+    note = entry("4", platform=amd, annotations={"vnd.docker.reference.type": "attestation-manifest"})
+    found = decode(encoded(manifests=[entry("1", platform=arm), entry("2", platform=amd), attestation, note]), 10)
+    assert isinstance(found, Collection) and found.platforms
+    assert [each.digest[-1] for each in found.chosen] == ["2"]
+
+
+def test_an_index_of_skills_is_a_collection_also_where_they_name_platforms() -> None:
+    linux = {"os": "linux", "architecture": "amd64"}
+    named = [entry(each, platform=linux, annotations={manifests.SKILL_NAME: each}) for each in "12"]
+    for raw in (
+        encoded(manifests=named),
+        encoded(manifests=[entry("1"), entry("2", platform=linux)]),
+        encoded(artifactType=manifests.COLLECTION, manifests=[entry("1", platform=linux), entry("2", platform=linux)]),
+    ):
+        found = decode(raw, 10)
+        assert isinstance(found, Collection) and not found.platforms
+        assert [each.digest[-1] for each in found.chosen] == ["1", "2"]
+
+
+def test_what_is_written_is_read() -> None:
+    layer, config = Descriptor(manifests.CONTENT, D, 7), Descriptor(manifests.CONFIG, D, 2)
+    raw = manifests.skill_manifest(config, layer, {"a": "é"})
+    assert decode(raw, 1) == Artifact((layer,), {"a": "é"})
+    assert json.loads(raw)["artifactType"] == manifests.SKILL
+    described = Descriptor(manifests.MANIFEST, D, len(raw), {manifests.SKILL_NAME: "a"})
+    assert decode(manifests.collection_index("all", [described]), 1) == Collection((described,), platforms=False)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(D),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ("layers", "manifests", "mediaType", "digest", "size", "annotations", "platform", "os", "urls")
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(_JSON)
+def test_any_manifest_is_read_or_refused(data: Any) -> None:
+    try:
+        found = decode(json.dumps(data).encode(), 5)
+    except UnacceptableError:
+        return
+    assert isinstance(found, Artifact | Collection)

@@ -1,0 +1,272 @@
+"""A real registry: pushed to and read from by the program itself, with passwords, tokens and TLS."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import jwt
+import pytest
+
+from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
+from sources.publishers import Asked, Publisher, answer
+from sources.test_mirrors import ORIGIN, until_there
+from wire import COMMAND, DEADLINE, serving, write_skill
+
+pytestmark = pytest.mark.needs_program("docker-registry")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Real]:
+    with docker_registry(tmp_path / "registry") as running:
+        yield running
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    folder = tmp_path / "skills"
+    write_skill(folder / "alpha", body="# Alpha\n", references__données_md="é")
+    write_skill(folder / "beta", scripts__run_py="print(1)\n")
+    return folder
+
+
+def run(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def cached(tmp_path: Path) -> list[str]:
+    return ["--cache-dir", str(tmp_path / "cache")]
+
+
+def test_a_collection_is_pushed_and_read(registry: Real, skills: Path, tmp_path: Path) -> None:
+    pushed = run("push", skills, registry.named())
+    pinned = pushed.stdout.strip()
+    assert pinned.startswith(f"oci+http://{registry.host}/{REPOSITORY}@sha256:") and "2 new" in pushed.stderr
+    for named in (registry.named(), pinned):
+        listed = run("list", named, *cached(tmp_path)).stdout
+        assert "alpha" in listed and "beta" in listed
+    assert "references/données.md" in run("show", registry.named(), "alpha", *cached(tmp_path)).stdout
+    (kept,) = (tmp_path / "cache" / "oci").glob("*1.0-*")
+    for path in ("alpha/SKILL.md", "alpha/references/données.md", "beta/scripts/run.py"):
+        assert (kept / path).read_bytes() == (skills / path).read_bytes()
+
+
+def test_a_push_of_one_skill_is_an_artifact_of_its_own(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills / "alpha", registry.named("team/alpha", "2.0"))
+    (line,) = run("list", registry.named("team/alpha", "2.0"), *cached(tmp_path)).stdout.splitlines()[1:]
+    assert line.startswith("alpha")
+    each = run("push", skills, registry.named("team/each", "3"), "--each").stdout.split()
+    assert [line.rpartition("@")[0].rpartition("/")[2] for line in each] == ["alpha", "beta"]
+    assert "beta" in run("list", registry.named("team/each/beta", "3"), *cached(tmp_path)).stdout
+
+
+def test_one_changed_skill_costs_that_skill(registry: Real, skills: Path, tmp_path: Path) -> None:
+    first = run("push", skills, registry.named()).stdout
+    run("list", registry.named(), *cached(tmp_path))
+    registry.asked()
+    again = run("push", skills, registry.named())
+    assert again.stdout == first and "nothing to send" in again.stderr
+    assert not [line for line in registry.asked() if not line.startswith(("GET", "HEAD"))]
+    write_skill(skills / "beta", body="# Other\n")
+    assert "1 new" in run("push", skills, registry.named()).stderr
+    sent = [line for line in registry.asked() if line.startswith("PUT")]
+    # The layer, the manifest and the index; the metadata of the skill are the same.
+    assert len([line for line in sent if "/blobs/" in line]) == 1 and len(sent) == 3
+    assert "Other" in run("show", registry.named(), "beta", *cached(tmp_path)).stdout
+    got = [line for line in registry.asked() if line.startswith("GET")]
+    assert len([line for line in got if "/blobs/" in line]) == 1 and len(got) == 3
+
+
+def test_a_restart_over_what_is_there_costs_one_head(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named())
+    run("list", registry.named(), *cached(tmp_path))
+    registry.asked()
+    run("list", registry.named(), *cached(tmp_path))
+    assert registry.asked() == [f"HEAD /v2/{REPOSITORY}/manifests/1.0 200"]
+
+
+def test_what_was_changed_in_the_cache_is_put_right(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named())
+    run("list", registry.named(), *cached(tmp_path))
+    (kept,) = (tmp_path / "cache" / "oci").iterdir()
+    (kept / "alpha" / "SKILL.md").write_text("---\nname: alpha\ndescription: Something else.\n---\n")
+    assert "Something else" not in run("list", registry.named(), *cached(tmp_path)).stdout
+    assert (kept / "alpha" / "SKILL.md").read_bytes() == (skills / "alpha" / "SKILL.md").read_bytes()
+
+
+def test_a_skill_that_is_pushed_no_more_is_gone(registry: Real, skills: Path, tmp_path: Path) -> None:
+    write_skill(skills / "gamma")
+    run("push", skills, registry.named())
+    assert "beta" in run("list", registry.named(), *cached(tmp_path)).stdout
+    (skills / "beta" / "SKILL.md").unlink()
+    run("push", skills, registry.named())
+    listed = run("list", registry.named(), *cached(tmp_path)).stdout
+    assert "alpha" in listed and "beta" not in listed
+
+
+def test_it_is_served_and_the_last_good_copy_stays_when_the_registry_is_gone(skills: Path, tmp_path: Path) -> None:
+    with docker_registry(tmp_path / "registry") as registry:
+        run("push", skills, registry.named())
+        with serving(registry.named(), *cached(tmp_path)) as wire:
+            there = until_there(wire, "alpha", "beta")
+            assert {each["_meta"][ORIGIN] for each in there.values()} == {registry.named()}
+            wire.kill()
+    listed = run("list", registry.named(), *cached(tmp_path))
+    assert "alpha" in listed.stdout and "serving the last copy" in listed.stderr
+
+
+def test_a_tag_that_is_not_there_is_said_with_those_that_are(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named(tag="1.0"))
+    run("push", skills, registry.named(tag="1.1"))
+    done = run("list", registry.named(tag="1.2"), *cached(tmp_path), code=2)
+    assert f"has no {REPOSITORY} 1.2; the last of its 2 tags: 1.0, 1.1" in done.stderr
+    done = run("list", registry.named("team/nothing"), *cached(tmp_path), code=2)
+    assert "has no team/nothing 1.0" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_locked_is_served_when_the_tag_has_moved_on_and_without_the_registry(
+    skills: Path, tmp_path: Path
+) -> None:
+    lock = tmp_path / "skills.lock"
+    with docker_registry(tmp_path / "registry") as registry:
+        pinned = run("push", skills, registry.named()).stdout.strip().rpartition("@")[2]
+        run("lock", registry.named(), "--output", lock, *cached(tmp_path))
+        assert pinned in lock.read_text() and registry.named() in lock.read_text()
+        run("outdated", "--lock", lock, *cached(tmp_path))
+        write_skill(skills / "beta", body="# Moved on\n")
+        run("push", skills, registry.named())
+        assert "beta" in run("outdated", "--lock", lock, *cached(tmp_path), code=1).stdout
+        assert "+# Moved on" in run("diff", "--lock", lock, *cached(tmp_path), code=1).stdout
+        frozen = ("--lock", str(lock), "--frozen", *cached(tmp_path))
+        with serving(*frozen) as wire:
+            assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
+    with serving(*frozen) as wire:
+        assert until_there(wire, "alpha", "beta")
+        assert "Moved on" not in str(wire.request("resources/read", {"uri": "skill://beta/SKILL.md"}))
+
+
+@pytest.mark.needs_program("htpasswd", "openssl")
+def test_a_password_over_tls(skills: Path, tmp_path: Path) -> None:
+    auth = htpasswd(tmp_path / "registry", "ada", "s3cret")
+    with docker_registry(tmp_path / "registry", tls=True, auth=auth) as registry:
+        trusted = {"SSL_CERT_FILE": str(registry.certificate)}
+        known = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
+        wrong = trusted | {"DOCKER_CONFIG": str(docker_config(tmp_path / "wrong", registry.host, "ada", "0ther"))}
+        nobody = trusted | {"DOCKER_CONFIG": str(tmp_path / "none")}
+        run("push", skills, registry.named(), environment=known)
+        assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=known).stdout
+        registry.asked()
+        run("list", registry.named(), *cached(tmp_path), environment=known)
+        assert [line[-3:] for line in registry.asked()] == ["401", "200"]
+        for environment in (wrong, nobody):
+            done = run("list", registry.named(), *cached(tmp_path / "other"), environment=environment, code=2)
+            assert f"'docker login {registry.host}'" in done.stderr
+            assert "s3cret" not in done.stderr and "0ther" not in done.stderr
+            assert len(done.stderr.splitlines()) == 1
+            done = run("push", skills, registry.named(), environment=environment, code=2)
+            assert "asks for permission" in done.stderr
+        done = run("list", registry.named(), *cached(tmp_path / "other"), environment={"SSL_CERT_FILE": ""}, code=2)
+        assert "cannot be reached" in done.stderr and "certificate" in done.stderr
+
+
+@pytest.mark.needs_program("htpasswd")
+def test_a_credential_helper_is_asked(skills: Path, tmp_path: Path) -> None:
+    auth = htpasswd(tmp_path / "registry", "ada", "s3cret")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    helper = programs / "docker-credential-tests"
+    with docker_registry(tmp_path / "registry", auth=auth) as registry:
+        helper.write_text(
+            f'#!/bin/sh\n[ "$1" = get ] && [ "$(cat)" = {registry.host} ] || exit 9\n'
+            'echo \'{"ServerURL": "x", "Username": "ada", "Secret": "s3cret"}\'\n'
+        )
+        helper.chmod(0o755)
+        folder = docker_config(tmp_path / "docker", "elsewhere", "x", "y", credsStore="tests")
+        environment = {"DOCKER_CONFIG": str(folder), "PATH": f"{programs}:{os.environ['PATH']}"}
+        run("push", skills, registry.named(), environment=environment)
+        assert "alpha" in run("list", registry.named(), *cached(tmp_path), environment=environment).stdout
+        helper.unlink()
+        done = run("list", registry.named(tag="2"), *cached(tmp_path), environment=environment, code=2)
+        assert "docker-credential-tests, which is not on PATH" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+class TokenServer:
+    """Gives tokens that a docker-registry believes, to who knows the password and for what it allows."""
+
+    def __init__(self, folder: Path, site: Publisher) -> None:
+        certificate, key = self_signed(folder)
+        self.site = site
+        self._key = key.read_bytes()
+        der = ssl.PEM_cert_to_DER_cert(certificate.read_text())
+        self._headers = {"x5c": [base64.b64encode(der).decode()]}
+        site.routes["/token"] = self._answer
+        self.auth = {
+            "token": {
+                "realm": f"{site.url}/token",
+                "service": "tests",
+                "issuer": "tests",
+                "rootcertbundle": str(certificate),
+            }
+        }
+
+    def _answer(self, asked: Asked) -> Iterator[bytes]:
+        query = parse_qs(urlsplit(asked.path).query)
+        kind, name, actions = query["scope"][0].split(":")
+        who = "Basic " + base64.b64encode(b"ada:s3cret").decode()
+        allowed = set(actions.split(",")) if asked.headers.get("authorization") == who else set()
+        now = int(time.time())
+        claims = {
+            "iss": "tests",
+            "aud": query["service"][0],
+            "sub": "ada",
+            "exp": now + 300,
+            "nbf": now - 10,
+            "iat": now,
+            "jti": "x",
+            "access": [{"type": kind, "name": name, "actions": sorted(allowed)}],
+        }
+        token = jwt.encode(claims, self._key, "RS256", self._headers)
+        yield answer(json.dumps({"token": token, "expires_in": 300}).encode(), connection="close")
+
+
+@pytest.mark.needs_program("openssl")
+def test_tokens(skills: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens").mkdir()
+    with Publisher() as site:
+        tokens = TokenServer(tmp_path / "tokens", site)
+        with docker_registry(tmp_path / "registry", auth=tokens.auth) as registry:
+            known = {"DOCKER_CONFIG": str(docker_config(tmp_path / "docker", registry.host, "ada", "s3cret"))}
+            # The token server is at another port, over plain http: both must be allowed.
+            done = run("push", skills, registry.named(), environment=known, code=2)
+            assert "plain http; --allow-http" in done.stderr and not site.asked
+            allowed = ("--allow-http", "--allow-private")
+            run("push", skills, registry.named(), *allowed, environment=known)
+            assert {each.path.rpartition("%3A")[2] for each in site.asked} == {"pull%2Cpush"}
+            site.asked.clear()
+            registry.asked()
+            listed = run("list", registry.named(), *allowed, *cached(tmp_path), environment=known)
+            assert "alpha" in listed.stdout
+            assert [each.path.rpartition("%3A")[2] for each in site.asked] == ["pull"]
+            assert [line[-3:] for line in registry.asked()].count("401") == 1
+            nobody = {"DOCKER_CONFIG": str(tmp_path / "none")}
+            done = run("list", registry.named(), *allowed, *cached(tmp_path / "other"), environment=nobody, code=2)
+            assert "asks for permission" in done.stderr

@@ -224,8 +224,11 @@ class _Pull:
     def _write(self, wanted: Wanted, name: str, files: Files) -> str:
         was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
         with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
-            changed = self._folder.put(record, files, force=True)
-        return "unchanged" if not changed else "added" if was is State.ABSENT else "updated"
+            staged = self._folder.stage(record, files, force=True)
+            failed = self._folder.commit([staged]) if staged else {}
+            if name in failed:
+                raise failed[name]
+        return "unchanged" if staged is None else "added" if was is State.ABSENT else "updated"
 
     def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
         fault: Fault = "publisher" if isinstance(error, ContentRefusedError) else "network"

@@ -66,13 +66,17 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
     Raises:
         OSError: the disk is full, or the like.
     """
-    clear(top)
     folders = {""}
     for path in files:
         while (path := path.rpartition("/")[0]) not in folders:
             folders.add(path)
     places = [f"{top}/{folder}" for folder in sorted(folders)]  # those above come first
-    for place in places:
+    try:
+        os.mkdir(top)
+    except FileExistsError:
+        clear(top)
+        os.mkdir(top)
+    for place in places[1:]:
         os.mkdir(place)
     for path, (raw, executable) in files.items():
         mode = 0o755 if executable else 0o644
@@ -92,11 +96,14 @@ def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True)
         OSError: it is there already, or cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY, mode)
-    with open(descriptor, "wb") as stream:
-        stream.write(raw)
+    try:
+        left = memoryview(raw)
+        while left:
+            left = left[os.write(descriptor, left) :]
         if durable:
-            stream.flush()
             os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def clear(path: Path) -> None:

@@ -39,6 +39,9 @@ from mcp_skills_server.sources.stage import ConflictError
 
 _WRITERS: Final = 4
 """Threads that write at once: they wait for the disk, and more of them would keep the network waiting."""
+_BATCH: Final = 256
+_GATHERING_S: Final = 0.03
+"""After a commit skills wait on the stage for so many others, or so long: each commit waits for the disk."""
 
 _T = TypeVar("_T")
 
@@ -231,7 +234,9 @@ class _Refresh:
                     if each.name in failed:
                         raise failed[each.name]
                     self._became[each.name] = coming[each.name]
-            self._count()
+                self._count()
+            with self._more:
+                self._more.wait_for(lambda: self._all_staged or len(self._staged) >= _BATCH, _GATHERING_S)
 
     def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         failed = self._folder.commit(batch)
@@ -331,7 +336,7 @@ class _Refresh:
     def _gone(self, listed: set[str], refused: list[Refusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         gone: list[str] = []
         pruned: list[str] = []
-        for record in self._folder.records():
+        for record in self._folder.records(but=listed):
             if record.source != self._record.source or record.name in listed:
                 continue
             if self._folder.look(record.name)[0] is State.ABSENT:

@@ -54,6 +54,7 @@ EVIDENCE = {
     "reference-deep": b"(references/more/details.md)",
     "hidden-characters": "\U000e006e".encode(),
     "hidden-comment": b"<!-- Send",
+    "lfs-pointer": b"version https://git-lfs",
     "icon-source": b"icons:",
     "pipe-to-shell": b"| sh",
     "shell-injection": b"!`date",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,3 +57,17 @@ def test_the_loop_runs_as_its_first_lines_say(sandbox_mode: str) -> None:
     command = [sys.executable, str(LOOP), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE)
     assert "Three words." in done.stdout and not done.stderr
+
+
+def test_a_team_s_walk_ends_where_it_says(tmp_path: Path) -> None:
+    environment = {**os.environ, "SERVER": f"{sys.executable} -m mcp_skills_server", "TMPDIR": str(tmp_path)}
+    words = ["sh", str(ROOT / "examples" / "team" / "walk.sh")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=6 * DEADLINE, env=environment)
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
+    assert out.count("it started") == 2
+    assert "  changed  refund-policy" in out
+    assert '-> "Decides whether a customer gets a refund, and writes the answer. Use for everything."' in out
+    assert "script changed: scripts/amount.py" in out
+    assert out.endswith("changed  refund-policy\nnothing is new\n")
+    assert not os.listdir(tmp_path)

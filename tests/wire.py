@@ -249,10 +249,10 @@ from mcp_skills_server.cli import main
 gate = Path(sys.argv[1])
 load = Registry.load
 
-def slow(self):
+def slow(self, *arm):
     with gate.open() as waiting:  # a fifo: blocks until the test opens its other end
         waiting.read()
-    load(self)
+    load(self, *arm)
 
 Registry.load = slow
 main(sys.argv[2:])

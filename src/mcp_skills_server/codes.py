@@ -126,6 +126,7 @@ CODES: dict[str, Code] = {
     "manifest-runtime": _warning("SP-25", "name the file that is to run below [runtime]"),
     "manifest-disagrees": _warning("SP-34", "let both say the same"),
     "hidden-characters": _warning("", "delete the invisible characters; they can carry text that no reader sees"),
+    "lfs-pointer": _error("", "fetch it with 'git lfs pull', or keep the file in the repository itself"),
     "hidden-comment": _warning("", "write it where every reader sees it, or delete it; models read it all the same"),
     "icon-source": _warning("S76-4", "give a file of the skill, an https address, or a picture as data:image/..."),
     "pipe-to-shell": _warning("", "let the reader see a script before it runs"),

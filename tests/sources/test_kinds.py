@@ -8,6 +8,7 @@ import pytest
 
 from mcp_skills_server.sources.archive import Archive
 from mcp_skills_server.sources.directory import Directory
+from mcp_skills_server.sources.git.source import GitFolder
 from mcp_skills_server.sources.kinds import open_source
 from mcp_skills_server.sources.oci.source import Oci
 from mcp_skills_server.sources.settings import SourceSettings
@@ -21,6 +22,8 @@ from mcp_skills_server.sources.site import Site
         ("HTTP://example.com", Site),
         ("oci://registry.example/skills:1.0", Oci),
         ("OCI+HTTP://localhost/skills", Oci),
+        ("git+https://example.com/a", GitFolder),
+        ("git+file:///a.zip", GitFolder),
         ("a.zip", Archive),
         ("b.zip", Directory),
         (".", Directory),

@@ -43,10 +43,10 @@ from pathlib import Path
 from mcp_skills_server.catalog.registry import Registry
 load = Registry.load
 
-def slow(self):
+def slow(self, *arm):
     with Path({gate!r}).open() as waiting:  # a fifo: blocks until the test opens its other end
         waiting.read()
-    load(self)
+    load(self, *arm)
 
 Registry.load = slow
 """

@@ -13,8 +13,9 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RootType, ScriptOptions
+from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.running import FollowOptions, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
 _AGENT: Final = "mcp_skills_server.agent"

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from mcp_skills_server.commands.fields import flag, option, takes
-from mcp_skills_server.commands.options import ApprovalOptions, RootOptions, make_registry
+from mcp_skills_server.commands.options import RootOptions, make_registry
 from mcp_skills_server.commands.printing import say
+from mcp_skills_server.commands.script_options import ApprovalOptions
 from mcp_skills_server.errors import RequestError, StaleFileError, UsageError
 from mcp_skills_server.format import identity
 from mcp_skills_server.model import Standing

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mcp_skills_server.commands.fields import Options, flag, many, option, takes
+from mcp_skills_server.commands.fields import flag, many, option, takes
+from mcp_skills_server.commands.options import GitOptions
 from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.report import Report
     from mcp_skills_server.sources.settings import FetchSettings
+    from mcp_skills_server.sources.source import Source
 
 _COUNT = click.IntRange(min=1)
 _SECONDS = click.FloatRange(min=0, min_open=True)
@@ -27,7 +29,7 @@ _FRAMING = frozenset(
 """Headers that change what an answer is or how it is framed."""
 
 
-class FetchOptions(Options):
+class FetchOptions(GitOptions):
     """All options of `fetch`."""
 
     output: str | None = option(
@@ -65,17 +67,18 @@ class FetchOptions(Options):
 @click.argument("url", required=False)
 @takes(FetchOptions)
 def fetch(options: FetchOptions, url: str | None) -> int:
-    """Fetch the skills that a site publishes at /.well-known/agent-skills into a folder.
+    """Fetch the skills that a site publishes at /.well-known/agent-skills, or those of a folder in git, into a folder.
 
     URL is a site, a folder of one, or its index.json; the last line says which index it was. Every skill is checked
     against it before it appears in DIR, whole; what is current is not downloaded again. Exit code 1 when a skill could
-    not be fetched or checked; the others are there.
+    not be fetched or checked; the others are there. URL may also be that of a repository, git+https://HOST/REPOSITORY.
 
     \b
     Examples:
       mcp-skills-server fetch https://example.com --list
       mcp-skills-server fetch https://example.com --output ~/skills
       mcp-skills-server fetch https://example.com --output ~/skills --skill refunds
+      mcp-skills-server fetch git+https://example.com/team/skills@main#skills --output ~/skills
       mcp-skills-server fetch --output ~/skills --update
     """
     output = options.output
@@ -87,11 +90,11 @@ def fetch(options: FetchOptions, url: str | None) -> int:
         raise UsageError("fetch needs the URL of a site; without one, --update refreshes what --output DIR holds")
     settings = _settings(options)
     if url is not None and options.only_list:
-        return _exit_code(_list, url, settings)
+        return _exit_code(_list, url, settings, options)
     folder = str(output)
     if url is not None:
-        return _exit_code(_fetch, url, folder, settings)
-    return max(_exit_code(_fetch, given, folder, each) for given, each in _known(folder, settings))
+        return _exit_code(_fetch, url, folder, settings, options)
+    return max(_exit_code(_fetch, given, folder, each, options) for given, each in _known(folder, settings))
 
 
 def _settings(options: FetchOptions) -> FetchSettings:
@@ -175,8 +178,11 @@ def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
         return 2
 
 
-def _list(url: str, settings: FetchSettings) -> int:
+def _list(url: str, settings: FetchSettings, options: GitOptions) -> int:
     import anyio
+
+    if _tree_source(url, settings, options) is not None:
+        raise UsageError(f"fetch --list is for sites; 'mcp-skills-server list {url}' shows what this one has")
 
     from mcp_skills_server.sources.refresh import look
 
@@ -196,26 +202,60 @@ def _list(url: str, settings: FetchSettings) -> int:
     return int(index.version is None or any(each.broken for each in broken))
 
 
-def _fetch(url: str, folder: str, settings: FetchSettings) -> int:
+def _fetch(url: str, folder: str, settings: FetchSettings, options: GitOptions) -> int:
     import anyio
 
-    from mcp_skills_server.sources.refresh import refresh
+    source = _tree_source(url, settings, options)
+    if source is None:
+        from mcp_skills_server.sources.refresh import refresh
 
-    with _bar() as progress:
-        report = anyio.run(refresh, url, folder, settings, progress)
+        with _bar() as progress:
+            report = anyio.run(refresh, url, folder, settings, progress)
+    else:
+        from mcp_skills_server.sources.copying import copy
+        from mcp_skills_server.sources.faults import SourceError
+
+        try:
+            report = anyio.run(copy, source, folder, settings)
+        except SourceError as error:
+            remark(f"{source.origin}: {error}")
+            return 2
     for line in report.warnings:
         remark(f"warning: {line}")
     for name in report.edited:
         remark(f"{name}: it was edited in {folder}, and stays; --force replaces it")
     for name in report.gone:
         if name in report.pruned:
-            remark(f"{name}: it is gone from the index, and was removed")
+            remark(f"{name}: it is gone from {_index(report)}, and was removed")
         else:
-            remark(f"{name}: it is gone from the index, and stays; --prune removes it")
+            remark(f"{name}: it is gone from {_index(report)}, and stays; --prune removes it")
     for refusal in report.refused:
         remark(f"refused: {refusal}")
     remark(_summary(report))
     return 0 if report.ok else 1
+
+
+def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Source | None:
+    """The source that is copied skill by skill from a tree; None for a site, whose index says what is new."""
+    from pathlib import Path
+
+    from mcp_skills_server.directories import cache_directory
+    from mcp_skills_server.sources.kinds import kind_of, open_source
+    from mcp_skills_server.sources.settings import SourceSettings
+
+    kind = kind_of(url)
+    if kind.is_path or kind.name == "site":
+        return None
+    if settings.trust.headers:
+        raise UsageError("--token-env and --header are for sites; git has credential helpers")
+    signers = Path(options.signers) if options.signers else None
+    return open_source(
+        url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)
+    )
+
+
+def _index(report: Report) -> str:
+    return "the source" if report.version == "tree" else "the index"
 
 
 def _summary(report: Report) -> str:
@@ -230,6 +270,8 @@ def _summary(report: Report) -> str:
         (len(report.refused), "refused"),
     )
     done = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing to do"
+    if report.version == "tree":
+        return f"{report.url}: {done}"
     return f"{shown(report.url)}: {done} ({report.bytes:,} bytes downloaded)"
 
 

@@ -42,27 +42,27 @@ class Moved:
 
     Attributes:
         source: as it is locked.
-        now: as it would be locked now.
+        newest: as it would be locked now.
     """
 
     source: LockedSource
-    now: LockedSource
+    newest: LockedSource
 
     @property
     def added(self) -> list[str]:
         """Skills that are not locked."""
-        return sorted(self.now.skills.keys() - self.source.skills.keys())
+        return sorted(self.newest.skills.keys() - self.source.skills.keys())
 
     @property
     def removed(self) -> list[str]:
         """Locked skills that are not there any more."""
-        return sorted(self.source.skills.keys() - self.now.skills.keys())
+        return sorted(self.source.skills.keys() - self.newest.skills.keys())
 
     @property
     def changed(self) -> list[str]:
         """Skills with other files."""
-        both = self.source.skills.keys() & self.now.skills.keys()
-        return sorted(each for each in both if self.source.skills[each] != self.now.skills[each])
+        both = self.source.skills.keys() & self.newest.skills.keys()
+        return sorted(each for each in both if self.source.skills[each] != self.newest.skills[each])
 
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
@@ -130,7 +130,7 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
     locked = read_lock(options.lock)
     moved = _moved(locked, options)
     known = {each.given for each in locked}
-    skills = {path for each in moved for path in (*each.source.skills, *each.now.skills)}
+    skills = {path for each in moved for path in (*each.source.skills, *each.newest.skills)}
     for name in names:
         if name not in known and name not in skills:
             raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
@@ -150,14 +150,14 @@ def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
     """The entries of a source once the chosen skills have moved."""
     rest = {*moved.added, *moved.removed, *moved.changed} - chosen
     if not rest:
-        return [moved.now]
+        return [moved.newest]
     if not chosen:
         return [moved.source]
-    now = {path: digest for path, digest in moved.now.skills.items() if path in chosen}
+    now = {path: digest for path, digest in moved.newest.skills.items() if path in chosen}
     kept = {path: digest for path, digest in moved.source.skills.items() if path not in chosen}
     if kind_of(moved.source.given).keeps_history:
-        return [replace(moved.source, skills=kept), replace(moved.now, skills=now)]
-    return [replace(moved.now, skills=kept | now)]
+        return [replace(moved.source, skills=kept), replace(moved.newest, skills=now)]
+    return [replace(moved.newest, skills=kept | now)]
 
 
 def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
@@ -211,7 +211,7 @@ def _say_what_is_left_out(offer: Offer) -> None:
 def _say(moved: Moved) -> None:
     if not moved:
         return
-    before, after = (each.revision[:12] for each in (moved.source, moved.now))
+    before, after = (each.revision[:12] for each in (moved.source, moved.newest))
     say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
     for kind, paths in (("changed", moved.changed), ("added", moved.added), ("removed", moved.removed)):
         for path in paths:
@@ -222,7 +222,7 @@ def _as_json(moved: Moved) -> dict[str, Any]:
     return {
         "from": moved.source.given,
         "locked": moved.source.revision,
-        "newest": moved.now.revision,
+        "newest": moved.newest.revision,
         "changed": moved.changed,
         "added": moved.added,
         "removed": moved.removed,

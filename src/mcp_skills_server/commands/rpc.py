@@ -8,8 +8,9 @@ import click
 
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 
 
 class RpcOptions(FollowOptions, RuntimeOptions):

@@ -40,6 +40,19 @@ class WatchOptions(Options):
     )
 
 
+class RefreshOptions(Options):
+    """How often what is fetched is looked at."""
+
+    heading: ClassVar[str] = "Following changes"
+    refresh: float = option(
+        60,
+        "How often to look whether a root in git has changed. A site says so itself.",
+        type=click.FloatRange(min=1),
+        metavar="SECONDS",
+        show_default=True,
+    )
+
+
 class PinOptions(Options):
     """Whether exactly what a lock file names is served, and only what is signed."""
 
@@ -58,7 +71,7 @@ class PinOptions(Options):
     )
 
 
-class FollowOptions(RootOptions, WatchOptions, PinOptions):
+class FollowOptions(RootOptions, WatchOptions, RefreshOptions, PinOptions):
     """How the roots of a command are read and kept current."""
 
 
@@ -88,7 +101,7 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
             raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
         if not given:
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
-        return open_roots(given, options, indexed=True, gates=lambda _: signed)
+        return open_roots(given, options, indexed=True, gates=lambda _: signed, refresh_s=options.refresh)
     from mcp_skills_server.commands.pinning import locked_roots, pins_of
 
     locked = locked_roots(options.lock, given)
@@ -99,7 +112,10 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
         return [*pins, *signed]
 
     revisions = [each.revision or None for each in locked]
-    registry, mirrors = open_roots([each.given for each in locked], options, indexed=True, pins=revisions, gates=gates)
+    wanted = [each.given for each in locked]
+    registry, mirrors = open_roots(
+        wanted, options, indexed=True, pins=revisions, gates=gates, refresh_s=options.refresh
+    )
     if options.frozen:
         if mirrors is not None:
             mirrors.fetch()

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RuntimeOptions, execution_settings, make_runtime, roots_or_lock
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -28,6 +28,7 @@ from mcp_skills_server.commands.running import (
     open_served,
     say_that_it_waits,
 )
+from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -150,9 +151,9 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, or the address of a site. Of two skills
-    with the same path the one of the earlier ROOT is served. Every option has an environment variable:
-    MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, or that of a folder
+    in git. Of two skills with the same path the one of the earlier ROOT is served. Every option has an environment
+    variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
 
     \b
     Examples:

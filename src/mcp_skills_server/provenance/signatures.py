@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.model import printable
 
 FILE: Final = "skill.oms.sig"
@@ -29,7 +29,7 @@ Files: TypeAlias = Mapping[str, bytes]
 """The bytes of a skill's files by their path in it."""
 
 
-class UnsignedError(ValueError):
+class UnsignedError(SkillsServerError):
     """A skill is not signed as it should be.
 
     Attributes:

@@ -5,13 +5,14 @@ Links are never followed, and a file that is there is never written over.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.durable import sync_path
 from mcp_skills_server.format.archive import Files
@@ -55,13 +56,39 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     return out
 
 
-def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> tuple[str, ...]:
+class Written(NamedTuple):
+    """A tree that was written.
+
+    Attributes:
+        files: what the system says of each file, by its path in the tree.
+        parts: every file and directory.
+    """
+
+    files: dict[str, os.stat_result]
+    parts: tuple[str, ...]
+
+
+def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
+    """The files of a tree that `write_tree` made, in path order.
+
+    Raises:
+        OSError: a file cannot be read, or there is something else among them.
+    """
+    found = tree_digests(place)
+    if found is None:
+        raise OSError(errno.EINVAL, "there is more than files and folders", os.fspath(place))
+    out: dict[str, tuple[bytes, bool]] = {}
+    for path in sorted(found):
+        descriptor = os.open(place / path, os.O_RDONLY | NOFOLLOW | BINARY)
+        with open(descriptor, "rb") as stream:
+            out[path] = stream.read(), bool(os.fstat(descriptor).st_mode & stat.S_IXUSR)
+    return out
+
+
+def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
 
     Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
-
-    Returns:
-        Every file and directory that was written.
 
     Raises:
         OSError: the disk is full, or the like.
@@ -78,19 +105,18 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
         os.mkdir(top)
     for place in places[1:]:
         os.mkdir(place)
+    written: dict[str, os.stat_result] = {}
     for path, (raw, executable) in files.items():
         mode = 0o755 if executable else 0o644
-        write_file(f"{top}/{path}", raw, mode, durable=durable)
-        if not umask:
-            os.chmod(f"{top}/{path}", mode)
+        written[path] = write_file(f"{top}/{path}", raw, mode, durable=durable, umask=umask)
     if durable:
         for place in places:
             sync_path(place)
-    return (*(f"{top}/{path}" for path in files), *places)
+    return Written(written, (*(f"{top}/{path}" for path in files), *places))
 
 
-def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True) -> None:
-    """A new file. With `durable` its bytes are then on the disk.
+def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True, umask: bool = True) -> os.stat_result:
+    """A new file, and what the system says of it. With `durable` its bytes are then on the disk.
 
     Raises:
         OSError: it is there already, or cannot be written.
@@ -100,10 +126,15 @@ def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True)
         left = memoryview(raw)
         while left:
             left = left[os.write(descriptor, left) :]
+        found = os.fstat(descriptor)
+        if not umask and stat.S_IMODE(found.st_mode) != mode:
+            os.chmod(path, mode)
+            found = os.fstat(descriptor)
         if durable:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return found
 
 
 def clear(path: Path) -> None:

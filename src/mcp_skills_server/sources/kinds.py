@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +11,8 @@ from typing import Final
 from mcp_skills_server.dialects.wellknown import is_site
 from mcp_skills_server.sources.archive import Archive, is_archive
 from mcp_skills_server.sources.directory import Directory
-from mcp_skills_server.sources.oci.reference import is_oci
+from mcp_skills_server.sources.git.address import is_git
+from mcp_skills_server.sources.oci.reference import is_oci, rejoined
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Source
 
@@ -45,9 +48,16 @@ def _open_oci(given: str, settings: SourceSettings) -> Source:
     return Oci(given, settings)
 
 
+def _open_git(given: str, settings: SourceSettings) -> Source:
+    from mcp_skills_server.sources.git.source import GitFolder
+
+    return GitFolder(given, settings)
+
+
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
     Kind("oci", is_oci, _open_oci, keeps_history=True),
+    Kind("git", is_git, _open_git, keeps_history=True),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )
@@ -65,3 +75,9 @@ def open_source(given: str, settings: SourceSettings, kinds: Sequence[Kind] = KI
         UsageError: it names none, or the source is refused.
     """
     return kind_of(given, kinds).open(given, settings)
+
+
+def split(texts: str) -> list[str]:
+    """The roots of a list that is separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
+    found = [each for each in re.split(rf"{re.escape(os.pathsep)}(?!//|\d+(?:[/{os.pathsep}]|$))", texts) if each]
+    return rejoined(found) if os.pathsep == ":" else found

@@ -27,6 +27,9 @@ _NOTHING_YET: Final = "nothing-yet"
 _TRIM_S: Final = 600.0
 """Between two looks at the size of the cache, each of which is a walk through it."""
 
+_STOP_S: Final = 1.0
+"""How long the end of a server waits for what fetches to end too."""
+
 
 class Mirrors:
     """The sources among the roots.
@@ -42,6 +45,7 @@ class Mirrors:
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
         self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
 
     def root(self, given: str, pin: str | None = None) -> str | MirroredRoot:
@@ -119,7 +123,9 @@ class Mirrors:
             for follower in self._followers:
                 follower.arrived = arrived
         if self._followers:
-            threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True).start()
+            thread = threading.Thread(target=anyio.run, args=(self._follow,), name="skills-sources", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def look(self) -> int:
         """Have everything that is fetched looked at now and not later, from any thread; how many sources that are.
@@ -137,6 +143,8 @@ class Mirrors:
     def stop(self) -> None:
         """Fetch no more, and remove what archives were unpacked to."""
         self._stop.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)  # programs that it has started end with it
         for store in self._stores:
             store.close()
 

@@ -37,7 +37,7 @@ class Report:
     Attributes:
         source: the key of the index, `wellknown.candidates(url)[0]`; records carry it.
         url: of the index that answered.
-        version: of its format, None when it is not known and nothing was done.
+        version: of its format, None when it is not known and nothing was done; "tree" where the source has no index.
         added: skills that were not there.
         updated: skills that have other files now.
         unchanged: skills that are current.
@@ -52,7 +52,7 @@ class Report:
 
     source: str
     url: str
-    version: wellknown.Version | None
+    version: wellknown.Version | Literal["tree"] | None
     added: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()

@@ -88,8 +88,11 @@ class SourceSettings:
 
     Attributes:
         cache: the directory for copies of what is fetched.
-        hidden: skills in dot folders of archives are served, too.
-        fetch: how sites are fetched.
+        hidden: skills in dot folders of archives and repositories are served, too.
+        fetch: how sites are fetched, and what the others may cost.
+        refresh_s: seconds between two looks at what has no cache headers.
+        signers: git's file of allowed signers, of whom one must have signed a commit; None where nobody needs to.
+        rewritten: take what a branch was rewritten to, or a tag moved to.
         pin: the revision that is wanted, None for the newest. A source that can still bring an old one brings it, and
             asks nobody while it has it; one that cannot brings what it has now, and what differs is refused later.
         cache_bytes: what all copies in the cache may take; the longest unused go first.
@@ -98,5 +101,8 @@ class SourceSettings:
     cache: Path
     hidden: bool = False
     fetch: FetchSettings = field(default_factory=FetchSettings)
+    refresh_s: float = 60.0
+    signers: Path | None = None
+    rewritten: bool = False
     pin: str | None = None
     cache_bytes: int = 10 << 30

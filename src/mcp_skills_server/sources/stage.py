@@ -79,7 +79,7 @@ class Stage:
         """
         tree, written = self.place / (_NEW + name), self._written(f"{name}.json")
         try:
-            parts = write_tree(tree, files, durable=_AT_ONCE)
+            parts = write_tree(tree, files, durable=_AT_ONCE).parts
             try:
                 write_file(written, record, 0o600, durable=_AT_ONCE)
             except FileExistsError:

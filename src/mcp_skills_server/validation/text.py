@@ -12,7 +12,7 @@ from heapq import merge
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from mcp_skills_server.format import comments, hidden
+from mcp_skills_server.format import comments, hidden, lfs
 from mcp_skills_server.format.excerpts import excerpt
 from mcp_skills_server.validation.rule import Found, Rules, TextFile
 
@@ -52,6 +52,12 @@ def _hidden_characters(file: TextFile) -> Iterator[Found]:
         yield Found(
             f"the invisible character U+{ord(character):04X}{_more(len(found))}", file.text.count("\n", 0, at) + 1
         )
+
+
+@RULES.rule("lfs-pointer", deep=True)
+def _lfs_pointer(file: TextFile) -> Iterator[Found]:
+    if lfs.is_pointer(file.text.encode("utf-8", "replace")):
+        yield Found("the file is a pointer of Git LFS and not the content that it stands for", 1)
 
 
 @RULES.rule("pipe-to-shell", deep=True)

@@ -143,6 +143,27 @@ def test_a_tag_that_is_not_there_is_said_with_those_that_are(registry: Real, ski
     assert "has no team/nothing 1.0" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_it_is_fetched_into_a_folder_of_ones_own(registry: Real, skills: Path, tmp_path: Path) -> None:
+    run("push", skills, registry.named())
+    place = tmp_path / "mine"
+    fetched = run("fetch", registry.named(), "--output", place, "--skill", "beta")
+    assert "1 added" in fetched.stderr and not (place / "alpha").exists()
+    assert (place / "beta" / "scripts" / "run.py").read_bytes() == b"print(1)\n"
+    assert registry.named() in run("show", place, "beta").stdout
+    done = run("fetch", registry.named(), "--output", place, "--skill", "gamma", code=1)
+    assert "gamma: it has no skill of this name" in done.stderr
+    run("fetch", registry.named(), "--output", place)
+    (place / "alpha" / "SKILL.md").write_text("mine")
+    write_skill(skills / "alpha", body="# New\n")
+    write_skill(skills / "beta", body="# New\n")
+    run("push", skills, registry.named())
+    done = run("fetch", "--update", "--output", place)
+    assert "1 updated" in done.stderr and "alpha: it was edited in" in done.stderr
+    assert (place / "alpha" / "SKILL.md").read_text() == "mine" and "New" in (place / "beta" / "SKILL.md").read_text()
+    run("fetch", registry.named(), "--output", place, "--force")
+    assert "New" in (place / "alpha" / "SKILL.md").read_text()
+
+
 def test_what_is_locked_is_served_when_the_tag_has_moved_on_and_without_the_registry(
     skills: Path, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
-from mcp_skills_server.sources.folder import ConflictError, FetchedFolder, State
+from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.holdings import Holdings
 from mcp_skills_server.sources.oci.layers import Contents
@@ -30,8 +30,11 @@ from mcp_skills_server.sources.oci.reader import ContentRefusedError, Reader, Wa
 from mcp_skills_server.sources.oci.reference import Reference
 from mcp_skills_server.sources.report import Fault, Refusal
 from mcp_skills_server.sources.settings import FetchSettings
+from mcp_skills_server.sources.stage import ConflictError
 
 _WRITERS: Final = 4
+_BATCH: Final = 64
+"""Skills that get their places together."""
 
 _T = TypeVar("_T")
 
@@ -124,6 +127,8 @@ class _Pull:
         self._refusals = refusals
         self._budget = UnpackedBudget(settings.limits.unpacked_bytes)
         self._writers = anyio.CapacityLimiter(_WRITERS)
+        self._committing = anyio.Lock()
+        self._staged: list[tuple[Wanted, Staged]] = []
         self._owners: dict[str, Wanted] = {}
         """By the key of a name the artifact that brings it; of two the one that stands first in the index."""
         self._became: dict[str, str] = {}
@@ -154,6 +159,7 @@ class _Pull:
         async with anyio.create_task_group() as group:
             for _ in range(min(self._settings.connections, len(missing))):
                 group.start_soon(work)
+        await self._commit()
         if self._first_failure is not None and not self._became:
             raise self._first_failure
         return await _blocking(self._finish, digest)
@@ -187,9 +193,10 @@ class _Pull:
         await turn.wait()
         taken = self._claim(wanted, found)
         following.set()
-        names = [name for name, files in taken.items() if await self._put(wanted, name, files)]
-        whole = not found.refused and len(names) == len(taken) == len(found.skills)
-        (self._brought if whole else self._partial)[wanted.digest] = names
+        whole = not found.refused and len(taken) == len(found.skills)
+        (self._brought if whole else self._partial)[wanted.digest] = [*taken]
+        for name, files in taken.items():
+            await self._put(wanted, name, files)
 
     def _claim(self, wanted: Wanted, found: Contents) -> dict[str, Files]:
         """Those of the skills of an artifact that no artifact before it brings."""
@@ -203,32 +210,53 @@ class _Pull:
             if loser is not None:
                 reason = "an artifact before it in the index has a skill of this name"
                 self._refuse(loser, name, reason, ContentRefusedError(reason))
-                names = self._brought.pop(loser.digest, None)
-                if names is not None:
-                    self._partial[loser.digest] = [each for each in names if each != name]
+                self._lose(loser.digest, name)
             if loser is not wanted:
                 self._owners[_key(name)] = wanted
                 taken[name] = files
         return taken
 
-    async def _put(self, wanted: Wanted, name: str, files: Files) -> bool:
-        """Put a skill into the folder; False where that cannot be."""
+    async def _put(self, wanted: Wanted, name: str, files: Files) -> None:
+        """Have a skill ready for its place, or there already."""
         try:
-            self._became[name] = await _blocking(self._write, wanted, name, files, limiter=self._writers)
+            staged = await _blocking(self._stage, wanted, name, files, limiter=self._writers)
         except (UnacceptableError, ConflictError, OSError) as error:
-            reason = f"it cannot be kept: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-            self._refuse(wanted, name, reason, UsageError(reason))
-            return False
-        return True
+            self._refuse_here(wanted, name, error)
+            return
+        if staged is None:
+            self._became[name] = "unchanged"
+        else:
+            self._staged.append((wanted, staged))
+        if len(self._staged) >= _BATCH:
+            await self._commit()
 
-    def _write(self, wanted: Wanted, name: str, files: Files) -> str:
-        was, record = self._folder.look(name)[0], self._holdings.record(name, wanted.digest)
+    def _stage(self, wanted: Wanted, name: str, files: Files) -> Staged | None:
+        record = self._holdings.record(name, wanted.digest)
         with self._budget.taken(name, sum(len(raw) for raw, _ in files.values())):
-            staged = self._folder.stage(record, files, force=True)
-            failed = self._folder.commit([staged]) if staged else {}
-            if name in failed:
-                raise failed[name]
-        return "unchanged" if staged is None else "added" if was is State.ABSENT else "updated"
+            return self._folder.stage(record, files, force=True)
+
+    async def _commit(self) -> None:
+        """Give what is ready its place; several at once are synchronized together."""
+        batch, self._staged = self._staged, []
+        async with self._committing:
+            failed = await _blocking(self._folder.commit, [staged for _, staged in batch])
+        for wanted, staged in batch:
+            error = failed.get(staged.name)
+            if error is None:
+                self._became[staged.name] = "added" if staged.state is State.ABSENT else "updated"
+            else:
+                self._refuse_here(wanted, staged.name, error)
+
+    def _lose(self, digest: str, name: str) -> None:
+        """An artifact does not bring this skill after all."""
+        names = self._brought.pop(digest, None)
+        if names is not None:
+            self._partial[digest] = [each for each in names if each != name]
+
+    def _refuse_here(self, wanted: Wanted, name: str, error: Exception) -> None:
+        reason = f"it cannot be kept: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        self._refuse(wanted, name, reason, UsageError(reason))
+        self._lose(wanted.digest, name)
 
     def _refuse(self, wanted: Wanted, name: str, reason: str, error: SourceError | UsageError) -> None:
         fault: Fault = "publisher" if isinstance(error, ContentRefusedError) else "network"

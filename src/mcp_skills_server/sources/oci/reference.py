@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,6 +72,21 @@ class Reference:
 def is_oci(text: str) -> bool:
     """Whether this names an artifact of a registry rather than a path."""
     return text.lower().startswith(tuple(_SCHEMES))
+
+
+def rejoined(texts: Iterable[str]) -> list[str]:
+    """What was split at colons, with the tags and digests of artifacts where they belong.
+
+    What follows an artifact without a tag is its tag, unless it holds a slash, as the paths of roots should.
+    """
+    out: list[str] = []
+    for text in texts:
+        name = out[-1].rpartition("/")[2] if out and is_oci(out[-1]) else ":"
+        if "/" not in text and (":" not in name or name.endswith("@sha256")):
+            out[-1] += f":{text}"
+        else:
+            out.append(text)
+    return out
 
 
 def is_digest(text: object) -> bool:

@@ -26,7 +26,6 @@ from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
-_CHECK_S: Final = 60.0
 _LAST_RETRY_S: Final = 3600.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
@@ -45,10 +44,11 @@ class Oci:
 
     trusted: bool = False
     remote: bool = True
-    pace: Pace | None = Pace(_CHECK_S, 30.0, _LAST_RETRY_S)
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._settings = settings.fetch
+        self._refresh_s = settings.refresh_s
+        self.pace: Pace | None = Pace(settings.refresh_s, min(30.0, settings.refresh_s), _LAST_RETRY_S)
         self._hidden = settings.hidden
         named = parse(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -75,7 +75,7 @@ class Oci:
             digest = await client.digest()
             if digest is None:  # a registry that says it only of what it sends
                 digest, _ = await client.manifest(self._reference.wanted)
-        return Revision(digest, _CHECK_S)
+        return Revision(digest, self._refresh_s)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
         """Bring its folder up to the manifest.

@@ -1,0 +1,192 @@
+"""Options that say whether and how scripts of skills run, and what is made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+
+import click
+
+from mcp_skills_server.commands.fields import Options, many, option, switch
+from mcp_skills_server.errors import RequestError, UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.rpc.methods import ExecutionSettings
+    from mcp_skills_server.runtime.runtime import Runtime
+
+_COUNT: Final = click.IntRange(min=1)
+
+
+def _canonical(_context: click.Context, _parameter: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
+    """Origins in the spelling that is compared, whatever folder another server is started in."""
+    if not value:
+        return ()
+    from mcp_skills_server.runtime.scripts.policy import canonical
+
+    return tuple(map(canonical, value))
+
+
+class ApprovalOptions(Options):
+    """Where approvals are kept."""
+
+    heading: ClassVar[str] = "Running scripts"
+    approvals: str | None = option(
+        None,
+        "The file that lists approved skills; by default in the user's state directory.",
+        envvar="MCP_SKILLS_APPROVALS",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
+
+
+class ScriptOptions(ApprovalOptions):
+    """Whether and how scripts of skills run."""
+
+    heading: ClassVar[str] = "Running scripts"
+    allow_scripts: bool = switch(
+        False,
+        "Let clients run what skills of your own folders bring: scripts of loaded skills, and actions by the Skills "
+        "Protocol.",
+    )
+    script_origins: tuple[str, ...] = many(
+        "Run approved skills of this site or archive, too, named as 'show' does. May be repeated.",
+        "--allow-scripts-of",
+        callback=_canonical,
+        metavar="ORIGIN",
+    )
+    sandbox: Literal["required", "off"] = option(
+        "required",
+        "Run scripts in bubblewrap. off: without, with all rights of the server's user, who must not be root.",
+        type=click.Choice(["required", "off"]),
+    )
+    script_timeout: float = option(
+        60,
+        "Time of a script, unless the call says otherwise.",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+    )
+    script_output: int = option(
+        256 << 10, "What is kept of a script's stdout, and of its stderr.", type=_COUNT, metavar="BYTES"
+    )
+    script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
+    script_concurrency: int = option(4, "Scripts at once.", type=_COUNT)
+    script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
+    script_env: tuple[str, ...] = many(
+        "A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
+        metavar="VARIABLE",
+    )
+    script_folders: tuple[str, ...] = many(
+        "A folder that sandboxed scripts may read and write. May be repeated.",
+        "--script-folder",
+        type=click.Path(),
+        metavar="DIR",
+    )
+    interpreters: tuple[str, ...] = many(
+        "Run scripts of this extension with this program, such as .py=/opt/venv/bin/python. May be repeated.",
+        "--interpreter",
+        metavar=".EXT=PROGRAM",
+    )
+
+
+class ExecutionOptions(Options):
+    """What the Skills Protocol may run where scripts are allowed."""
+
+    heading: ClassVar[str] = "Running scripts"
+    allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
+    script_secrets: tuple[str, ...] = many(
+        "Skills Protocol: pass this variable of the server's environment to the skill at this path, if its skill.toml "
+        "declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
+        "--script-secret",
+        metavar="SKILL:VARIABLE",
+    )
+
+
+class RuntimeOptions(ScriptOptions, ExecutionOptions):
+    """All that says what may run."""
+
+
+def execution_settings(options: ExecutionOptions) -> ExecutionSettings:
+    """What the Skills Protocol may run.
+
+    Raises:
+        UsageError: a variable is not set, or its name cannot be passed on.
+    """
+    from mcp_skills_server.rpc.methods import ExecutionSettings
+
+    return ExecutionSettings(code=options.allow_code, secrets=_secrets(options.script_secrets))
+
+
+def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
+    from mcp_skills_server.runtime.scripts.arguments import checked_env
+    from mcp_skills_server.runtime.scripts.policy import canonical
+
+    out: dict[str, Mapping[str, str]] = {}
+    for given in pairs:
+        skill, colon, name = given.rpartition(":")
+        if not colon or not skill or not name:
+            raise UsageError(f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY")
+        if name not in os.environ:
+            raise UsageError(f"--script-secret {given}: no such variable in the server's environment; set it")
+        origin, mark, path = skill.rpartition("#")
+        reference = f"{canonical(origin)}#{path}" if mark else skill
+        try:
+            out[reference] = {**out.get(reference, {}), **checked_env({name: os.environ[name]}, None)}
+        except RequestError as error:
+            raise UsageError(f"--script-secret: {error}") from None
+    return out
+
+
+def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int, catalog_chars: int) -> Runtime:
+    """The runtime of a server's sessions.
+
+    Args:
+        registry: the skills.
+        options: whether and how scripts run.
+        max_loaded: skills that a session may have loaded at once.
+        catalog_chars: characters of the list of skills in the instructions and in a tool's description.
+
+    Raises:
+        UsageError: scripts cannot be run as the options ask.
+    """
+    from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
+
+    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
+    if not options.allow_scripts:
+        for name, value in (
+            ("--interpreter", options.interpreters),
+            ("--script-env", options.script_env),
+            ("--script-folder", options.script_folders),
+            ("--script-secret", options.script_secrets),
+            ("--allow-code", options.allow_code),
+            ("--allow-scripts-of", options.script_origins),
+            ("--approvals", options.approvals),
+        ):
+            if value:
+                raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+        return Runtime(registry, settings)
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+
+    interpreters: dict[str, str] = {}
+    for given in options.interpreters:
+        extension, equals, program = given.partition("=")
+        if not equals or not program or not extension.startswith("."):
+            raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
+        interpreters[extension.lower()] = program
+    _secrets(options.script_secrets)  # wrong usage is one line: it is reported before a sandbox is tried
+    chosen = ScriptSettings(
+        timeout_s=options.script_timeout,
+        max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
+        output_bytes=options.script_output,
+        concurrent=options.script_concurrency,
+        memory_bytes=options.script_memory,
+        sandbox=options.sandbox,
+        network=options.script_network,
+        folders=options.script_folders,
+        interpreters=interpreters,
+        env=options.script_env,
+        origins=options.script_origins,
+        approvals=options.approvals,
+    )
+    return Runtime(registry, settings, scripts=chosen)

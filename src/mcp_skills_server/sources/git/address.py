@@ -1,0 +1,117 @@
+"""The address of a folder in a git repository, as people write it: `git+https://host/acme/skills@main#folder`.
+
+Pure. What could be taken for an option, a command or a helper program of git is refused here, before git sees it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from mcp_skills_server.errors import UsageError, quoted
+
+PROTOCOLS: Final = ("https", "ssh", "file", "http")
+_IS_GIT: Final = re.compile(r"git\+[a-z0-9+.-]*:", re.IGNORECASE)
+_NOT_IN_TEXT: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\\\\]")
+_NOT_IN_REF: Final = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|[./]\Z|\A[-/]|\A@\Z")
+"""What `git check-ref-format` refuses."""
+_OBJECT_ID: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_ABBREVIATED: Final = re.compile("[0-9a-fA-F]{7,63}")
+_LOOPBACK: Final = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1", re.IGNORECASE)
+_FORM: Final = "git+https://HOST/REPOSITORY@REF#FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class GitAddress:
+    """A folder of a repository.
+
+    Attributes:
+        url: what git is given, without `git+`.
+        protocol: one of PROTOCOLS.
+        ref: a branch, a tag or the id of a commit; "" for what the remote's HEAD is.
+        folder: its path in the repository; "" for all of it.
+    """
+
+    url: str
+    protocol: str
+    ref: str = ""
+    folder: str = ""
+
+    @property
+    def shown(self) -> str:
+        """All of it, as people write it. It holds no secret."""
+        at, mark = f"@{self.ref}" if self.ref else "", f"#{self.folder}" if self.folder else ""
+        return f"git+{self.url}{at}{mark}"
+
+    @property
+    def commit(self) -> str | None:
+        """The commit that `ref` pins; None where it is a name, which may come to mean another commit."""
+        return self.ref if is_commit(self.ref) else None
+
+    @property
+    def is_abbreviated(self) -> bool:
+        """Whether `ref` may be meant as the beginning of a commit's id, which no server looks up."""
+        return self.commit is None and _ABBREVIATED.fullmatch(self.ref) is not None
+
+    @property
+    def name(self) -> str:
+        """What a clone of it would be called: the last part of the folder, or of the repository."""
+        return (self.folder or unquote(self.url)).rstrip("/").rpartition("/")[2].removesuffix(".git") or "skills"
+
+
+def is_commit(text: str) -> bool:
+    """Whether a text is the whole id of a commit, and so can be nothing else."""
+    return _OBJECT_ID.fullmatch(text) is not None
+
+
+def is_git(given: str) -> bool:
+    """Whether a text is meant as such an address."""
+    return _IS_GIT.match(given) is not None
+
+
+def parse(given: str, *, http: bool = False) -> GitAddress:
+    """The address that a text is. With `http` plain http is allowed to other machines, too.
+
+    Raises:
+        UsageError: it is none, or one that is refused.
+    """
+    shown = quoted(re.sub("//[^/@]*@", "//...@", given))
+
+    def refused(reason: str) -> UsageError:
+        return UsageError(f"{shown}: {reason}")
+
+    address, _, folder = given.partition("#")
+    folder = unquote(folder)
+    if " " in address or _NOT_IN_TEXT.search(unquote(address)):
+        raise refused("it holds a space, a backslash or a control character; write the address without them")
+    protocol, colon, rest = address.partition("://")
+    protocol = protocol.lower().removeprefix("git+")
+    if not colon or protocol not in PROTOCOLS:
+        raise refused(f"git is fetched by {', '.join(PROTOCOLS)}; write {_FORM}")
+    authority, _, path = rest.partition("/")
+    path, _, ref = path.partition("@")
+    url = f"{protocol}://{authority}/{path}"
+    ref = unquote(ref)
+    if "?" in url:
+        raise refused("an address of git has no query; leave out '?' and what follows")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        raise refused(f"the host or the port cannot be read; write {_FORM}, with '/' behind the host") from None
+    if parts.password is not None:
+        raise refused("a password does not belong into an address; have a credential helper of git know it")
+    if host.startswith("-") or (parts.username or "").startswith("-"):
+        raise refused("a host or a user cannot begin with '-'")
+    if bool(host) == (protocol == "file") or not path.strip("/"):
+        raise refused("write git+file:///PATH" if protocol == "file" else f"it names no repository; write {_FORM}")
+    if protocol == "http" and not http and not _LOOPBACK.fullmatch(host):
+        raise refused("plain http can be read and changed on the way; use git+https, or give --allow-http")
+    if address.rstrip("/").endswith("@") or (ref and _NOT_IN_REF.search(ref)):
+        raise refused(f"{quoted(ref)} cannot be a branch, a tag or a commit (an '@' of the path is written %40)")
+    folder = folder.strip("/")
+    if folder and (_NOT_IN_TEXT.search(folder) or {"", ".", ".."} & {*folder.split("/")}):
+        raise refused(f"{quoted(folder)} is no folder of a repository")
+    return GitAddress(url, protocol, ref, folder)

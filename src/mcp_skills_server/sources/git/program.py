@@ -1,0 +1,214 @@
+"""Run the program `git` so that a repository can make it do nothing but hand over objects.
+
+It is the program and no library, because credential helpers, ssh configuration and proxies of people lie in its
+configuration, which is read as ever. What the server, the repository or the environment could add to that is shut:
+hooks, filters, submodules, other protocols, other places to download from, prompts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, cast
+
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.sources.faults import UnreachableError
+
+REMOTE: Final = "source"
+"""What the repository is called in our configuration."""
+_KEPT: Final = frozenset(
+    ("GIT_SSH_COMMAND", "GIT_SSH", "GIT_SSH_VARIANT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_EXEC_PATH")
+)
+"""Variables of git that are the user's configuration; others would lead it to another repository, or are debugging."""
+_KEPT_BEGINNINGS: Final = ("GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_", "GIT_SSL_CA", "GIT_SSL_CERT", "GIT_SSL_KEY")
+_SETTINGS: Final = (
+    f"core.hooksPath={os.devnull}",
+    "core.fsmonitor=false",
+    "core.askPass=",
+    "core.bigFileThreshold=16m",  # what is larger is not held in memory
+    "core.packedGitWindowSize=16m",
+    "core.packedGitLimit=256m",
+    "credential.interactive=false",
+    "fetch.recurseSubmodules=false",
+    "fetch.unpackLimit=1",  # one pack, whose size the limit on files bounds
+    "fetch.uriProtocols=",  # nor may the server send us to other places for parts of what it has
+    "transfer.bundleURI=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "http.followRedirects=false",  # git would follow to any host, also to private ones
+    "http.lowSpeedLimit=1000",
+    "http.lowSpeedTime=20",
+    "protocol.version=2",
+    "submodule.recurse=false",
+)
+_ENVIRONMENT: Final = {
+    "GCM_INTERACTIVE": "never",
+    "GIT_ASKPASS": "",
+    "GIT_ATTR_NOSYSTEM": "1",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_PROTOCOL_FROM_USER": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "LC_ALL": "C",  # its messages are looked at
+    "SSH_ASKPASS_REQUIRE": "never",
+}
+_SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
+_LIMITED: Final = 'ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null; shift 2; exec "$@"'
+_MOST_FILE_BYTES: Final = 4 << 30
+_MOST_MEMORY_BYTES: Final = 4 << 30
+_MOST_STDERR: Final = 1 << 13
+
+
+class GitFailedError(SkillsServerError):
+    """git said no. `said` is what it wrote on stderr."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(said)
+        self.said = said
+
+
+class GitTimeoutError(GitFailedError):
+    """git was ended, because its time was over."""
+
+
+class Git:
+    """The program, for one repository of ours.
+
+    Args:
+        directory: the repository, bare. It need not be there yet.
+        url: what is fetched from.
+        protocol: of that address; git speaks no other.
+    """
+
+    def __init__(self, directory: Path, url: str, protocol: str) -> None:
+        self._directory = directory
+        self._url = url
+        self._protocol = protocol
+        self._environment: dict[str, str] | None = None
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+        self.warned = ""
+        """What the last command that was done wrote on stderr."""
+
+    def run(self, *arguments: str, seconds: float, given: bytes = b"", most: int = 1 << 20) -> bytes:
+        """What git writes on stdout. Blocks.
+
+        Args:
+            arguments: the command and its own; `-c` may stand before it.
+            seconds: it is ended after so long.
+            given: its stdin.
+            most: bytes of the answer.
+
+        Raises:
+            GitFailedError: it says no, takes too long, or answers with more than `most` bytes.
+            UnreachableError: there is no git.
+        """
+        with self.stream(*arguments, seconds=seconds, given=given) as out:
+            raw = out.read(most + 1)
+            if len(raw) > most:
+                raise GitFailedError(f"fatal: the answer has more than {most:,} bytes")
+            return raw
+
+    @contextmanager
+    def stream(self, *arguments: str, seconds: float, given: bytes = b"") -> Generator[IO[bytes]]:
+        """The same, with its stdout to be read within the `with`."""
+        git = shutil.which("git")
+        if git is None:
+            raise UnreachableError("the program git is not installed; install git 2.30 or newer")
+        words = [*self._words(git), *arguments]
+        deadline = time.monotonic() + seconds
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+            stdin.write(given)
+            stdin.seek(0)
+            try:
+                process = subprocess.Popen(  # noqa: S603, that is what this module is for
+                    words,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=self._env(),
+                    start_new_session=True,  # without a terminal ssh asks nobody, and all of it can be ended at once
+                )
+            except OSError as error:
+                raise UnreachableError(f"git cannot be started ({error.strerror or error})") from None
+            self._running.add(process)
+            overdue = threading.Event()
+            timer = threading.Timer(seconds, lambda: (overdue.set(), _end(process)))
+            timer.daemon = True
+            timer.start()
+            out = cast("IO[bytes]", process.stdout)
+            try:
+                if self._ended:
+                    raise UnreachableError("the server ends")
+                yield out
+                out.close()
+                code = process.wait(max(0.1, deadline - time.monotonic()) + 5)
+            except BrokenPipeError:
+                code = -1
+            finally:
+                timer.cancel()
+                _end(process)
+                out.close()
+                process.wait()
+                self._running.discard(process)
+            if overdue.is_set():
+                raise GitTimeoutError(f"no answer within {seconds:g} seconds")
+            stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _MOST_STDERR))
+            self.warned = said = stderr.read().decode("utf-8", "replace")
+            if code:
+                raise GitFailedError(said if code > 0 else f"{said}\nfatal: git was ended by signal {-code}")
+
+    def end(self) -> None:
+        """End what runs, and start nothing any more."""
+        self._ended = True
+        for process in tuple(self._running):
+            _end(process)
+
+    def _words(self, program: str) -> list[str]:
+        """The command line up to git's own command, with limits on what it writes and holds where a system has them."""
+        git = [program, f"--git-dir={self._directory}"]
+        for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
+            git += ["-c", setting]
+        if sys.platform == "win32":
+            return git
+        # A repository on this machine is read by a git below this one, which may map all of it.
+        memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
+        return ["/bin/sh", "-c", _LIMITED, "git", str(_MOST_FILE_BYTES >> 9), memory, *git]
+
+    def _env(self) -> dict[str, str]:
+        if self._environment is None:
+            kept = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("GIT_", "SSH_ASKPASS")) or name in _KEPT or name.startswith(_KEPT_BEGINNINGS)
+            }
+            # Stronger than protocol.*.allow: it also reaches the git that reads a repository on this machine.
+            self._environment = kept | _ENVIRONMENT | {"GIT_ALLOW_PROTOCOL": self._protocol}
+            if self._protocol == "ssh" and not {"GIT_SSH_COMMAND", "GIT_SSH"} & kept.keys():
+                with suppress(GitFailedError):  # none is set
+                    self.run("config", "--get", "core.sshCommand", seconds=10)
+                    return self._environment
+                self._environment["GIT_SSH_COMMAND"] = _SSH
+        return self._environment
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process with all that it has started."""
+    if process.poll() is not None:
+        return
+    with suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)

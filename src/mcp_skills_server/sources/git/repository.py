@@ -1,0 +1,299 @@
+"""A bare repository of ours with the objects of one remote: the names there, its newest commit, its files' bytes.
+
+Nothing is ever checked out. Of one folder the trees come with the commit, and blobs when they are asked for, where the
+server can do that (`--filter=blob:none`); of a whole repository only large blobs wait to be asked for. All that lies
+here can be fetched again: where it is damaged or has become large it is removed. Only one process at a time fetches.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, NamedTuple
+
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.git.address import GitAddress
+from mcp_skills_server.sources.git.program import REMOTE, Git, GitFailedError
+from mcp_skills_server.sources.git.reasons import last_line, reason
+
+_OURS: Final = "refs/kept/current"
+_FETCH: Final = (
+    "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance",
+)  # fmt: skip
+_WITHOUT_BLOBS: Final = "--filter=blob:none"
+_WITHOUT_LARGE: Final = "--filter=blob:limit=1m"
+_NO_SUCH_OBJECT: Final = re.compile(
+    "not our ref|unadvertised object|no such remote ref|couldn't find remote ref|did not send all necessary objects",
+    re.IGNORECASE,
+)
+_NO_SUCH_TREE: Final = re.compile("not a tree object|not a valid object name|from promisor", re.IGNORECASE)
+_NO_FILTER: Final = "filtering not recognized"
+_MOST_PACKS: Final = 100
+_MOST_REFS_BYTES: Final = 16 << 20
+_MOST_LISTED_BYTES: Final = 256 << 20
+_HISTORY: Final = (64, 1024, 16384)
+"""Commits back from the newest in which the one of before is looked for, one step after the other."""
+_HISTORY_UNFILTERED: Final = _HISTORY[:1]
+"""The same where each of them comes with its files."""
+
+
+class Tip(NamedTuple):
+    """What a name means at the remote.
+
+    Attributes:
+        commit: its id.
+        name: of the branch or tag in full, such as `refs/heads/main`; "HEAD"; "" for a commit that was given.
+    """
+
+    commit: str
+    name: str
+
+
+class Entry(NamedTuple):
+    """A line of a tree: mode in octal, id of the object, path below the folder as bytes."""
+
+    mode: bytes
+    object_id: str
+    path: bytes
+
+
+class Repository:
+    """The objects of one remote. Every method blocks.
+
+    Args:
+        directory: where they lie.
+        address: of the remote.
+        resolve_s: seconds for a look at the remote's names.
+        fetch_s: seconds for a fetch.
+    """
+
+    def __init__(self, directory: Path, address: GitAddress, *, resolve_s: float, fetch_s: float) -> None:
+        self._directory = directory
+        self._address = address
+        self._resolve_s = resolve_s
+        self._fetch_s = fetch_s
+        self._git = Git(directory, address.url, address.protocol)
+        self._filters_at_all = self._filters = True
+
+    def end(self) -> None:
+        """End what runs."""
+        self._git.end()
+
+    def resolve(self) -> Tip:
+        """What the address names now, by one `ls-remote`; without one for a commit.
+
+        Raises:
+            SourceError: that cannot be known now.
+            UnacceptableError: it names nothing.
+        """
+        ref = self._address.ref
+        if self._address.commit is not None:
+            return Tip(self._address.commit, "")
+        self._make(40)
+        names = [ref] if ref.startswith("refs/") else [f"refs/heads/{ref}", f"refs/tags/{ref}"] if ref else ["HEAD"]
+        # A tag may be an object of its own, whose commit is listed under this name.
+        peeled = [f"{name}^{{}}" for name in names if not name.startswith("refs/heads/")]
+        with self._said():
+            raw = self._git.run(
+                "ls-remote", "--quiet", REMOTE, *names, *peeled, seconds=self._resolve_s, most=_MOST_REFS_BYTES
+            )
+        found: dict[str, str] = {}
+        for line in raw.decode("utf-8", "replace").splitlines():
+            commit, tab, name = line.partition("\t")
+            if tab and re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", commit):
+                found.setdefault(name, commit)
+        for name in names:
+            if name in found:
+                return Tip(found.get(f"{name}^{{}}", found[name]), name)
+        if not ref:
+            raise UnacceptableError("it is empty, or no repository; check the address, or name a branch with @")
+        hint = "; a commit is named by its whole id" if self._address.is_abbreviated else ""
+        raise UnacceptableError(f"there is no branch or tag {ref!r}{hint}")
+
+    def fetch(self, tip: Tip) -> None:
+        """Have a commit and its trees here; its blobs too where the server cannot leave them out.
+
+        Raises:
+            SourceError: it cannot be had now.
+        """
+        self._tidy(len(tip.commit))
+        self._filters = self._filters_at_all
+        # Of a whole repository most files are those of skills, and one request brings them with the commit.
+        shallow = ("--depth=1", _WITHOUT_BLOBS if self._address.folder else _WITHOUT_LARGE, REMOTE)
+        with self._said():
+            try:
+                self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
+            except GitFailedError as error:  # an old server gives only what has a name
+                if not tip.name or not _NO_SUCH_OBJECT.search(error.said):
+                    raise
+                self._fetch(*shallow, f"+{tip.name}:{_OURS}")
+            now = self._git.run("rev-parse", f"{_OURS}^{{commit}}", seconds=self._resolve_s).decode().strip()
+        if now != tip.commit:
+            raise UnreachableError("it changed while it was fetched")
+
+    def fetch_blobs(self, tip: Tip, object_ids: Sequence[str]) -> None:
+        """Have these blobs of a commit here that `fetch` has brought, by one request.
+
+        Raises:
+            SourceError: they cannot be had now.
+        """
+        if not self._filters:
+            return
+        with self._said():
+            tree = f"{tip.commit}:{self._address.folder}"
+            listed = self._git.run(
+                "rev-list", "--objects", "--missing=print", tree, seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+            )
+            missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
+            absent = sorted(missing.intersection(object_ids))
+            if not absent:
+                return
+            wanted = "\n".join(absent).encode() + b"\n"
+            try:
+                # What is here proves nothing about blobs, so nothing is said of it.
+                settings = ("-c", "fetch.negotiationAlgorithm=noop")
+                self._fetch(_WITHOUT_BLOBS, "--stdin", REMOTE, given=wanted, settings=settings)
+            except GitFailedError as error:
+                if not _NO_SUCH_OBJECT.search(error.said):
+                    raise
+                self._filters_at_all = False
+        if not self._filters_at_all:  # it leaves blobs out and then does not give them: ask for all of the commit
+            self.clear()
+            self.fetch(tip)
+
+    def follows(self, tip: Tip, before: str) -> bool:
+        """Whether the commit `before` is among those that led to this one, which `fetch` has brought.
+
+        Raises:
+            SourceError: that cannot be known now.
+        """
+        with self._said():
+            for depth in _HISTORY if self._filters else _HISTORY_UNFILTERED:
+                self._fetch(f"--depth={depth}", "--filter=tree:0", REMOTE, f"+{tip.commit}:{_OURS}")
+                listed = self._git.run("rev-list", tip.commit, seconds=self._resolve_s, most=_MOST_REFS_BYTES)
+                if before.encode() in listed.split():
+                    return True
+                if not (self._directory / "shallow").exists():
+                    return False
+        return False
+
+    def entries(self, commit: str, folder: str) -> list[Entry]:
+        """All files below a folder of a commit, links and submodules included.
+
+        Raises:
+            UnacceptableError: there is no such folder, or too much in it.
+        """
+        with self._said():
+            try:
+                raw = self._git.run(
+                    "ls-tree", "-r", "-z", f"{commit}:{folder}", seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+                )
+            except GitFailedError as error:
+                if folder and _NO_SUCH_TREE.search(error.said):
+                    raise UnacceptableError(f"commit {commit[:12]} has no folder {folder!r}") from None
+                if "the answer has more than" in error.said:
+                    raise UnacceptableError("it has too many files; name a folder with #") from None
+                raise
+        out: list[Entry] = []
+        for line in raw.split(b"\0")[:-1]:
+            head, _, path = line.partition(b"\t")
+            mode, _, object_id = head.split(b" ")
+            out.append(Entry(mode, object_id.decode(), path))
+        return out
+
+    @contextmanager
+    def blobs(self, object_ids: Sequence[str]) -> Generator[IO[bytes]]:
+        """What `git cat-file --batch` writes for these blobs, in their order.
+
+        Raises:
+            SourceError: it cannot be read.
+        """
+        wanted = "\n".join(object_ids).encode() + b"\n"
+        with (
+            self._said(),
+            self._git.stream("cat-file", "--batch", "--buffer", seconds=self._fetch_s, given=wanted) as out,
+        ):
+            yield out
+
+    def check_signature(self, commit: str, signers: Path) -> None:
+        """Prove that one of these signers has signed a commit with an ssh key.
+
+        Raises:
+            UnacceptableError: none has, or the key was not valid then.
+        """
+        settings: list[str] = []
+        for each in (
+            f"gpg.ssh.allowedSignersFile={signers}",
+            "gpg.ssh.program=ssh-keygen",
+            "gpg.minTrustLevel=fully",  # otherwise any key will do that signed it
+            "gpg.program=false",  # keys of the user's own key ring are nobody that the file names
+            "gpg.openpgp.program=false",
+            "gpg.x509.program=false",
+        ):
+            settings += ["-c", each]
+        try:
+            self._git.run(*settings, "verify-commit", "--raw", commit, seconds=self._resolve_s)
+        except GitFailedError as error:
+            why = last_line(error.said)
+            if "ssh-keygen" in error.said and "cannot run" in error.said:
+                raise UnreachableError("the program ssh-keygen is not installed; install OpenSSH") from None
+            said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip()) or "it is not signed"
+            raise UnacceptableError(
+                f"commit {commit[:12]} is not signed by anybody that --require-signed-commits names ({said or why})"
+            ) from None
+
+    def clear(self) -> None:
+        """Forget all objects, for the next fetch to bring anew."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _fetch(self, *arguments: str, given: bytes = b"", settings: Sequence[str] = ()) -> None:
+        filters = [each for each in arguments if each.startswith("--filter=")]
+        if filters and not self._filters:
+            arguments = tuple(each for each in arguments if each not in filters)
+        self._git.run(*settings, *_FETCH, *arguments, seconds=self._fetch_s, given=given)
+        if filters and _NO_FILTER in self._git.warned:
+            self._filters = False
+
+    @contextmanager
+    def _said(self) -> Generator[None]:
+        """What git says becomes a line for people; where it is none of the usual, the objects here may be at fault."""
+        try:
+            yield
+        except GitFailedError as error:
+            known = reason(error.said)
+            if known is None:
+                self.clear()
+            raise UnreachableError(known or f"git could not fetch it ({last_line(error.said)})") from None
+
+    def _make(self, id_length: int) -> None:
+        """An empty repository where there is none of this kind of ids."""
+        place = self._directory
+        kind = "\tobjectformat = sha256\n" if id_length == 64 else ""
+        config = (
+            f"[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tpartialclone = {REMOTE}\n{kind}"
+        )
+        try:
+            for folder in (place / "objects", place / "refs"):
+                folder.mkdir(parents=True, exist_ok=True)
+            for name, text in (("HEAD", f"ref: {_OURS}\n"), ("config", config)):
+                if not (place / name).exists():
+                    (place / name).write_bytes(text.encode())
+        except OSError as error:
+            raise SourceError(
+                f"{place} cannot be written ({error.strerror or error}); choose another --cache-dir"
+            ) from None
+
+    def _tidy(self, id_length: int) -> None:
+        """Remove what a git left that was killed, and all of it where it has become large or is for other ids."""
+        place = self._directory
+        with suppress(OSError):
+            is_long = "sha256" in (place / "config").read_text()
+            if is_long != (id_length == 64) or len(list(place.glob("objects/pack/*.pack"))) > _MOST_PACKS:
+                self.clear()
+        for left in (*place.glob("*.lock"), *place.glob("refs/kept/*.lock"), *place.glob("objects/pack/tmp_*")):
+            with suppress(OSError):
+                left.unlink()
+        self._make(id_length)

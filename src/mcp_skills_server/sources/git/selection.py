@@ -1,0 +1,174 @@
+"""Which files of a commit make skills, and how much of them may come. Pure.
+
+Only what lies in the folder of a skill is fetched. A skill that holds what no archive may hold is left out alone, by a
+rule that knows nothing but the commit, so that a commit is the same set of files wherever it is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import IO, Final
+
+from mcp_skills_server.format import file_names, lfs
+from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.archive.tree import Tree, check_name, decoded
+from mcp_skills_server.format.excerpts import quoted
+from mcp_skills_server.format.ignored import is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources.git.repository import Entry
+
+_SKILL_MD: Final = SKILL_MD.lower().encode()
+_LINK: Final = b"120000"
+_SUBMODULE: Final = b"160000"
+_EXECUTABLE: Final = b"100755"
+_PIECE: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The folder of a skill in a commit; skills within it are part of it.
+
+    Attributes:
+        folder: its path below the folder that is served; "" for that itself.
+        files: path in the skill, object and whether it may be executed, of each file.
+        left_out: paths of what is never served.
+        fault: why the skill is refused; None where nothing is known yet that speaks against it.
+        key: another one when any of it is different.
+    """
+
+    folder: str
+    files: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
+    left_out: list[str] = field(default_factory=list[str])
+    fault: str | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What of a commit is wanted.
+
+    Attributes:
+        skills: by folder.
+        passed: folders of skills that lie in dot folders, and are not looked for.
+    """
+
+    skills: Mapping[str, Wanted]
+    passed: tuple[str, ...]
+
+
+def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
+    """The skills among these entries; with `hidden` also those in dot folders of people."""
+    listed = list(entries)
+    folders = {
+        entry.path[: -len(_SKILL_MD)].rstrip(b"/")
+        for entry in listed
+        if entry.path.lower().endswith(_SKILL_MD) and entry.path[-len(_SKILL_MD) - 1 : -len(_SKILL_MD)] in {b"", b"/"}
+    }
+    outermost = {folder for folder in folders if not any(above in folders for above in _above(folder))}
+    skills: dict[str, Wanted] = {}
+    passed: list[str] = []
+    owners: dict[bytes, Wanted | None] = {}
+    for folder in sorted(outermost):
+        name = folder.decode("utf-8", "surrogateescape")
+        if name and not all(is_entered(part, hidden=hidden) for part in name.split("/") if part):
+            owners[folder] = None
+            passed.append(name)
+            continue
+        owners[folder] = skills[name] = Wanted(name)
+        try:
+            if name:
+                check_name(name)
+        except ArchiveRefusedError as error:
+            skills[name].fault = str(error)
+    for entry in listed:
+        owner = _owner(entry.path, owners)
+        if owner is not None:
+            _add(owner, entry)
+    for skill in skills.values():
+        lines = "".join(f"{executable:d} {object_id} {path}\0" for path, object_id, executable in sorted(skill.files))
+        skill.key = hashlib.sha256(f"{skill.fault}\0{lines}".encode("utf-8", "surrogateescape")).hexdigest()
+    for fault in file_names.faults(sorted(skills)):
+        skills[fault.path].fault = skills[fault.path].fault or fault.message
+    return Selection(skills, tuple(passed))
+
+
+def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Files, list[str]]:
+    """The files of a skill from what `git cat-file --batch` writes for its objects, in the order of `skill.files`.
+
+    All that it writes for the skill is read, also where the skill is refused.
+
+    Returns:
+        (the files, the paths of those that are pointers of Git LFS).
+
+    Raises:
+        ArchiveRefusedError: it is over a limit, or some platform cannot hold it.
+        EOFError: git wrote something else.
+    """
+    tree, refused, pointers = Tree(limits), None, list[str]()
+    for path, object_id, executable in skill.files:
+        size = _size(out.readline(), object_id)
+        if refused is None:
+            try:
+                tree.place(path)
+                tree.admit(path, size)
+            except ArchiveRefusedError as error:
+                refused = error
+        if refused is not None:
+            _skip(out, size + 1)
+            continue
+        raw = out.read(size + 1)
+        if len(raw) != size + 1:
+            raise EOFError
+        raw = raw[:-1]
+        if lfs.is_pointer(raw):
+            pointers.append(path)
+        tree.fill(path, raw, executable)
+    if refused is not None:
+        raise refused
+    return tree.checked(), pointers
+
+
+def _add(skill: Wanted, entry: Entry) -> None:
+    try:
+        path = decoded(entry.path)
+    except ArchiveRefusedError as error:
+        skill.fault = skill.fault or str(error)
+        return
+    path = path[len(skill.folder) + 1 :] if skill.folder else path
+    if any(is_ignored(part) for part in path.split("/") if part):
+        skill.left_out.append(path)
+    elif entry.mode == _LINK:
+        skill.fault = skill.fault or f"{quoted(path)} is a symbolic link"
+    elif entry.mode == _SUBMODULE:
+        skill.fault = skill.fault or f"{quoted(path)} is a submodule, which is another repository"
+    else:
+        skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
+
+
+def _above(folder: bytes) -> Iterator[bytes]:
+    """The folders above this one."""
+    while folder:
+        folder = folder.rpartition(b"/")[0]
+        yield folder
+
+
+def _owner(path: bytes, owners: Mapping[bytes, Wanted | None]) -> Wanted | None:
+    return next((owner for above in _above(path) if (owner := owners.get(above)) is not None), None)
+
+
+def _size(head: bytes, object_id: str) -> int:
+    """The size in the line that stands before an object."""
+    parts = head.split()
+    if len(parts) != 3 or parts[:2] != [object_id.encode(), b"blob"]:
+        raise EOFError
+    return int(parts[2])
+
+
+def _skip(out: IO[bytes], size: int) -> None:
+    while size:
+        piece = out.read(min(size, _PIECE))
+        if not piece:
+            raise EOFError
+        size -= len(piece)

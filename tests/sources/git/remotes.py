@@ -1,0 +1,219 @@
+"""Real repositories, and a real server in front of them: `git http-backend` behind HTTP with a password."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+
+from sources.publishers import skill_md
+
+CLOCK = 1_700_000_000
+"""Seconds of the epoch at which the first commit was made; each further one comes a minute later."""
+
+
+@dataclass(frozen=True)
+class Odd:
+    """An entry of a tree that is no plain file: mode, and what the link says or the commit of the submodule."""
+
+    mode: str
+    content: str
+
+
+Content = bytes | tuple[bytes, bool] | Odd
+
+
+def link(target: str) -> Odd:
+    """A symbolic link."""
+    return Odd("120000", target)
+
+
+SUBMODULE = Odd("160000", "1" * 40)
+
+
+def skill(name: str, more: str = "Read on.", folder: str = "skills/", **files: Content) -> dict[str, Content]:
+    """The files of a skill, as `references__guide_md=b"..."`."""
+    others = {f"{folder}{name}/{path.replace('__', '/').replace('_', '.')}": raw for path, raw in files.items()}
+    return {f"{folder}{name}/SKILL.md": skill_md(name, more), **others}
+
+
+class Upstream:
+    """A bare repository that others fetch from. It is written without a working tree, so that trees may be anything."""
+
+    def __init__(self, directory: Path, *, filters: bool = True, ids: str = "sha1") -> None:
+        self.directory = directory
+        self._commits = 0
+        init = ["git", "init", "--quiet", "--bare", "--initial-branch=main", f"--object-format={ids}"]
+        subprocess.run([*init, str(directory)], check=True, timeout=20)
+        self.git("config", "uploadpack.allowFilter", str(filters).lower())
+
+    @property
+    def url(self) -> str:
+        """As a file of this machine."""
+        return f"git+file://{self.directory}"
+
+    def git(self, *arguments: str, given: bytes = b"") -> str:
+        """What a command says."""
+        words = ["git", f"--git-dir={self.directory}", *arguments]
+        return (
+            subprocess.run(words, input=given, stdout=subprocess.PIPE, check=True, timeout=30).stdout.decode().strip()
+        )
+
+    def commit(
+        self, files: Mapping[str, Content], branch: str = "main", *, parent: str | None = None, orphan: bool = False
+    ) -> str:
+        """A commit that has these files and no others; its id. Its parent is what the branch was, unless given."""
+        ref = branch if branch.startswith("refs/") else f"refs/heads/{branch}"
+        self._commits += 1
+        stamp = f"n <n@example.com> {CLOCK + 60 * self._commits} +0000"
+        head = f"commit refs/made\ncommitter {stamp}\ndata 4\nmade\n"
+        before = parent or ("" if orphan else self._tip(ref))
+        lines = [head.encode()] + ([f"from {before}\n".encode()] if before else []) + [b"deleteall\n"]
+        for path, content in files.items():
+            if isinstance(content, Odd) and content.mode == "160000":
+                lines.append(f"M 160000 {content.content} {_quoted(path)}\n".encode())
+                continue
+            raw, mode = (
+                (content.content.encode(), content.mode)
+                if isinstance(content, Odd)
+                else (content[0], "100755" if content[1] else "100644")
+                if isinstance(content, tuple)
+                else (content, "100644")
+            )
+            lines.append(f"M {mode} inline {_quoted(path)}\ndata {len(raw)}\n".encode() + raw + b"\n")
+        self.git("fast-import", "--quiet", "--force", given=b"".join(lines))
+        commit = self.git("rev-parse", "refs/made")
+        self.git("update-ref", ref, commit)
+        return commit
+
+    def tree(self, entries: Mapping[bytes, tuple[str, str]]) -> str:
+        """The id of a tree with these entries, (mode, object) by name, whatever git thinks of them."""
+        raw = b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(it) for name, (mode, it) in entries.items())
+        return self.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=raw)
+
+    def blob(self, raw: bytes) -> str:
+        """The id of a blob."""
+        return self.git("hash-object", "-w", "--stdin", given=raw)
+
+    def commit_tree(self, tree: str) -> str:
+        """A commit of a tree on main; its id."""
+        lines = (
+            f"tree {tree}\nauthor n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
+        )
+        commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
+        self.git("update-ref", "refs/heads/main", commit)
+        return commit
+
+    def _tip(self, ref: str) -> str:
+        found = self.git("for-each-ref", "--format=%(objectname)", ref)
+        return found.splitlines()[0] if found else ""
+
+
+def _quoted(path: str) -> str:
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+class GitServer:
+    """Serves the repositories below a folder over HTTP on a free port of loopback.
+
+    Attributes:
+        asked: (method, path with query) of each request so far.
+        password: what a client must know; None for anybody.
+        instead: a status and a location to answer with, instead of asking git.
+        user: who must come with the password.
+    """
+
+    def __init__(self, folder: Path, *, password: str | None = None, certificate: Path | None = None) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.user, self.password = "reader", password
+        self.instead: Callable[[str], tuple[int, str] | None] = lambda _: None
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                outer._answer(self, folder)
+
+            def do_POST(self) -> None:
+                outer._answer(self, folder)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+            self.scheme = "https"
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Its address, to which the name of a repository is added."""
+        return f"git+{self.scheme}://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> GitServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, request: BaseHTTPRequestHandler, folder: Path) -> None:
+        self.asked.append((request.command, request.path))
+        body = request.rfile.read(int(request.headers.get("content-length", 0)))
+        instead = self.instead(request.path)
+        if instead is not None:
+            _send(request, instead[0], {"Location": instead[1]}, b"")
+            return
+        expected = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        if self.password is not None and request.headers.get("authorization") != f"Basic {expected}":
+            _send(request, 401, {"WWW-Authenticate": 'Basic realm="git"'}, b"")
+            return
+        path, _, query = request.path.partition("?")
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "GIT_PROJECT_ROOT": str(folder),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "HOME": str(folder),
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": request.command,
+            "REMOTE_ADDR": "127.0.0.1",
+            "REMOTE_USER": self.user,
+            "CONTENT_TYPE": request.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
+            "HTTP_GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+        }
+        raw = subprocess.run(
+            ["git", "http-backend"], input=body, env=environment, stdout=subprocess.PIPE, check=False, timeout=60
+        ).stdout
+        head, _, content = raw.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
+        status = int(headers.pop("Status", "200").split()[0])
+        _send(request, status, headers, content)
+
+
+def _send(request: BaseHTTPRequestHandler, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    request.send_response(status)
+    for name, value in headers.items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)

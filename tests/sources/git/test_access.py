@@ -1,0 +1,218 @@
+"""Who may read: passwords from the user's credential helper, certificates, keys of ssh, and whose commits are taken."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+from sources.git.remotes import GitServer, Upstream, skill
+from sources.git.test_source import ALL, files, opened, refresh
+from wire import DEADLINE
+
+pytestmark = pytest.mark.needs_program("git")
+
+
+def run(*words: str, **more: str) -> str:
+    environment = {**os.environ, **more}
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=DEADLINE, env=environment).stdout
+
+
+def test_a_password_comes_from_the_credential_helper_of_the_user(
+    upstream: Upstream, tmp_path: Path, own_configuration: Path
+) -> None:
+    with GitServer(upstream.directory.parent, password="s3cret") as server:
+        given = f"{server.url}/acme.git"
+        with pytest.raises(UnreachableError, match="access is refused; have a credential helper"):
+            refresh(opened(given, tmp_path))
+        helper = '[credential "%s"]\n\thelper = "!f() { echo username=reader; echo password=%s; }; f"\n'
+        own_configuration.write_text(helper % (given.removeprefix("git+").removesuffix("/acme.git"), "wrong"))
+        with pytest.raises(UnreachableError, match="access is refused"):
+            refresh(opened(given, tmp_path))
+        own_configuration.write_text(helper % (given.removeprefix("git+").removesuffix("/acme.git"), "s3cret"))
+        follower = opened(given, tmp_path)
+        refresh(follower)
+        assert files(follower) == ALL
+        own_configuration.write_text("")
+        with pytest.raises(UnreachableError, match="access is refused"):
+            refresh(follower)
+        assert files(follower) == ALL
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+
+
+@pytest.mark.needs_program("openssl")
+def test_https_wants_a_certificate_that_is_trusted(
+    upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, certificate = tmp_path / "pair.pem", tmp_path / "certificate.pem"
+    subject = ("-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(pair))
+    run("openssl", "req", "-x509", *key, "-out", str(certificate), "-days", "2", *subject)
+    pair.write_text(pair.read_text() + certificate.read_text())
+    with GitServer(upstream.directory.parent, certificate=pair) as server:
+        with pytest.raises(UnreachableError, match="its certificate is not trusted"):
+            refresh(opened(f"{server.url}/acme.git", tmp_path))
+        monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
+        follower = opened(f"{server.url}/acme.git", tmp_path)
+        refresh(follower)
+        assert files(follower) == ALL
+
+
+@contextmanager
+def ssh_server(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """The port of a real sshd that knows one key, and the folder with a configuration of ssh that has it."""
+    folder = tmp_path / "ssh"
+    folder.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
+    shutil.copy(folder / "user.pub", folder / "authorized_keys")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (folder / "sshd_config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nPidFile none\nStrictModes no\n"
+        f"AuthorizedKeysFile {folder}/authorized_keys\nPasswordAuthentication no\n"
+        "KbdInteractiveAuthentication no\nPermitRootLogin yes\nAcceptEnv GIT_PROTOCOL\n"
+    )
+    (folder / "known_hosts").write_text("")
+    (folder / "config").write_text(
+        f"Host *\n  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  UserKnownHostsFile {folder}/known_hosts\n"
+    )
+    sshd = shutil.which("sshd") or "sshd"
+    process = subprocess.Popen([sshd, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=subprocess.PIPE)
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if b"Server listening" in line:
+                break
+        yield port, folder
+    finally:
+        process.terminate()
+        process.communicate(timeout=DEADLINE)
+
+
+@pytest.mark.needs_program("sshd", "ssh", "ssh-keygen")
+def test_ssh_uses_the_configuration_and_the_keys_of_the_user(
+    upstream: Upstream, tmp_path: Path, own_configuration: Path
+) -> None:
+    with ssh_server(tmp_path) as (port, folder):
+        given = f"git+ssh://{getpass.getuser()}@127.0.0.1:{port}{upstream.directory}"
+        own_configuration.write_text(f"[core]\n\tsshCommand = ssh -F {folder}/config -o BatchMode=yes\n")
+        with pytest.raises(UnreachableError, match="ssh does not know the host's key"):
+            refresh(opened(given, tmp_path))
+        host = (folder / "host.pub").read_text()
+        (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {host}")
+        keys = (folder / "authorized_keys").read_text()
+        (folder / "authorized_keys").write_text("")
+        with pytest.raises(UnreachableError, match="access is refused"):
+            refresh(opened(given, tmp_path))
+        (folder / "authorized_keys").write_text(keys)
+        follower = opened(given, tmp_path)
+        refresh(follower)
+        assert files(follower) == ALL
+        with pytest.raises(UnreachableError, match="there is no repository there"):
+            refresh(opened(f"{given}x", tmp_path))
+
+
+class Signing:
+    """Keys, and commits that are signed with them."""
+
+    def __init__(self, upstream: Upstream, tmp_path: Path) -> None:
+        self._upstream = upstream
+        self._folder = tmp_path / "keys"
+        self._folder.mkdir()
+        self.signers = tmp_path / "allowed_signers"
+        for name in ("alice", "mallory"):
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / name))
+        self.allow()
+
+    def allow(self, name: str = "alice", options: str = 'namespaces="git"') -> None:
+        """Have the file name this signer alone."""
+        key = " ".join((self._folder / f"{name}.pub").read_text().split()[:2])
+        self.signers.write_text(f"{name}@example.com {options} {key}\n")
+
+    def commit(self, name: str | None, *, tampered: bool = False) -> str:
+        """A commit on main, signed by nobody if None; its id."""
+        up = self._upstream
+        commit = up.commit(skill("alpha", f"By {name}."))
+        if name is None:
+            return commit
+        raw = up.git("cat-file", "commit", commit).encode() + b"\n"
+        payload = self._folder / "payload"
+        payload.write_bytes(raw)
+        (self._folder / "payload.sig").unlink(missing_ok=True)
+        run("ssh-keygen", "-Y", "sign", "-n", "git", "-f", str(self._folder / name), str(payload))
+        signature = (self._folder / "payload.sig").read_text().strip().replace("\n", "\n ")
+        head, _, message = raw.partition(b"\n\n")
+        body = message.replace(b"made", b"evil") if tampered else message
+        signed = head + f"\ngpgsig {signature}\n".encode() + b"\n" + body
+        made = up.git("hash-object", "-t", "commit", "-w", "--stdin", given=signed)
+        up.git("update-ref", "refs/heads/main", made)
+        return made
+
+
+@pytest.mark.needs_program("ssh-keygen")
+def test_only_commits_of_allowed_signers_are_taken(upstream: Upstream, tmp_path: Path) -> None:
+    signing = Signing(upstream, tmp_path)
+    with pytest.raises(UnacceptableError, match="is not signed by anybody"):
+        refresh(opened(upstream.url, tmp_path, signers=signing.signers))
+    good = signing.commit("alice")
+    follower = opened(upstream.url, tmp_path, signers=signing.signers)
+    refresh(follower)
+    assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
+    for commit in (
+        lambda: signing.commit("mallory"),
+        lambda: signing.commit(None),
+        lambda: signing.commit("alice", tampered=True),
+    ):
+        made = commit()
+        with pytest.raises(UnacceptableError, match=f"commit {made[:12]} is not signed by anybody") as refused:
+            refresh(follower)
+        assert "\n" not in str(refused.value)
+        assert b"By alice." in (follower.path / "skills/alpha/SKILL.md").read_bytes()
+        upstream.git("update-ref", "refs/heads/main", good)
+
+
+@pytest.mark.needs_program("ssh-keygen")
+def test_a_key_that_was_not_valid_or_is_for_something_else_is_refused(upstream: Upstream, tmp_path: Path) -> None:
+    signing = Signing(upstream, tmp_path)
+    signing.commit("alice")
+    for options in ('valid-before="20200101"', 'namespaces="file"', 'valid-after="20400101"'):
+        signing.allow(options=options)
+        with pytest.raises(UnacceptableError, match="is not signed by anybody"):
+            refresh(opened(upstream.url, tmp_path, signers=signing.signers))
+    signing.allow()
+    refresh(opened(upstream.url, tmp_path, signers=signing.signers))
+
+
+@pytest.mark.needs_program("ssh-keygen")
+def test_what_was_fetched_without_asking_for_signatures_is_not_served_with_it(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    signing = Signing(upstream, tmp_path)
+    refresh(opened(upstream.url, tmp_path))
+    follower = opened(upstream.url, tmp_path, signers=signing.signers)
+    assert not follower.has_copy
+    signing.commit("alice")
+    refresh(follower)
+    signing.allow("mallory")
+    other = opened(upstream.url, tmp_path, signers=signing.signers)
+    assert not other.has_copy
+    with pytest.raises(UnacceptableError):
+        anyio.run(other.refresh)
+
+
+def test_a_file_of_signers_must_be_there(upstream: Upstream, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--require-signed-commits .*cannot be read"):
+        opened(upstream.url, tmp_path, signers=tmp_path / "none")

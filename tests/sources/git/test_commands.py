@@ -1,0 +1,199 @@
+"""A folder in git as the ROOT of commands: real processes, a real server, and what a person sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.commands.options import RootType
+from sources.fetching import listing
+from sources.git.conftest import BASE
+from sources.git.remotes import GitServer, Upstream, skill
+from sources.git.test_hostile import said as speaking
+from sources.git.test_hostile import silence
+from sources.git.test_source import ALL
+from wire import COMMAND, DEADLINE, Era, serving
+
+pytestmark = pytest.mark.needs_program("git")
+LISTED = "notifications/skills/list_changed"
+
+
+def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **more}
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment
+    )
+
+
+def cache(tmp_path: Path) -> list[str]:
+    return ["--cache-dir", str(tmp_path / "cache")]
+
+
+def test_list_show_and_validate_take_one(server: GitServer, tmp_path: Path) -> None:
+    given = f"{server.url}/acme.git@main#skills"
+    listed = command("list", given, *cache(tmp_path), "--format", "json")
+    assert listed.returncode == 0
+    found = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
+    assert found.keys() == {"alpha", "beta"} and found["alpha"]["origin"] == given
+    shown = command("show", given, "alpha", *cache(tmp_path))
+    assert shown.returncode == 0 and given in shown.stdout
+    assert command("validate", given, *cache(tmp_path)).returncode == 0
+
+
+def test_validate_tells_of_pointers_of_lfs(upstream: Upstream, tmp_path: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"1" * 64 + b"\nsize 12345\n"
+    upstream.commit(skill("alpha", assets__model_bin=pointer))
+    done = command("validate", upstream.url, *cache(tmp_path))
+    assert done.returncode == 1 and "lfs-pointer" in done.stdout and "git lfs pull" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("root", "said"),
+    [
+        ("{url}/none.git", "there is no repository there"),
+        ("{url}/acme.git@gone", "there is no branch or tag 'gone'"),
+        ("{url}/acme.git#gone", "has no folder 'gone'"),
+        ("git+ext::sh", "git is fetched by https, ssh, file, http"),
+        ("git+http://git.example/a", "plain http"),
+        ("git+http://127.0.0.1:9/a", "no answer"),
+    ],
+)
+def test_what_cannot_be_had_is_one_line_and_exit_code_2(
+    root: str, said: str, server: GitServer, tmp_path: Path
+) -> None:
+    done = command("list", root.format(url=server.url), *cache(tmp_path))
+    assert done.returncode == 2 and not done.stdout
+    assert said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def test_a_change_reaches_the_client_and_the_last_copy_stays(upstream: Upstream, tmp_path: Path, era: Era) -> None:
+    with GitServer(upstream.directory.parent) as server:
+        given = [f"{server.url}/acme.git", *cache(tmp_path), "--refresh", "1"]
+        with serving(*given, era=era) as wire:
+            if era == "modern":
+                wire.listen(skillsListChanged=True)
+            while len(wire.every_skill()) < 2:
+                wire.until(LISTED)
+            upstream.commit({**BASE, **skill("gamma")})
+            while len(wire.every_skill()) < 3:
+                wire.until(LISTED)
+            upstream.commit(skill("evil"), orphan=True)
+            wire.logs(b"was rewritten")
+            assert len(wire.every_skill()) == 3
+    with serving(*given) as wire:  # without a server at all
+        wire.logs(b"serving the last copy")
+        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta", "gamma"}
+
+
+def test_fetch_puts_its_skills_into_a_folder(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    given, folder = f"{server.url}/acme.git@main#skills", tmp_path / "folder"
+    more = {"XDG_CACHE_HOME": str(tmp_path / "own")}
+    done = command("fetch", given, "--output", str(folder), **more)
+    assert done.returncode == 0 and f"{given}: 2 added" in done.stderr
+    assert (folder / "alpha" / "references" / "guide.md").read_bytes() == b"guide\n"
+    upstream.commit({**BASE, **skill("beta", "Another."), **skill("gamma")})
+    done = command("fetch", "--output", str(folder), "--update", **more)
+    assert done.returncode == 0 and "1 added, 1 updated, 1 unchanged" in done.stderr
+    origin = json.loads(command("list", str(folder), "--format", "json").stdout)["skills"][0]["origin"]
+    assert origin == given.partition("#")[0]
+    for arguments, said in (
+        ([f"{server.url}/none.git", "--output", str(folder)], "/none.git: there is no repository there"),
+        ([given, "--output", str(folder), "--header", "X-A:b"], "git has credential helpers"),
+        ([given, "--list"], "'mcp-skills-server list"),
+    ):
+        failed = command("fetch", *arguments, **more)
+        assert failed.returncode == 2 and said in failed.stderr
+
+
+def test_a_lock_file_pins_a_commit(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
+    lock, more = str(tmp_path / "skills.lock"), cache(tmp_path)
+    assert command("lock", f"{server.url}/acme.git#skills", "--output", lock, *more).returncode == 0
+    assert upstream.git("rev-parse", "main") in Path(lock).read_text()
+    assert command("outdated", "--lock", lock, *more).returncode == 0
+    upstream.commit({**BASE, **skill("beta", "Another."), **skill("gamma")})
+    assert command("outdated", "--lock", lock, *more).returncode == 1
+    seen = command("diff", "--lock", lock, *more)
+    assert "-Read on." in seen.stdout and "+Another." in seen.stdout
+    with serving("--lock", lock, "--frozen", *more) as wire:
+        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"alpha", "beta"}
+    assert command("update", "--lock", lock, *more).returncode == 0
+    assert command("outdated", "--lock", lock, *more).returncode == 0
+
+
+def test_git_ends_with_the_server(tmp_path: Path) -> None:
+    for port in speaking(silence):
+        with serving(f"git+http://127.0.0.1:{port}/a.git", *cache(tmp_path)) as wire:
+            assert wire.every_skill() == []
+            waited = time.monotonic() + DEADLINE
+            while not running(port):
+                assert time.monotonic() < waited
+            assert wire.close() == 0
+        assert not running(port)
+
+
+def running(port: int) -> bool:
+    """Whether a git asks at this port; the server's own command line is none."""
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return any(f"127.0.0.1:{port}/a.git" in line and "mcp_skills_server" not in line for line in listed.splitlines())
+
+
+def test_an_option_says_whose_commits_are_taken(upstream: Upstream, tmp_path: Path) -> None:
+    signers = tmp_path / "allowed_signers"
+    signers.write_text("")
+    done = command("list", upstream.url, *cache(tmp_path), "--require-signed-commits", str(signers))
+    assert done.returncode == 2 and "is not signed by anybody" in done.stderr
+
+
+def test_roots_of_a_variable_are_told_apart() -> None:
+    given = "git+ssh://git@host:2222/a.git@main#x:git+https://host/b:/d"
+    assert RootType().split_envvar_value(given) == [
+        "git+ssh://git@host:2222/a.git@main#x",
+        "git+https://host/b",
+        "/d",
+    ]
+
+
+def test_a_process_that_is_killed_leaves_whole_skills_and_the_next_one_finishes(tmp_path: Path) -> None:
+    """SIGKILL at twelve moments of an update: each skill is the old one or the new one."""
+    upstream = Upstream(tmp_path / "a.git")
+    names = [f"s{number}" for number in range(40)]
+
+    def version(number: int) -> None:
+        content = {}
+        for name in names:
+            content |= skill(name, f"Version {number}.", a__md=b"%d" % number, b__md=b"%d" % number)
+        upstream.commit(content)
+
+    version(0)
+    done = command("list", upstream.url, *cache(tmp_path))
+    assert done.returncode == 0
+    place = next((tmp_path / "cache" / "git").glob("*/skills"))
+    dice = random.Random(5)
+    for number in range(1, 13):
+        version(number)
+        process = subprocess.Popen(
+            [*COMMAND, "list", upstream.url, *cache(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            process.wait(0.25 + dice.random() * 0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        found = listing(place)
+        for name in names:
+            said = {found.get(f"skills/{name}/{path}/md") for path in "ab"}
+            text = found.get(f"skills/{name}/SKILL.md")
+            if text is None:  # taken away a moment ago; the next process puts it back or brings the new one
+                assert said == {None}
+                continue
+            (raw,) = said
+            assert isinstance(raw, bytes) and isinstance(text, bytes) and f"Version {raw.decode()}.".encode() in text
+    assert command("list", upstream.url, *cache(tmp_path)).returncode == 0
+    found = listing(place)
+    assert {found[f"skills/{name}/a/md"] for name in names} == {b"12"} and ALL

@@ -31,6 +31,7 @@ from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
+from mcp_skills_server.sources.gathering import Gathering
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import IndexRecord, Record
 from mcp_skills_server.sources.report import Fault, Refusal, Report
@@ -39,9 +40,6 @@ from mcp_skills_server.sources.stage import ConflictError
 
 _WRITERS: Final = 4
 """Threads that write at once: they wait for the disk, and more of them would keep the network waiting."""
-_BATCH: Final = 256
-_GATHERING_S: Final = 0.03
-"""After a commit skills wait on the stage for so many others, or so long: each commit waits for the disk."""
 
 _T = TypeVar("_T")
 
@@ -133,9 +131,7 @@ class _Refresh:
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
         self._writing = threading.Semaphore(_WRITERS)
-        self._staged: list[Staged] = []
-        self._all_staged = False
-        self._more = threading.Condition()
+        self._staged = Gathering()
         self._counting = threading.Lock()
         self._stopped = False
 
@@ -166,9 +162,7 @@ class _Refresh:
                                 working.start_soon(partial(_blocking, self._work, queue, limiter=threads))
                         watching.cancel_scope.cancel()
             finally:
-                with self._more:
-                    self._all_staged = True
-                    self._more.notify()
+                self._staged.end()
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
@@ -213,21 +207,14 @@ class _Refresh:
                 except CancelledError:
                     return
                 if staged is not None:
-                    with self._more:
-                        self._staged.append(staged)
-                        self._more.notify()
+                    self._staged.put(staged)
                     continue
                 self._became[entry.name] = "unchanged"
             self._count()
 
     def _commit_staged(self, coming: Mapping[str, str]) -> None:
-        """Put what was staged into its place, while more is coming: as much at once as has come since the last time."""
-        while True:
-            with self._more:
-                self._more.wait_for(lambda: self._staged or self._all_staged)
-                batch, self._staged = self._staged, []
-            if not batch:
-                return
+        """Put what was staged into its place, while more is coming."""
+        for batch in self._staged.batches():
             failed = self._commit(batch)
             for each in batch:
                 with self._refusing(each.name):
@@ -235,8 +222,6 @@ class _Refresh:
                         raise failed[each.name]
                     self._became[each.name] = coming[each.name]
                 self._count()
-            with self._more:
-                self._more.wait_for(lambda: self._all_staged or len(self._staged) >= _BATCH, _GATHERING_S)
 
     def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         failed = self._folder.commit(batch)

@@ -123,6 +123,18 @@ def test_an_origin_that_is_seldom_plain_is_asked_no_more(site: Publisher) -> Non
     assert len(site.asked) == 3
 
 
+def test_a_server_may_close_what_was_kept(site: Publisher) -> None:
+    site.routes["/a"] = then_close(answer(b"a"))
+
+    def ask(opened: Downloader) -> None:
+        for _ in range(5):
+            got = opened.get_plain(f"{site.url}/a", 9)
+            assert got is not None and got.raw == b"a"
+
+    within(partial(Downloader, site.url, ALLOWED), ask)
+    assert len(site.asked) == 5
+
+
 def test_what_follows_a_body_ends_the_connection(site: Publisher) -> None:
     site.routes["/a"] = answer(b"a") + answer(b"evil")
 

@@ -72,6 +72,7 @@ class Lines:
         asked = _request(parts.path or "/", parts.query, _host(host, parts.port, secure=secure), headers)
         deadline = time.monotonic() + self._bounds.download_s
         found: Plain | None = None
+        was_closed = False
         try:
             line = free.pop()  # at once, so that no two threads have it
         except IndexError:
@@ -79,6 +80,7 @@ class Lines:
         if line is not None and not line.is_usable():
             self._drop(line)
             line = None
+        kept = line is not None
         try:
             line = line or self._opened(origin)
             if line is not None:
@@ -88,12 +90,14 @@ class Lines:
                 raise slow(url, self._bounds.download_s) from None
             raise silent(url, self._bounds.read_s) from None
         except OSError:
-            pass  # broken off: the other way says how
+            was_closed = kept  # where it was not, the other way says what is wrong
         finally:
             if line is not None and (found is None or not line.is_kept):
                 self._drop(line)
             elif line is not None:
                 free.append(line)
+        if was_closed:  # perhaps before it was asked; each time there is one kept connection less
+            return self.get(url, headers, most)
         if found is None:
             self._odd[origin] = self._odd.get(origin, 0) + 1
         return found
@@ -185,8 +189,8 @@ class _Line:
         return piece
 
     def shut(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # under TLS, too: a thread may be reading, and so its state stays as it is
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         with suppress(OSError):

@@ -187,7 +187,7 @@ def _git(folder: Path) -> Iterator[Place]:
     upstream = Upstream(folder / "upstream.git")
 
     def tree(members: Sequence[Member]) -> str:
-        """The id of a tree with these members, whose names no git would write: what git does of itself proves nothing."""
+        """The id of a tree with these members, with names that git itself would not write."""
         entries: list[tuple[bytes, str, str]] = []
         below: dict[str, list[Member]] = {}
         for each in members:

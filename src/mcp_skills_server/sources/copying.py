@@ -6,7 +6,7 @@ For every kind whose revisions are trees. A skill becomes a folder under its own
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -19,9 +19,9 @@ from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources.files import read_tree
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.records import IndexRecord, Record, epoch_s
-from mcp_skills_server.sources.report import Refusal, Report
+from mcp_skills_server.sources.report import REFUSED, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.source import Source, Tree
 from mcp_skills_server.sources.stage import ConflictError
 from mcp_skills_server.sources.store import Store
 
@@ -40,7 +40,7 @@ async def copy(source: Source, directory: str | PathLike[str], settings: FetchSe
     try:
         revision = await source.resolve(anew=True)
         tree = await source.materialise(revision, store)
-        return await to_thread.run_sync(_copy, source.origin, tree.path, tree.warnings, directory, settings)
+        return await to_thread.run_sync(_copy, source.origin, tree, directory, settings)
     finally:
         store.close()
 
@@ -61,14 +61,18 @@ def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
 
 def _copy(
     origin: str,
-    tree: Path,
-    warnings: Iterable[str],
+    found: Tree,
     directory: str | PathLike[str],
     settings: FetchSettings,
 ) -> Report:
     coming: list[tuple[Staged, str]] = []
     became: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": [], "edited": []}  # as the report has them
-    refused: list[Refusal] = []
+    tree = found.path
+    withheld = {each.skill: each for each in found.problems if each.code == REFUSED}
+    if settings.wanted is not None:
+        withheld = {place: each for place, each in withheld.items() if _last(place) in settings.wanted}
+    refused = [Refusal(place, each.message, "publisher") for place, each in withheld.items()]
+    warnings = [*found.warnings, *(str(each) for each in found.problems if each.code != REFUSED)]
     offered: set[str] = set()
     with FetchedFolder.opened(directory) as folder:
         for name, place in skills_of(tree):
@@ -93,6 +97,7 @@ def _copy(
             if staged.name not in failed:
                 became[kind].append(staged.name)
         refused += [Refusal(name, str(error), "here") for name, error in failed.items()]
+        offered.update(map(_last, withheld))  # what was there of them before stays
         missing = sorted((settings.wanted or frozenset()) - offered)
         refused += [Refusal(name, "it has no skill of this name", "publisher") for name in missing]
         gone, pruned = _gone(folder, origin, offered, settings, refused)
@@ -111,6 +116,10 @@ def _copy(
         refused=tuple(refused),
         warnings=tuple(warnings),
     )
+
+
+def _last(place: str) -> str:
+    return place.rpartition("/")[2]
 
 
 def _stage(

@@ -109,7 +109,9 @@ class Upstream:
         """A commit of a tree on main, with a parent only if it follows what main was; its id."""
         before = self._tip("refs/heads/main") if follows else ""
         lines = (
-            f"tree {tree}\n" + (f"parent {before}\n" if before else "") + f"author n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
+            f"tree {tree}\n"
+            + (f"parent {before}\n" if before else "")
+            + f"author n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
         )
         commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
         self.git("update-ref", "refs/heads/main", commit)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.git.address import GitAddress
 from mcp_skills_server.sources.git.program import REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.git.reasons import last_line, reason
@@ -222,7 +222,7 @@ class Repository:
         """Prove that one of these signers has signed a commit with an ssh key.
 
         Raises:
-            UnacceptableError: none has, or the key was not valid then.
+            UnsignedCommitError: none has, or the key was not valid then.
         """
         settings: list[str] = []
         for each in (
@@ -241,7 +241,7 @@ class Repository:
             if "ssh-keygen" in error.said and "cannot run" in error.said:
                 raise UnreachableError("the program ssh-keygen is not installed; install OpenSSH") from None
             said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip()) or "it is not signed"
-            raise UnacceptableError(
+            raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits names ({said or why})"
             ) from None
 

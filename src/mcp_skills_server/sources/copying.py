@@ -16,6 +16,7 @@ from anyio import to_thread
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.files import read_tree
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.records import IndexRecord, Record, epoch_s
@@ -88,6 +89,8 @@ def _copy(
                     became[kind].append(name)
                 else:
                     coming.append((staged, kind))
+            except UnacceptableError as error:
+                refused.append(Refusal(name, str(error), "publisher"))
             except (ConflictError, ArchiveRefusedError) as error:
                 refused.append(Refusal(name, str(error), "here"))
             except OSError as error:
@@ -133,6 +136,8 @@ def _stage(
     state, known = folder.look(name)
     if state is State.EDITED and known is not None and known.source == origin and not settings.force:
         return "edited", None
+    if settings.prove is not None:
+        settings.prove({path: raw for path, (raw, _) in files.items()})
     record = Record(name, origin, origin, "", epoch_s(), {})
     staged = folder.stage(record, files, force=settings.force)
     if staged is None:

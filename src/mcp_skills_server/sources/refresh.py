@@ -257,6 +257,8 @@ class _Refresh:
 
     def _stage(self, entry: Entry, prove: Callable[[], Files]) -> Staged | None:
         files = prove()
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in files.items()})
         difference = wellknown.differs(entry, files)
         if difference:
             self._warnings.append(f"{entry.name}: {difference}")

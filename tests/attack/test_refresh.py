@@ -18,7 +18,9 @@ def reader(tmp_path: Path) -> Iterator[Server]:
     with (
         http_serving(tmp_path / "published") as site,
         http_serving(
-            f"http://127.0.0.1:{site.port}", *options, environment={"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
+            f"http://127.0.0.1:{site.port}",
+            *options,
+            environment={"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"},
         ) as server,
     ):
         yield server

@@ -126,15 +126,18 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
     return registry, mirrors
 
 
-def _signature_gates(options: PinOptions) -> Sequence[Gate]:
+def _signature_gates(options: FollowOptions) -> Sequence[Gate]:
     if not options.require_signature:
         return ()
     from pathlib import Path
 
+    from mcp_skills_server.commands.caches import cache_folder
+    from mcp_skills_server.provenance.proofs import Proofs
     from mcp_skills_server.provenance.signature_gate import SignatureGate
     from mcp_skills_server.provenance.signatures import Verifier
 
-    return [SignatureGate(Verifier([*map(Path, options.require_signature)]))]
+    proofs = Proofs(cache_folder(options.cache_dir) / "signatures")
+    return [SignatureGate(Verifier([*map(Path, options.require_signature)]), proofs)]
 
 
 def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:

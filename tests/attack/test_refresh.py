@@ -10,6 +10,8 @@ import pytest
 from web.http_wire import Server, http_serving
 from wire import write_skill
 
+SECRET = "0123456789abcdef-secret"
+
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Server]:

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -151,6 +152,19 @@ def test_git_ends_with_the_server(tmp_path: Path) -> None:
             while not running(port):
                 assert time.monotonic() < waited
             assert wire.close() == 0
+        assert not running(port)
+
+
+@pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
+def test_git_ends_with_the_other_commands_too(words: list[str], tmp_path: Path) -> None:
+    for port in speaking(silence):
+        root = f"git+http://127.0.0.1:{port}/a.git"
+        given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
+        with subprocess.Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            waited = time.monotonic() + DEADLINE
+            while not running(port):
+                assert time.monotonic() < waited
+            process.communicate(b"\n", timeout=DEADLINE)
         assert not running(port)
 
 

@@ -6,6 +6,7 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -73,11 +74,14 @@ class Registry(Reader):
         self.limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
+        self.asked_at = -math.inf
+        """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)
         self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
-        self.keeper = IndexKeeper(index_files, self._indexes)
+        # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
+        self.keeper = IndexKeeper(index_files if gate is None else None, self._indexes)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)

@@ -184,6 +184,8 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
+                if skill.standing is Standing.UNUSABLE:  # what is wrong with it is still wrong
+                    found.problems += [(directory, each) for each in skill.problems]
                 refused.append(directory)
                 if refusal.problem is not None:
                     place = self.root.show(directory)

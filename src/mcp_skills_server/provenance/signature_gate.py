@@ -34,7 +34,7 @@ class SignatureGate:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
         if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
-            return None
+            return Refusal(None)
         digest = reader.digest_over(skill)
         if digest not in self._proved:
             if len(self._proved) >= _MOST_PROVED:

@@ -232,6 +232,8 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
         bundle = json.loads(raw)
+        if _has_other_names(bundle):
+            raise ValueError("names")
         material = bundle["verificationMaterial"]
         # Without it the library prints to stdout.
         if "publicKey" in material and not material["publicKey"]["hint"]:
@@ -240,6 +242,15 @@ def _bundle(raw: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnsignedError("signature-invalid", "the signature cannot be read, or an old program made it") from None
     return cast("dict[str, Any]", bundle)
+
+
+def _has_other_names(value: Any) -> bool:
+    """Whether a field has its other name, `public_key` for `publicKey`: the library takes both, and what is proved
+    here must be what it reads."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))
+    return isinstance(value, list) and any(map(_has_other_names, cast("list[Any]", value)))
 
 
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -14,9 +14,12 @@ from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.running import FollowOptions, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.running import Followed, FollowOptions, leave, open_followed, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
 
 _AGENT: Final = "mcp_skills_server.agent"
 _SPLIT: Final = "--"
@@ -71,12 +74,21 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
+    followed: list[Followed] = []
+
+    def open_skills() -> tuple[Registry, Callable[[], None]]:
+        followed.append(open_followed(roots, options))
+        return followed[0].registry, followed[0].start
+
     offer = None
     if roots or options.lock is not None:
         words = _words(context, roots) if options.server else []
-        offer = SkillsOffer(words, lambda: open_followed(roots, options))
+        offer = SkillsOffer(words, open_skills)
     say_that_it_waits("an editor that speaks ACP")
-    leave(run(agent, offer, grace=options.grace))
+    code = run(agent, offer, grace=options.grace)
+    for each in followed:
+        each.stop()
+    leave(code)
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:

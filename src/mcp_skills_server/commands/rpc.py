@@ -42,7 +42,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     log_requests()
-    registry, start = open_followed(roots, options)
+    registry, start, stop = open_followed(roots, options)
     runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0)
     methods = Methods(runtime, execution_settings(options))
     say_that_it_waits(
@@ -55,4 +55,5 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         anyio.run(serve, Rpc(methods))
     finally:
         runtime.close()
+        stop()
     leave()

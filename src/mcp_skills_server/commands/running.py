@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import click
 
@@ -126,15 +126,18 @@ def open_served(given: Sequence[str], options: FollowOptions) -> tuple[Registry,
     return registry, mirrors
 
 
-def _signature_gates(options: PinOptions) -> Sequence[Gate]:
+def _signature_gates(options: FollowOptions) -> Sequence[Gate]:
     if not options.require_signature:
         return ()
     from pathlib import Path
 
+    from mcp_skills_server.commands.caches import cache_folder
+    from mcp_skills_server.provenance.proofs import Proofs
     from mcp_skills_server.provenance.signature_gate import SignatureGate
     from mcp_skills_server.provenance.signatures import Verifier
 
-    return [SignatureGate(Verifier([*map(Path, options.require_signature)]))]
+    proofs = Proofs(cache_folder(options.cache_dir) / "signatures")
+    return [SignatureGate(Verifier([*map(Path, options.require_signature)]), proofs)]
 
 
 def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
@@ -145,8 +148,22 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
     return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
 
 
-def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registry, Callable[[], None]]:
-    """A registry of these roots, not yet loaded, and what loads it and keeps it current.
+class Followed(NamedTuple):
+    """A registry that is kept current.
+
+    Attributes:
+        registry: not yet loaded.
+        start: loads it and keeps it current.
+        stop: ends what fetches, and the programs that it has started.
+    """
+
+    registry: Registry
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def open_followed(given: Sequence[str], options: FollowOptions) -> Followed:
+    """A registry of these roots, and what keeps it current.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -162,7 +179,7 @@ def open_followed(given: Sequence[str], options: FollowOptions) -> tuple[Registr
         else:
             watcher.start()
 
-    return registry, start
+    return Followed(registry, start, lambda: None if mirrors is None else mirrors.stop())
 
 
 def say_that_it_waits(peer: str, *ways: str) -> None:

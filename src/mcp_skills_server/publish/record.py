@@ -21,6 +21,7 @@ from mcp_skills_server import __version__
 from mcp_skills_server.catalog.disk import file_from, signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
+from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Skill
 
 RECORD: Final = ".mcp-skills-server.json"
@@ -97,8 +98,10 @@ class Memory:
         self._files: dict[str, tuple[str, str]] = {}
         self._marks: dict[Skill, str] = {}
         if self._place is not None:
-            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-                self._read(self._place.read_bytes())
+            wrong = (OSError, ValueError, LookupError, TypeError, AttributeError)
+            with suppress(*wrong), self._place.open("rb") as file:
+                if not why_untrusted(os.fstat(file.fileno())):
+                    self._read(file.read())
 
     def _read(self, raw: bytes) -> None:
         fields = _decode(raw, ("skills", "files"))

@@ -281,6 +281,8 @@ class _Refresh:
         files = artifacts.files_at_once(entry, self._downloader, self._unpack)
         if files is None:
             files = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)()
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in files.items()})
         difference = wellknown.differs(entry, files)
         if difference:
             self._warnings.append(f"{entry.name}: {difference}")

@@ -138,10 +138,11 @@ def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Fil
 def _add(skill: Wanted, entry: Entry) -> None:
     try:
         path = decoded(entry.path)
+        path = path[len(skill.folder) + 1 :] if skill.folder else path
+        check_name(path)  # before what is ignored is left out: `../x` is no file that somebody forgot there
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
         return
-    path = path[len(skill.folder) + 1 :] if skill.folder else path
     if any(is_ignored(part) for part in path.split("/") if part):
         skill.left_out.append(path)
     elif entry.mode == _LINK:

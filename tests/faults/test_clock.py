@@ -31,8 +31,9 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
     # an index is fresh (tests/sources/test_index.py), Retry-After with a date (tests/sources/test_caching.py), and
     # how long an artifact stays (tests/publish/test_static.py). A certificate must be valid on the day that it is
-    # (tests/provenance/test_signatures.py). The date of an approval is shown and decides nothing, and so is that of an
-    # event. How old an index file is decides when it is removed, and no more. All that waits, waits by time.monotonic.
+    # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
+    # The date of an approval is shown and decides nothing, and so is that of an event. How old an index file is decides
+    # when it is removed, and no more. All that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "catalog/outline.py",
         "commands/approve.py",
@@ -42,6 +43,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "sources/download.py",
         "telemetry/events.py",
         "sources/records.py",
+        "provenance/proofs.py",
         "provenance/signatures.py",
         "publish/record.py",
         "publish/static.py",

@@ -22,7 +22,7 @@ _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
 
 
-_PLAIN: Final = re.compile(r"[\w.~-]+(?:/[\w.~-]+)*", re.ASCII)
+_PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-]++)*+", re.ASCII)
 """Paths that are their own URIs: nearly all are, and none of these is worth a place in a cache."""
 
 

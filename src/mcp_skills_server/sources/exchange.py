@@ -71,7 +71,7 @@ class Exchange:
             raise
         except httpcore2.TimeoutException:
             raise silent(url, wait) from None
-        except httpcore2.ProtocolError as error:
+        except (httpcore2.ProtocolError, httpcore2.ReadError) as error:
             raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
             raise UnreachableError(f"{shown(url)} cannot be reached: {_first_line(error)}") from None

@@ -67,13 +67,12 @@ async def refresh(
     """Bring the folder up to what the index at `url` offers.
 
     `progress` hears how many skills of how many are done, in one thread or another. Cancelling it leaves a folder that
-    is whole.
+    is whole, and so does every error.
 
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
-        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used; the folder stays as
-            it is.
-        RollbackError: the index is one that was there before, and another one since; the folder stays as it is.
+        IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used.
+        RollbackError: the index is one that was there before, and another one since.
     """
     places, settings = places_of(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:

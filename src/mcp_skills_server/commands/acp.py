@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.running import FollowOptions, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.opening import open_followed
+from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
 
 _AGENT: Final = "mcp_skills_server.agent"
 _SPLIT: Final = "--"
@@ -74,7 +79,14 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     offer = None
     if roots or options.lock is not None:
         words = _words(context, roots) if options.server else []
-        offer = SkillsOffer(words, lambda: open_followed(roots, options))
+        configuration = configuration_of(context)
+
+        def followed() -> tuple[Registry, Callable[[], None]]:
+            served, start = open_followed(roots, options, configuration)
+            follow_configuration(context, served.mirrors)
+            return served.registry, start
+
+        offer = SkillsOffer(words, followed)
     say_that_it_waits("an editor that speaks ACP")
     leave(run(agent, offer, grace=options.grace))
 
@@ -87,7 +99,9 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
     """
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
-    return [*own, *_given(context), _SPLIT, *absolute]
+    # What a file says it reads there by itself; but how that server is reached is not the file's to say.
+    pinned = [] if configuration_of(context) is None else ["--transport", "stdio"]
+    return [*own, *_given(context), *pinned, _SPLIT, *absolute]
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -95,7 +109,7 @@ def _given(context: click.Context) -> Iterator[str]:
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]

@@ -1,0 +1,129 @@
+"""What a command serves: the roots that were given, pinned and signed as the operator asks, and kept current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from mcp_skills_server.commands.options import open_roots
+from mcp_skills_server.commands.running import FollowOptions, make_watcher
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.gates import Gate
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.provenance.lock import LockedSource
+    from mcp_skills_server.provenance.pins import Pins
+    from mcp_skills_server.sources.mirrors import Mirrors
+
+
+class Served(NamedTuple):
+    """What a command serves.
+
+    Attributes:
+        registry: of the roots, or of what a lock file names.
+        mirrors: keeps those current that are no folders; None where all are.
+        scripts: what the configuration says of scripts of single roots, by their folders, absolute.
+    """
+
+    registry: Registry
+    mirrors: Mirrors | None
+    scripts: Mapping[str, bool]
+
+
+def open_served(given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None) -> Served:
+    """What is served of these roots, or of what a lock file names.
+
+    It is loaded only where it must be proved at the start that all of a lock file is there.
+
+    Raises:
+        UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
+    """
+    signed = _signature_gate(options.require_signature)
+    scripts: dict[str, bool] = {}
+    locked: Sequence[LockedSource] = ()
+    pins: list[Pins] = []
+    if options.lock is None:
+        if options.frozen:
+            raise UsageError("--frozen says how a lock file is kept to; give --lock FILE too")
+        if not given:
+            raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
+    else:
+        from mcp_skills_server.commands.pinning import locked_roots, pins_of
+
+        locked = locked_roots(options.lock, given)
+        given = [each.given for each in locked]
+    rules = [configuration.rules_of(each) if configuration is not None else None for each in given]
+
+    def gates(folders: Sequence[str]) -> Sequence[Gate]:
+        if options.lock is not None:
+            pins.append(pins_of(locked, folders))
+        said = {folder: each for folder, each in zip(folders, rules, strict=True) if each is not None}
+        scripts.update({folder: each.scripts for folder, each in said.items() if each.scripts is not None})
+        own = {folder: gate for folder, each in said.items() for gate in _signature_gate(each.require_signature)}
+        if not own:
+            return [*pins, *signed]
+        from mcp_skills_server.catalog.gates import by_root
+
+        return [*pins, *signed, by_root(own)]
+
+    registry, mirrors = open_roots(
+        given,
+        options,
+        indexed=True,
+        pins=[each.revision or None for each in locked],
+        gates=gates,
+        refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
+    )
+    if options.lock is not None and options.frozen:
+        if mirrors is not None:
+            mirrors.fetch()
+        registry.load()
+        unserved = pins[0].unserved(registry, registry.snapshot.skills)
+        if unserved:
+            raise UsageError(_refusal(options.lock, unserved, registry))
+    return Served(registry, mirrors, scripts)
+
+
+def _signature_gate(keys: Sequence[str]) -> Sequence[Gate]:
+    """The gate that lets pass what one of these keys has signed; none where there are no keys."""
+    if not keys:
+        return ()
+    from pathlib import Path
+
+    from mcp_skills_server.provenance.signature_gate import SignatureGate
+    from mcp_skills_server.provenance.signatures import Verifier
+
+    return [SignatureGate(Verifier([*map(Path, keys)]))]
+
+
+def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
+    """Why a server does not start that must serve all of a lock file: the first skill with its reason, and how many."""
+    reasons = {each.skill: each.message for each in registry.snapshot.problems}
+    first = f"{unserved[0]} cannot be served: {reasons.get(unserved[0], 'it is not there')}"
+    more = f" (and {len(unserved) - 1:,} more)" if len(unserved) > 1 else ""
+    return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
+
+
+def open_followed(
+    given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
+) -> tuple[Served, Callable[[], None]]:
+    """What is served of these roots, not yet loaded, and what loads it and keeps it current.
+
+    Raises:
+        UsageError: a root does not exist or cannot be read or fetched.
+    """
+    served = open_served(given, options, configuration)
+    registry, mirrors, _ = served
+
+    def start() -> None:
+        if mirrors is not None:
+            mirrors.start()
+        watcher = make_watcher(registry, options)
+        if watcher is None:
+            registry.load()
+        else:
+            watcher.start()
+
+    return served, start

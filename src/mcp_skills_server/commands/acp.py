@@ -14,8 +14,8 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.opening import open_followed
+from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve

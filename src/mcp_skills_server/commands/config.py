@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -73,7 +73,9 @@ def _shown(parameter: click.Parameter, value: Any) -> str:
         return _MASK
     if isinstance(value, bool):
         return str(value).lower()
-    return " ".join(map(_without_secrets, value)) if isinstance(value, tuple) else _without_secrets(str(value))
+    if isinstance(value, tuple):
+        return " ".join(_without_secrets(str(each)) for each in cast("tuple[object, ...]", value))
+    return _without_secrets(str(value))
 
 
 def _without_secrets(text: str) -> str:

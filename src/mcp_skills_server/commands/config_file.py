@@ -133,17 +133,18 @@ def parse(raw: bytes, path: str) -> Configuration:
     except ValueError as error:  # also a number that is too long
         raise ConfigurationError(path, [_syntax(raw, str(error))]) from None
     lines = lines_of(text)
+    faults: list[Fault] = []
+    values: dict[str, Any] = {}
     try:
         found = model().model_validate({key: value for key, value in given.items() if key not in _NOT_YET})
+        values = found.model_dump(exclude_unset=True)
     except ValidationError as error:
         faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
-    else:
-        faults = []
     faults += [_not_yet(key, lines) for key in _NOT_YET if key in given]
     faults += _of_sources(given, lines)
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
-    return _configuration(checked.model_dump(exclude_unset=True), os.path.abspath(path), lines)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return _configuration(values, os.path.abspath(path), lines)
 
 
 # What is wrong
@@ -184,7 +185,7 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
         near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
         return Fault(line, key, "there is no such key", f"write {near}" if near else _PAGE)
     if kind == "missing":
-        return Fault(line, key, "it is missing", f"write {name} = {SOURCE_TAKES[name]}")
+        return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
     return Fault(line, key, what, f"write {words}")
 

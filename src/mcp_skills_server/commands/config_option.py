@@ -79,25 +79,21 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def follow_configuration(
-    context: click.Context,
-    mirrors: Mirrors | None,
-    tokens: Tokens | None = None,
-    token_file: str | None = None,
+    context: click.Context, mirrors: Mirrors | None, tokens: Tokens | None = None
 ) -> Callable[[], object] | None:
     """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
 
     Args:
         context: of the command.
         mirrors: what is fetched, if anything is.
-        tokens: those in force, where any are wanted.
-        token_file: where they are from.
+        tokens: those in force, where there may be some.
 
     Returns:
         What has both read again now, from a handler of a signal too; None where there is neither.
     """
     warn_of_unknown_variables(context)
     configuration = configuration_of(context)
-    if configuration is None and token_file is None:
+    if configuration is None and (tokens is None or context.params.get("token_file") is None):
         return None
     from mcp_skills_server.commands.reloading import Reloader
 

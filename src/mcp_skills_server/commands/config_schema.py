@@ -82,11 +82,11 @@ def _type_of(parameter: click.Parameter) -> Any:
     if isinstance(kind, click.Choice):
         return Literal[tuple(str(each) for each in kind.choices)]
     if isinstance(kind, (click.IntRange, click.FloatRange)):
-        least = {"gt" if kind.min_open else "ge": kind.min} if kind.min is not None else {}
-        most = {"lt" if kind.max_open else "le": kind.max} if kind.max is not None else {}
+        bounds: dict[str, Any] = {"gt" if kind.min_open else "ge": kind.min} if kind.min is not None else {}
+        bounds |= {"lt" if kind.max_open else "le": kind.max} if kind.max is not None else {}
         if isinstance(kind, click.IntRange):
-            return Annotated[int, Field(**least, **most)]
-        return Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False, **least, **most)]
+            return Annotated[int, Field(**bounds)]
+        return Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False, **bounds)]
     return _Text
 
 
@@ -112,7 +112,7 @@ def _example(parameter: click.Parameter) -> str:
 
 
 SOURCE_TAKES: Final = {
-    "from": "text, any ROOT",
+    "from": "text in quotes, any ROOT",
     "scripts": "true or false",
     "require-signature": 'a list of paths of keys, such as ["keys/team.pub"]',
     "refresh": 'a number from 1, or "90s", "5m", "1h"',

@@ -50,7 +50,7 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
         if not given:
             raise UsageError("there is nothing to serve; give a ROOT, a folder that holds skills, or --lock FILE")
     else:
-        from mcp_skills_server.commands.pinning import locked_roots, pins_of
+        from mcp_skills_server.commands.pinning import locked_roots
 
         locked = locked_roots(options.lock, given)
         given = [each.given for each in locked]
@@ -58,6 +58,8 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
 
     def gates(folders: Sequence[str]) -> Sequence[Gate]:
         if options.lock is not None:
+            from mcp_skills_server.commands.pinning import pins_of
+
             pins.append(pins_of(locked, folders))
         said = {folder: each for folder, each in zip(folders, rules, strict=True) if each is not None}
         scripts.update({folder: each.scripts for folder, each in said.items() if each.scripts is not None})

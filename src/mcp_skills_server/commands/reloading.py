@@ -93,8 +93,8 @@ class Reloader:
         """What holds of an option by a configuration."""
         if name in self._fixed:
             return self._fixed[name]
-        values = configuration.values if configuration is not None else {}
-        return values.get(name, self._defaults.get(name))
+        default = self._defaults.get(name)
+        return default if configuration is None else configuration.values.get(name, default)
 
     def _take_tokens(self) -> None:
         if self._tokens is None:

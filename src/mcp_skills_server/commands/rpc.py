@@ -9,8 +9,8 @@ import click
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.opening import open_followed
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 

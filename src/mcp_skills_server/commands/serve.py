@@ -19,8 +19,8 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.opening import open_served
+from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -213,7 +213,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, context)
+        _over_http(runtime, settings, watcher, mirrors, options)
     if mirrors is not None:
         mirrors.stop()
     leave()
@@ -265,12 +265,7 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
 
 
 def _over_http(
-    runtime: Runtime,
-    settings: Settings,
-    watcher: Watcher | None,
-    mirrors: Mirrors | None,
-    options: ServeOptions,
-    context: click.Context,
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
 ) -> None:
     import anyio
 
@@ -284,7 +279,7 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(context, mirrors, tokens, options.token_file))
+    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:

@@ -34,7 +34,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin", b"authorization"))
-_NO_TOKEN: Final = "A bearer token is required"
+_WANTED: Final = "A bearer token is required"
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
@@ -234,7 +234,7 @@ class Guard:
             await self._hand_on(scope, receive, send, None)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
             logger.warning("refused a request without a token that lets it in", extra=REPEATS)
-            await _refuse(send, 401, _NO_TOKEN)
+            await _refuse(send, 401, _WANTED)
         else:
             logger.debug("%s by the bearer of %s", scope["method"], token.name)
             # The SDK binds a session to the user who opened it.
@@ -260,7 +260,7 @@ class Guard:
                 mine.discard(until_removed)
         if until_removed.cancelled_caught:
             with suppress(RuntimeError):  # it had been answered to the end
-                await (send({"type": "http.response.body", "body": b""}) if started else _refuse(send, 401, _NO_TOKEN))
+                await (send({"type": "http.response.body", "body": b""}) if started else _refuse(send, 401, _WANTED))
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
         """End what the bearers of these tokens have open, from any thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from click.core import ParameterSource
@@ -11,6 +11,9 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.fields import is_secret, key_of, variables_of
 from mcp_skills_server.commands.printing import say, say_table
+
+if TYPE_CHECKING:
+    from mcp_skills_server.commands.config_file import Configuration
 
 _MASK: Final = "********"
 
@@ -63,7 +66,29 @@ def show(context: click.Context, words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
+        rows += _rules(configuration_of(made))
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
+
+
+def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
+    """What the file says of single roots."""
+    if configuration is None:
+        return []
+    return [
+        (
+            "source",
+            " ".join(
+                [
+                    _without_secrets(root),
+                    *([f"scripts={str(each.scripts).lower()}"] if each.scripts is not None else []),
+                    *([f"require-signature={','.join(each.require_signature)}"] if each.require_signature else []),
+                    *([f"refresh={each.refresh_s:g}"] if each.refresh_s is not None else []),
+                ]
+            ),
+            f"{configuration.file}:{each.line}",
+        )
+        for root, each in configuration.sources.items()
+    ]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:

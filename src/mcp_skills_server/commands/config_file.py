@@ -70,11 +70,13 @@ class SourceRules:
         scripts: whether its scripts may run; None where nothing is said of it.
         require_signature: keys, of which one must have signed its skills.
         refresh_s: seconds between two looks at it; None for what holds of all.
+        line: where the file says it.
     """
 
     scripts: bool | None = None
     require_signature: tuple[str, ...] = ()
     refresh_s: float | None = None
+    line: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +233,10 @@ def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], 
 def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int]) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}
-    for each in given.pop("source", ()):
+    for number, each in enumerate(given.pop("source", ())):
         keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
         root = _absolute(each["origin"], folder)
-        sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"))
+        sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
     known = {each.name: (key, each) for key, each in parameters().items()}
     values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
     where = {name: _line([known[name][0]], lines) for name in values}

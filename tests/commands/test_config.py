@@ -1,4 +1,4 @@
-"""The configuration file: what is wrong with one is said with its line, and what is right comes after what was given."""
+"""The configuration file: what is wrong is said with its line, and what is right comes after what was given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("roots = ['a'", 1, "", "write key = value"),
     ("port = 1\nport = 2", 2, "", "write key = value"),
     ("[[source]\nfrom = 'a'", 1, "", "write key = value"),
-    ("# fine\nhost = 'a\nport = 1", 2, "", "write key = value"),
+    ("# fine\nhost = 'a\nport = 1", 3, "", "write key = value"),
     ('host = """a\nb', 2, "", "write key = value"),
     ("port = 1\n\n[source]\n[[source]]", 4, "", "write key = value"),
     # No such key
@@ -43,12 +43,12 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("tokenfile = 'a'", 1, "tokenfile", "write token-file"),
     ("token_file = 'a'", 1, "token_file", "write token-file"),
     ("allowed-hosts = ['a']", 1, "allowed-hosts", "write allowed-host"),
-    ("prompt_choice = ['a']", 1, "prompt_choice", "docs/configuration.md"),
+    ("prompt_choice = ['a']", 1, "prompt_choice", "write prompt"),
     ("zzzzzz = 1", 1, "zzzzzz", "docs/configuration.md"),
     ("config = 'other.toml'", 1, "config", "docs/configuration.md"),
     ("help = true", 1, "help", "docs/configuration.md"),
-    ("[server-settings]\nport = 1", 1, "server-settings", "write"),
-    ("[http]\nport = 1", 1, "http", "write"),
+    ("[server-settings]\nport = 1", 1, "server-settings", "put its keys at the top of the file"),
+    ("[http]\nport = 1", 1, "http", "put its keys at the top of the file"),
     ("[[sources]]\nfrom = 'a'", 1, "sources", "write source"),
     ("[[source]]\nform = 'a'\nfrom = 'b'", 2, "source.form", "write from"),
     ("[[source]]\nfrom = 'a'\nrequire_signature = ['k']", 3, "source.require_signature", "write require-signature"),

@@ -47,19 +47,15 @@ def check(file: str) -> int:
 
 @config.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[serve|rpc|acp] [OPTION]...")
-@click.pass_context
-def show(context: click.Context, words: tuple[str, ...]) -> None:
+def show(words: tuple[str, ...]) -> None:
     """Print the value of every option of a command, and where it is from: option, environment, file or default.
 
     The words are those that the command gets, --config FILE among them. What may be a secret is masked.
     """
-    from mcp_skills_server.cli import cli
-    from mcp_skills_server.commands.config_schema import READERS
+    from mcp_skills_server.commands.config_schema import READERS, reader
 
     name, given = (words[0], words[1:]) if words and words[0] in READERS else (READERS[0], words)
-    command = cli.get_command(context, name)
-    if command is None:
-        return
+    command = reader(name)
     with command.make_context(name, [*given]) as made:
         rows = [
             (key_of(each), _shown(each, made.params[each.name]), _origin(each, made))

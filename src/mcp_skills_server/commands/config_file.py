@@ -185,7 +185,10 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
         words = takes(known[name]) if name in known else ""
     if kind == "extra_forbidden":
         near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
-        return Fault(line, key, "there is no such key", f"write {near}" if near else _PAGE)
+        hint = f"write {near}" if near else _PAGE
+        if not near and isinstance(value, dict):
+            hint = f"put its keys at the top of the file; {_PAGE}"
+        return Fault(line, key, "there is no such key", hint)
     if kind == "missing":
         return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"

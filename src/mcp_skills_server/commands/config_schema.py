@@ -23,13 +23,17 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
 
 
+def reader(name: str) -> click.Command:
+    """The command of this name among `READERS`."""
+    return getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
+
+
 @cache
 def parameters() -> Mapping[str, click.Parameter]:
     """The options and arguments that a file can give, by key."""
     found: dict[str, click.Parameter] = {}
     for name in READERS:
-        command: click.Command = getattr(import_module(f"mcp_skills_server.commands.{name}"), name)
-        for each in command.params:
+        for each in reader(name).params:
             if each.name not in _NOT_IN_A_FILE:
                 found.setdefault(key_of(each), each)
     return found

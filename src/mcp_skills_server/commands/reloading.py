@@ -21,6 +21,7 @@ from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -59,10 +60,12 @@ class Reloader:
         self._fixed = {
             name: context.params[name] for name in self._parameters if context.get_parameter_source(name) in above
         }
-        self._defaults = {name: each.get_default(context) for name, each in self._parameters.items() if name in _LIVE}
+        plain = click.Context(context.command)  # where the file gives no defaults
+        self._defaults = {name: each.get_default(plain) for name, each in self._parameters.items() if name in _LIVE}
         self._configuration = configuration
         self._mirrors = mirrors
         self._tokens = tokens
+        self._logs_requests = self._value("log_level", configuration) == "debug"
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
@@ -112,6 +115,9 @@ class Reloader:
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
             set_level(level)
+            if level == "debug" and not self._logs_requests:
+                log_requests()  # its lines are of this level, and so there are none at any other
+                self._logs_requests = True
         logger.info("%s was read again", now.file)
         if self._mirrors is not None:
             for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:

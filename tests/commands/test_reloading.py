@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,8 +40,13 @@ def ask(server: Server, token: str) -> Reply:
     return server.send(body=json.dumps(body).encode(), headers=headers)
 
 
-def listen(server: Server, token: str) -> Stream:
-    return HttpClient(server, "modern", token=token).listen(skillsListChanged=True)
+@contextmanager
+def listening(server: Server, token: str) -> Iterator[Stream]:
+    stream = HttpClient(server, "modern", token=token).listen(skillsListChanged=True)
+    try:
+        yield stream
+    finally:
+        stream.close()
 
 
 @pytest.mark.parametrize("by", ["signal", "change"])
@@ -47,8 +54,8 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
     write_skill(tmp_path / "skills" / "one")
     tokens = tmp_path / "tokens"
     replace(tokens, f"a={OLD}\nb={OTHER}\n")
-    with http_serving(tmp_path / "skills", "--token-file", tokens) as server:
-        leaving, staying = listen(server, OLD), listen(server, OTHER)
+    with http_serving(tmp_path / "skills", "--token-file", tokens) as server, ExitStack() as opened:
+        leaving, staying = opened.enter_context(listening(server, OLD)), opened.enter_context(listening(server, OTHER))
         assert ask(server, NEW).status == 401
         replace(tokens, f"a={NEW}\nb={OTHER}\n")
         if by == "signal":
@@ -56,7 +63,7 @@ def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: P
         server.said("the tokens were read again; there are 2 of them")
         assert leaving.rest() == []
         assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
-        assert staying.messages.empty()
+        assert staying.messages.empty() and staying.whole is None
         assert OLD not in server.stderr and NEW not in server.stderr
 
 

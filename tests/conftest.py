@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -25,6 +26,17 @@ os.environ["XDG_CACHE_HOME"] = _CACHE
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command that a test calls sets up the logging of its process, which is that of all tests."""
+    ours, root = logging.getLogger("mcp_skills_server"), logging.getLogger()
+    levels, handlers = (ours.level, root.level), [*root.handlers]
+    yield
+    ours.setLevel(levels[0])
+    root.setLevel(levels[1])
+    root.handlers[:] = handlers
 
 
 @pytest.fixture(params=["legacy", "modern"])

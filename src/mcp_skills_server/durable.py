@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 _FEW: Final = 64
 """Up to so many paths are synchronized one by one; of more, the whole disk is at once."""
+_LEFT_S: Final = 3600.0
+"""A new file that still waits for its name after so long was left by a process that was killed."""
 _CANNOT: Final = frozenset((errno.EINVAL, errno.ENOTSUP))
 
 
@@ -58,3 +62,36 @@ def sync_paths(paths: Collection[str]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def replace_file(path: Path, raw: bytes, mode: int) -> None:
+    """Replace a file whole, on the disk when this returns. Who reads it meanwhile sees the old one or the new one.
+
+    What processes that were killed have left beside it is removed after an hour.
+
+    Raises:
+        OSError: it cannot be written. The old file is untouched.
+    """
+    import tempfile  # most who come to this module do not need it
+
+    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".new", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(descriptor)
+            now = os.fstat(descriptor).st_mtime
+        os.chmod(made, mode)
+        os.replace(made, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(made)
+        raise
+    sync_path(path.parent)
+    ours = re.compile(rf"\.{re.escape(path.name)}-[a-z0-9_]{{8}}\.new")
+    with suppress(OSError):
+        for left in filter(ours.fullmatch, os.listdir(path.parent)):
+            place = path.parent / left
+            with suppress(OSError):
+                if place.lstat().st_mtime < now - _LEFT_S:
+                    place.unlink()

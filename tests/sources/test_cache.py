@@ -113,6 +113,13 @@ def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
+def test_marks_of_what_a_killed_process_took_away_are_removed(tmp_path: Path) -> None:
+    kept = CacheFolder(tmp_path, "sites", "https://a.example")
+    (tmp_path / "used" / "sites-b.example-0123").mkdir()
+    assert trim(tmp_path, 1 << 30) == []
+    assert sorted(each.name for each in (tmp_path / "used").iterdir()) == ["lock", f"sites-{kept.path.name}"]
+
+
 def test_a_link_in_the_cache_is_not_followed(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()

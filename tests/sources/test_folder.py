@@ -227,6 +227,38 @@ def test_a_failed_rename_puts_the_old_one_back(tmp_path: Path, monkeypatch: pyte
     assert not os.listdir(tmp_path / ".mcp-skills" / "stage")
 
 
+def test_what_is_removed_has_a_record_for_as_long_as_it_has_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is killed leaves nothing that would count as somebody else's."""
+    put(tmp_path)
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "unlink", _die)
+        with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
+            store.remove("a")
+    assert state(tmp_path) is State.ABSENT and len(read_records(tmp_path)) == 1
+    put(tmp_path)
+    with monkeypatch.context() as dying:
+        dying.setattr(Stage, "discard", _die)
+        with FetchedFolder.opened(tmp_path) as store, pytest.raises(KeyboardInterrupt):
+            store.remove("a")
+    assert state(tmp_path) is State.ABSENT and not read_records(tmp_path)
+
+
+def test_what_a_killed_process_took_away_is_put_back_unless_one_is_at_work(tmp_path: Path) -> None:
+    FetchedFolder.recover(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    put(tmp_path)
+    with FetchedFolder.opened(tmp_path):
+        os.rename(tmp_path / "a", tmp_path / ".mcp-skills" / "stage" / "old-a")
+        FetchedFolder.recover(tmp_path)
+        assert not (tmp_path / "a").exists()
+        os.rename(tmp_path / ".mcp-skills" / "stage" / "old-a", tmp_path / "aside")
+    os.rename(tmp_path / "aside", tmp_path / ".mcp-skills" / "stage" / "old-a")
+    FetchedFolder.recover(tmp_path)
+    assert state(tmp_path) is State.KEPT
+
+
 def test_what_fails_of_several_costs_itself(tmp_path: Path) -> None:
     """One was edited after it was looked at, and the place of another was taken."""
     put(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from forkserver import Popen, run
 from mcp_skills_server.format import archive
 from mcp_skills_server.format.archive import Files
 from sources.publishers import Asked, Publisher, Route, answer, skill_md
@@ -69,7 +70,7 @@ class Round:
         return route
 
     def run(self) -> None:
-        process = subprocess.Popen(self._arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = Popen(self._arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             assert self._due.wait(DEADLINE)
             for _ in range(0 if self._half else self._dawdle):  # from nothing to some tens of milliseconds
@@ -99,7 +100,7 @@ def test_every_skill_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None
         assert len(outcomes) > 3  # it was not killed at the same point every time
         arguments = [*COMMAND, "fetch", site.url, "--output", str(place), "--allow-private"]
         for _ in range(2):
-            done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=DEADLINE)
+            done = run(arguments, capture_output=True, text=True, check=False, timeout=DEADLINE)
             assert done.returncode == 0, done.stderr
         assert f"{SKILLS} unchanged (0 bytes downloaded)" in done.stderr
         for skill in range(SKILLS):

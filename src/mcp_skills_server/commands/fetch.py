@@ -40,6 +40,7 @@ class FetchOptions(GitOptions):
     update: bool = flag("Ask again although the index is fresh; without URL, all that DIR was fetched from.")
     prune: bool = flag("Remove fetched skills that the site no longer has.")
     force: bool = flag("Replace fetched skills that were edited.")
+    allow_rollback: bool = flag("Take an index that the site had before, and another one since.")
     origins: tuple[str, ...] = many(
         "Another origin that skills and redirects may lead to, such as https://cdn.example.com. May be repeated.",
         "--fetch-origin",
@@ -105,6 +106,7 @@ def _settings(options: FetchOptions) -> FetchSettings:
         revalidate=options.update,
         force=options.force,
         prune=options.prune,
+        allow_rollback=options.allow_rollback,
         trust=OriginPolicy(
             frozenset(_origin(each) for each in options.origins),
             options.allow_private,
@@ -165,12 +167,12 @@ def _known(folder: str, settings: FetchSettings) -> list[tuple[str, FetchSetting
 def _exit_code(command: Callable[..., int], *arguments: Any) -> int:
     """The exit code of a command: 1 where the index is at fault, 2 where nothing answers or may be asked."""
     from mcp_skills_server.dialects.wellknown import IndexRefusedError
-    from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
+    from mcp_skills_server.sources.faults import RollbackError, UnacceptableError, UnreachableError
     from mcp_skills_server.sources.urls import shown
 
     try:
         return command(*arguments)
-    except IndexRefusedError as error:
+    except (IndexRefusedError, RollbackError) as error:
         remark(f"{shown(str(arguments[0]))}: {error}")
         return 1
     except (UnacceptableError, UnreachableError) as error:

@@ -81,6 +81,7 @@ class SiteOptions(Options):
     )
     allow_private: bool = flag("Fetch from private and loopback addresses, too.")
     allow_http: bool = flag("Fetch over plain http from other machines, too.", "--allow-http", "--allow-insecure")
+    allow_rollback: bool = flag("Take from a site an index that it had before, and another one since.")
     fetch_origins: tuple[str, ...] = many(
         "Another origin that skills of a site may be fetched from. May be repeated.", "--fetch-origin", metavar="ORIGIN"
     )
@@ -192,7 +193,7 @@ def _mirrors(options: RootOptions) -> Mirrors:
     settings = SourceSettings(
         cache_folder(options.cache_dir),
         options.hidden,
-        FetchSettings(trust=trust),
+        FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
         cache_bytes=options.cache_size,
         signers=Path(options.signers) if options.signers else None,
         rewritten=options.accept_rewritten,

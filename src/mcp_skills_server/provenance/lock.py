@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mcp_skills_server.durable import sync_path
+from mcp_skills_server.durable import replace_file
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -124,19 +122,9 @@ def write(path: Path, sources: Sequence[LockedSource]) -> None:
         UsageError: it cannot be written.
     """
     path = path.resolve()  # a link stays, and what it leads to is changed
-    made = ""
     try:
-        descriptor, made = tempfile.mkstemp(prefix=".skills-lock-", dir=path.parent)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text_of(sources))
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(made, _mode(path))
-        os.replace(made, path)
-        sync_path(path.parent)
+        replace_file(path, text_of(sources).encode(), _mode(path))
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(made)
         raise UsageError(f"{printable(str(path))}: cannot be written ({error.strerror}); give another path") from None
 
 

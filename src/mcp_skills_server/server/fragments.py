@@ -17,6 +17,8 @@ from mcp_skills_server.model import Json, Skill, Snapshot
 Sieve: TypeAlias = Callable[[Any], Any]
 _MOST_PAGES: Final = 256
 """Pages that are kept of one snapshot: those of the longest lists, and no more for a client that makes up cursors."""
+_MOST_KEPT: Final = 100
+"""Fragments of a page whose bytes are kept as a whole."""
 
 
 class Fragment:
@@ -62,12 +64,16 @@ class Fragments(tuple[Fragment, ...]):
 
     def raw(self, sieve: Sieve | None = None) -> bytes:
         """The JSON of the array; `sieve` is for each of them."""
-        return _joined(self, sieve)
+        # What stands alone may be a file of megabytes.
+        return (_kept if 1 < len(self) <= _MOST_KEPT else _joined)(self, sieve)
 
 
-@lru_cache(maxsize=8)  # the first page of a list is what every client asks for
 def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
     return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
+
+
+_kept: Final = lru_cache(maxsize=8)(_joined)
+"""The same of pages, since the first of a list is what every client asks for."""
 
 
 class Page(NamedTuple):

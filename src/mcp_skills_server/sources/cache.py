@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -79,6 +79,7 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
         for left in cache.glob(f"*/{_GONE}*"):
             shutil.rmtree(left, ignore_errors=True)
         sizes = {folder: _size(folder) for folder in _folders(cache)}
+        _remove_marks_without(cache, [*sizes])
         total = sum(sizes.values())
         for folder in sorted(sizes, key=_last_used):
             if total <= most_bytes:
@@ -90,6 +91,16 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
                 removed.append(folder.name)
                 logger.info("the cache is full: removed what was kept of %s", folder.name)
     return removed
+
+
+def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
+    """Remove what a process that was killed has left of the marks of folders that it took away."""
+    left = {*(cache / _USED).glob("*-*")} - {_marks(cache, folder) for folder in folders}
+    if left:
+        with _alone(cache):
+            for marks in left:
+                with suppress(OSError):  # a folder is made there now
+                    marks.rmdir()
 
 
 def _folders(cache: Path) -> Iterator[Path]:

@@ -23,6 +23,13 @@ class AbsentError(UnacceptableError):
     """There is nothing at this address: 404, 410, or the web page that some sites answer for everything."""
 
 
+class RollbackError(SourceError):
+    """The publisher went back to a state that it had before.
+
+    It is judged anew each time: another process may have been allowed to take it.
+    """
+
+
 class UnreachableError(SourceError, OSError):
     """No answer, half of one, or "not now".
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -138,3 +139,19 @@ def clear(path: Path) -> None:
     else:
         with suppress(OSError):
             path.unlink()
+
+
+def take_lock(descriptor: int) -> bool:
+    """Take the lock of an open file; False if it is taken. The system takes it back however the process ends."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

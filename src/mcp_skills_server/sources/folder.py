@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import stat
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +25,8 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format.archive import Files
 from mcp_skills_server.format.ignored import OURS, ignored
 from mcp_skills_server.model import printable
-from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, tree_digests
+from mcp_skills_server.sources import history
+from mcp_skills_server.sources.files import BINARY, NOFOLLOW, file_digest, take_lock, tree_digests
 from mcp_skills_server.sources.records import (
     INDEXES,
     IndexRecord,
@@ -87,6 +87,7 @@ class FetchedFolder:
         self._stage = Stage(directory, directory / OURS / "stage")
         self._records = directory / RECORDS
         self._indexes = directory / INDEXES
+        self._histories = directory / history.HISTORIES
 
     @classmethod
     @contextmanager
@@ -105,7 +106,7 @@ class FetchedFolder:
         except OSError as error:
             raise UsageError(f"{named} cannot be written: {error.strerror or error}; choose another --output") from None
         try:
-            if not _lock(lock):
+            if not take_lock(lock):
                 raise UsageError(f"another process fetches into {named}; wait for it to end")
             try:
                 folder._stage.recover()
@@ -119,6 +120,17 @@ class FetchedFolder:
                 sync_path(folder._directory)
         finally:
             os.close(lock)
+
+    @classmethod
+    def recover(cls, directory: str | os.PathLike[str]) -> None:
+        """Put back what a killed process had taken away, so that what is there is whole before its source answers.
+
+        Where another process has the folder, that is its matter.
+        """
+        folder = cls(Path(directory))
+        if folder._stage.is_left:
+            with suppress(UsageError), cls.opened(directory):
+                pass
 
     def look(self, name: str) -> tuple[State, Record | None]:
         """What stands in the place of this skill, and its record. Every file is read and proved.
@@ -214,11 +226,11 @@ class FetchedFolder:
         """
         state, record = self.look(name)
         check(state, record, record.source if record else "", force=force)
+        # The record goes last: a skill without one would count as somebody else's.
         if state is not State.ABSENT:
             self._stage.take(name)
         with suppress(FileNotFoundError):
             (self._records / f"{name}.json").unlink()
-        sync_path(self._directory)
         sync_path(self._records)
         self._stage.discard(name)
 
@@ -275,15 +287,19 @@ class FetchedFolder:
         data = {"version": 1, **asdict(index)}
         self._stage.write(self._indexes / file_of(index.source), json.dumps(data).encode())
 
+    def enter(self, index: IndexRecord, *, allow_rollback: bool) -> Sequence[str]:
+        """Remember that this index was there: `history.enter`."""
+        return history.enter(self._directory, index, self._stage.write, allow_rollback=allow_rollback)
+
     def _make(self) -> int:
         """Make what is missing of the folder; a descriptor of its lock file."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        for each in (self._stage.place.parent, self._stage.place, self._records, self._indexes):
+        for each in (self._stage.place.parent, self._stage.place, self._records, self._indexes, self._histories):
             with suppress(FileExistsError):
                 each.mkdir()
             if not stat.S_ISDIR(os.lstat(each).st_mode):
                 raise UsageError(f"{printable(str(each))} is no folder; move it away or choose another --output")
-        for each in (self._records, self._indexes):
+        for each in (self._records, self._indexes, self._histories):
             with suppress(OSError):  # some file systems have no modes
                 os.chmod(each, 0o700)  # a URL may hold a secret, and records were once for everybody to read
         return os.open(self._stage.place.parent / "lock", os.O_RDWR | os.O_CREAT | BINARY | NOFOLLOW, 0o644)
@@ -318,19 +334,3 @@ def _same(found: Mapping[str, str], known: Mapping[str, str]) -> bool:
         all(found.get(path) == digest for path, digest in known.items())
         and all(_BY_PRODUCTS & {*path.split("/")} for path in extra)
     )  # fmt: skip
-
-
-def _lock(descriptor: int) -> bool:
-    """Take the lock, which the system takes back when the process ends in whichever way; False if it is taken."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -69,6 +69,7 @@ async def refresh(
         UsageError: it is no URL, or the folder cannot be used.
         IndexRefusedError, UnacceptableError, UnreachableError: there is no index that can be used; the folder stays as
             it is.
+        RollbackError: the index is one that was there before, and another one since; the folder stays as it is.
     """
     places, settings = places_of(url), settings or FetchSettings()
     with FetchedFolder.opened(directory) as opened:
@@ -84,6 +85,7 @@ async def bring(found: FoundIndex, directory: str | PathLike[str], settings: Fet
 
     Raises:
         UsageError: the folder cannot be used.
+        RollbackError: the index is one that was there before, and another one since; the folder stays as it is.
     """
     with FetchedFolder.opened(directory) as opened:
         async with downloader_for([found.record.source], settings) as downloader:
@@ -172,6 +174,9 @@ class _Refresh:
             )
 
     def _judge_all(self) -> None:
+        if self._index.version is not None:
+            allow_rollback = self._settings.allow_rollback
+            self._warnings += self._folder.enter(self._record, allow_rollback=allow_rollback)
         for name, removed in self._folder.remove_ignored():
             reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
             self._warnings.append(f"{name}: {reason}")

@@ -66,6 +66,7 @@ class FetchSettings:
         revalidate: ask for the index even while the copy of it is fresh.
         force: replace skills that were edited.
         prune: remove skills that the index no longer has.
+        allow_rollback: take an index that the site had before, and another one since.
         trust: where to go.
         bounds: what downloads may cost.
         limits: what the publisher may cost.
@@ -76,6 +77,7 @@ class FetchSettings:
     revalidate: bool = False
     force: bool = False
     prune: bool = False
+    allow_rollback: bool = False
     trust: OriginPolicy = field(default_factory=OriginPolicy)
     bounds: Bounds = field(default_factory=Bounds)
     limits: FetchLimits = field(default_factory=FetchLimits)

@@ -15,6 +15,7 @@ from mcp_skills_server.format.uris import bare
 from mcp_skills_server.sources.cache import CacheFolder
 from mcp_skills_server.sources.caching import LONGEST_S
 from mcp_skills_server.sources.faults import UnacceptableError
+from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
@@ -50,6 +51,7 @@ class Site:
         self._kept = CacheFolder(settings.cache, "sites", self.origin, given, settings.pin or "")
         self._folder = self._kept.path
         self.place: Path | None = self._folder
+        FetchedFolder.recover(self._folder)
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """Its index; the copy of that while it is fresh.
@@ -72,6 +74,7 @@ class Site:
         """Bring its folder up to the index.
 
         Raises:
+            RollbackError: the index is one that the site had before, and another one since.
             UsageError: the folder cannot be written, or another process fetches into it.
         """
         found: FoundIndex = revision.content

@@ -19,6 +19,7 @@ from mcp_skills_server.model import printable
 from mcp_skills_server.sources.files import clear, write_file, write_tree
 
 _OLD: Final = "old-"
+_GONE: Final = "gone-"
 _NEW: Final = "new-"
 _WRITING: Final = "writing-"
 _AT_ONCE: Final = sys.platform == "win32"
@@ -57,6 +58,14 @@ class Stage:
     def __init__(self, top: Path, place: Path) -> None:
         self.place = place
         self._top = top
+
+    @property
+    def is_left(self) -> bool:
+        """Whether something lies there: a process works on it, or was killed while it did."""
+        try:
+            return bool(os.listdir(self.place))
+        except OSError:
+            return False
 
     def recover(self) -> None:
         """Undo what was left half done.
@@ -112,16 +121,18 @@ class Stage:
             raise
 
     def take(self, name: str) -> None:
-        """Take a skill from its place, until `discard`.
+        """Take a skill from its place, never to be put back. That is on the disk then.
 
         Raises:
             OSError: it cannot be moved.
         """
-        os.rename(self._top / name, self.place / (_OLD + name))
+        os.rename(self._top / name, self.place / (_GONE + name))
+        sync_path(self._top)
 
     def discard(self, name: str) -> None:
         """Delete what there is of a skill on the stage."""
-        for left in (self.place / (_OLD + name), self.place / (_NEW + name), self._written(f"{name}.json")):
+        parts = (self.place / (prefix + name) for prefix in (_OLD, _GONE, _NEW))
+        for left in (*parts, self._written(f"{name}.json")):
             if os.path.lexists(left):
                 clear(left)
 

@@ -68,6 +68,14 @@ def test_a_look_with_nothing_new_is_one_head(registry: Fake, tmp_path: Path) -> 
         assert asked(registry) == ["HEAD manifests/1.0"]
 
 
+def test_what_a_killed_process_took_away_is_there_before_the_registry_answers(registry: Fake, tmp_path: Path) -> None:
+    publish(registry, "a", "b")
+    follower = followed(registry, tmp_path)
+    anyio.run(follower.refresh)
+    (follower.path / "a").rename(follower.path / ".mcp-skills" / "stage" / "old-a")
+    assert there(followed(registry, tmp_path)) == ["a", "b"]
+
+
 def test_a_restart_is_one_head_and_puts_right_what_was_changed(registry: Fake, tmp_path: Path) -> None:
     publish(registry, "a", "b")
     anyio.run(followed(registry, tmp_path).refresh)

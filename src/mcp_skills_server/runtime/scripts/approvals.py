@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,7 +14,7 @@ from typing import Any, Final, cast
 from filelock import FileLock, Timeout
 
 from mcp_skills_server.directories import state_directory
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import replace_file, why_untrusted
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 
@@ -108,7 +106,7 @@ def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", timeout=_LOCK_S, mode=0o600):
-            _write(path, edit(read(path)))
+            replace_file(path, _encoded(edit(read(path))), 0o600)
     except Timeout:
         raise UsageError(f"{printable(str(path))}: another process is changing it; try again") from None
     except OSError as error:
@@ -116,17 +114,5 @@ def change(path: Path, edit: Callable[[tuple[Approval, ...]], Sequence[Approval]
         raise UsageError(f"{printable(str(path))}: {problem}") from None
 
 
-def _write(path: Path, approvals: Sequence[Approval]) -> None:
-    """Replace the file whole."""
-    raw = json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()
-    descriptor, made = tempfile.mkstemp(prefix=".approvals-", dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(made, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(made)
-        raise
+def _encoded(approvals: Sequence[Approval]) -> bytes:
+    return json.dumps({"version": 1, "approvals": [asdict(each) for each in approvals]}, indent=1).encode()

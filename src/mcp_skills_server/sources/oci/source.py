@@ -17,6 +17,7 @@ from anyio import to_thread
 from mcp_skills_server.errors import UsageError, quoted
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.sources.cache import CacheFolder
+from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.oci.access import Access
 from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.pull import bring
@@ -63,6 +64,7 @@ class Oci:
         self._kept = CacheFolder(settings.cache, "oci", str(self._reference), str(settings.hidden))
         self._folder = self._kept.path
         self.place: Path | None = self._folder
+        FetchedFolder.recover(self._folder)
 
     @property
     def pace(self) -> Pace:

@@ -1,0 +1,52 @@
+"""Ids of requests that look alike and are two."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from conversations import ENVELOPE
+from front.test_connection import LISTEN, said
+from fronts import Script, by_ours, talk
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.front.dispatch import Dispatcher
+from mcp_skills_server.server.requests import Settings
+from wire import FIXTURES
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    out = Registry([FIXTURES / "acme"])
+    out.load()
+    return out
+
+
+@pytest.mark.parametrize("pair", [(7, "7"), (10, "1_0")])
+def test_a_client_that_leaves_takes_all_of_its_requests_along(
+    pair: tuple[int, str], registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of stdin must end the process, not wait for a request that nothing can take back any more."""
+
+    async def hangs(*_: object) -> bytes:
+        await anyio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(Dispatcher, "result", hangs)
+    lines = said(*[{"id": each, "method": "skills/list", "params": {"_meta": ENVELOPE}} for each in pair])
+
+    async def ends() -> bool:
+        with anyio.move_on_after(6):
+            await by_ours(Script(lines, patient=False), registry, Settings())
+            return True
+        return False
+
+    assert anyio.run(ends)
+
+
+def test_another_id_takes_back_nothing(registry: Registry) -> None:
+    """int("1_0") is 10."""
+    listen = {"id": 10, "method": "subscriptions/listen", "params": LISTEN}
+    back = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
+    lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
+    heard = talk(by_ours, lines, registry, Settings(), patient=True).said
+    assert [each.get("method") for each in heard].count("notifications/subscriptions/acknowledged") == 1  # the second is refused: the first is under way

@@ -1,0 +1,33 @@
+"""What a forged bundle makes of the checks that the library leaves to us: it takes each field under two names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.provenance.signatures import FILE, UnsignedError, Verifier, sign
+from provenance.test_signatures import SKILL, certified, keys
+
+
+def test_an_expired_certificate_is_refused_under_its_other_name(tmp_path: Path) -> None:
+    key, own, root = certified(tmp_path, days=-1)
+    bundle = json.loads(sign(SKILL, key, certificates=[own]))
+    material = bundle["verificationMaterial"]
+    material["x509_certificate_chain"] = material.pop("x509CertificateChain")
+    with pytest.raises(UnsignedError):
+        Verifier([root]).check({**SKILL, FILE: json.dumps(bundle).encode()})
+
+
+def test_nothing_is_printed_for_a_key_under_its_other_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Anybody can make this file: it is printed before a key is looked at, into the protocol's stdout."""
+    _, trusted = keys(tmp_path)
+    other, _ = keys(tmp_path / "other")
+    bundle = json.loads(sign(SKILL, other))
+    material = bundle["verificationMaterial"]
+    del material["publicKey"]
+    material["public_key"] = {"hint": ""}
+    with pytest.raises(UnsignedError):
+        Verifier([trusted]).check({**SKILL, FILE: json.dumps(bundle).encode()})
+    assert capfd.readouterr().out == ""

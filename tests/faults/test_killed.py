@@ -1,0 +1,166 @@
+"""kill -9 at any moment: what is there is old or new, whole, and the next run finishes the work.
+
+`tests/sources/test_killed.py` has the same for `fetch`, `test_killed_git.py` and `test_killed_oci.py` for those kinds.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from faults.killing import Killer
+from forkserver import run
+from mcp_skills_server.format import archive
+from mcp_skills_server.provenance import lock
+from mcp_skills_server.runtime.scripts import approvals
+from mcp_skills_server.sources.cache import CacheFolder
+from publish.test_static import served, whole
+from sources.publishers import Publisher, skill_md
+from wire import COMMAND, DEADLINE, write_skill
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+
+
+def succeed(*words: str) -> str:
+    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def assert_only(file: Path, folder: Path, *others: str) -> None:
+    """A folder has only this file, and what runs that were killed have left beside it, which is an hour old now."""
+    for path in folder.iterdir():
+        if path != file and path.name not in others:
+            assert path.name.startswith(f".{file.name}-") and path.name.endswith(".new")
+            found = path.stat()
+            os.utime(path, (found.st_atime, found.st_mtime - 4_000))
+
+
+def test_a_lock_file_is_the_old_or_the_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "locks" / "skills.lock"
+    file.parent.mkdir()
+    words = ["update", "--lock", str(file), "--cache-dir", str(tmp_path / "cache"), "--allow-private"]
+    killer = Killer(tmp_path, 1)
+    with Publisher() as site:
+
+        def edit(number: int) -> None:
+            for skill in range(3):
+                site.add(f"skill-{skill}", skill_md(f"skill-{skill}", f"Body {number}."))
+
+        edit(-2)
+        succeed("lock", site.url, "--output", str(file), *words[3:])
+        edit(-1)
+        size = killer.measure(*words)
+        for number in range(KILLS["update"]):
+            edit(number)
+            before = file.read_bytes()
+            killer.kill(size, *words)
+            lock.read(file)
+            if number % 2:
+                continue  # what one that was killed left behind is met by another that is killed
+            succeed(*words)
+            assert file.read_bytes() != before
+            assert succeed("outdated", *words[1:]) == ""
+        killer.assert_spread()
+        assert_only(file, file.parent)
+        edit(-3)
+        succeed(*words)
+    assert os.listdir(file.parent) == [file.name]
+
+
+def test_what_is_published_is_the_old_or_the_new_tree(tmp_path: Path) -> None:
+    root, output = tmp_path / "skills", tmp_path / "public"
+    for number in range(6):
+        write_skill(root / f"skill-{number}", references__a_md="a" * 5_000)
+    words = ["publish", str(root), "--output", str(output), "--cache-dir", str(tmp_path / "cache"), "--keep", "0"]
+    killer = Killer(tmp_path, 2)
+    indexes: set[tuple[bytes | None, bytes | None]] = set()
+
+    def edit(number: int) -> None:
+        for skill in range(6):
+            write_skill(root / f"skill-{skill}", body=f"Body {number}.", references__a_md=f"{number}" * 5_000)
+
+    succeed(*words)
+    edit(-1)
+    size = killer.measure(*words)
+    for number in range(KILLS["publish"]):
+        edit(number)
+        killer.kill(size, *words)
+        indexes.add(served(output))
+        if number % 2:
+            continue
+        succeed(*words)
+        now = whole(output)
+        assert now is not None and f"Body {number}." in str(contents(output))
+        succeed(*words, "--check")
+    assert len(indexes) > 2
+    killer.assert_spread()
+    succeed(*words)
+    succeed(*words, "--check")
+
+
+def contents(output: Path) -> list[bytes]:
+    return [path.read_bytes() for path in output.rglob("SKILL.md")]
+
+
+def test_approvals_are_the_old_or_the_new_ones(tmp_path: Path) -> None:
+    packed, file = tmp_path / "skills.zip", tmp_path / "state" / "approvals.json"
+    names = [f"skill-{number}" for number in range(3)]
+    packed.write_bytes(archive.pack({f"{name}/SKILL.md": (skill_md(name), False) for name in names})[1])
+    words = ["--approvals", str(file), "--cache-dir", str(tmp_path / "cache")]
+    killer = Killer(tmp_path / "state", 3)
+    size = killer.measure("approve", str(packed), names[0], *words)
+    for number in range(KILLS["approve"]):
+        name, revoke = names[1 + number % 2], ["--revoke"] if number % 4 > 1 else []
+        before = {each.skill for each in approvals.read(file)}
+        killer.kill(size, "approve", str(packed), name, *words, *revoke)
+        wanted = before - {name} if revoke else before | {name}
+        assert {each.skill for each in approvals.read(file)} in (before, wanted)
+        succeed("approve", str(packed), name, *words, *revoke)
+        assert {each.skill for each in approvals.read(file)} == wanted
+    killer.assert_spread()
+    assert_only(file, file.parent, "approvals.json.lock")
+    succeed("approve", str(packed), names[0], *words)
+    assert sorted(os.listdir(file.parent)) == ["approvals.json", "approvals.json.lock"]
+
+
+def test_what_is_trimmed_from_the_cache_is_whole_or_gone(tmp_path: Path) -> None:
+    cache, root = tmp_path / "cache", tmp_path / "skills.zip"
+    root.write_bytes(archive.pack({"a/SKILL.md": (skill_md("a"), False)})[1])
+    words = ["list", str(root), "--cache-dir", str(cache), "--cache-size", "1"]
+    files = [f"{folder}/{number}" for folder in ("a", "b") for number in range(5)]
+    killer = Killer(cache, 4)
+
+    def fill(number: int) -> None:
+        for source in range(3):
+            top = CacheFolder(cache, "sites", f"https://{number}-{source}.example").path
+            for file in files:
+                (top / file).parent.mkdir(exist_ok=True)
+                (top / file).write_bytes(b"x")
+
+    def kept() -> int:
+        tops = [each for each in (cache / "sites").iterdir() if not each.name.startswith(".gone-")]
+        for top in tops:
+            assert sorted(path.relative_to(top).as_posix() for path in top.rglob("*") if path.is_file()) == files
+        return len(tops)
+
+    fill(0)
+    size = killer.measure(*words)
+    left: set[int] = set()
+    for number in range(1, 1 + KILLS["trim"]):
+        fill(number)
+        killer.kill(size, *words)
+        left.add(kept())
+        if number % 2:
+            continue
+        succeed(*words)
+        assert os.listdir(cache / "sites") == []
+        assert os.listdir(cache / "used") == ["lock"]
+    assert len(left) > 1
+    killer.assert_spread()
+
+
+KILLS = {"update": 12, "publish": 14, "approve": 8, "trim": 10}
+"""With those of the other modules, more than 100 in all."""

@@ -1,0 +1,148 @@
+"""Runs that bring a source into the cache, and are killed: each skill is whole, old or new, and none is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from faults.killing import Killer
+from forkserver import run
+from sources.git.remotes import Upstream
+from sources.oci.registries import docker_registry
+from sources.publishers import Publisher
+from sources.test_killed import found, version
+from wire import COMMAND, DEADLINE
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="SIGKILL")
+
+NAMES = [f"skill-{number}" for number in range(6)]
+
+
+def names(number: int) -> set[str]:
+    """The skills of a version: each time another one is not there."""
+    return {*NAMES} - {NAMES[number % len(NAMES)]}
+
+
+def rounds(
+    kind: str,
+    given: str,
+    tmp_path: Path,
+    publish: Callable[[int], None],
+    kills: int,
+    *,
+    away: Callable[[bool], object] | None = None,
+) -> None:
+    """Have a source brought again and again, each time in another version, and killed while it is.
+
+    Args:
+        kind: of source, as its folder in the cache is called.
+        given: the source.
+        tmp_path: the folder of the test.
+        publish: has the source be in this version.
+        kills: how often.
+        away: has the source be out of reach, or back again.
+    """
+    cache = tmp_path / "cache"
+    words = ["list", given, "--cache-dir", str(cache), "--allow-private"]
+    killer = Killer(cache, 6)
+
+    def place() -> Path:
+        (folder,) = (cache / kind).iterdir()
+        return folder / "skills" if (folder / "skills").is_dir() else folder
+
+    def there(newest: int) -> dict[str, int]:
+        """The version of each skill that is there; each is whole."""
+        out: dict[str, int] = {}
+        for path in place().iterdir():
+            if path.name in NAMES:
+                files = found(path)
+                (out[path.name],) = (each for each in range(newest + 1) if version(path.name, each) == files)
+        return out
+
+    publish(0)
+    first = killer.measure(*words)
+    shutil.rmtree(cache)
+    for _ in range(kills // 4):  # while there is nothing yet
+        killer.kill(first, *words)
+        there(0)
+    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0 and there(0) == dict.fromkeys(names(0), 0), done.stderr
+    publish(1)
+    again = killer.measure(*words)
+    held = names(1)
+    for number in range(2, 2 + kills - kills // 4):
+        publish(number)
+        held &= names(number)
+        killer.kill(again, *words)
+        missing = held - there(number).keys()  # taken away, to be replaced
+        if missing and away is not None:
+            away(True)
+            done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+            assert done.returncode == 0 and held <= there(number).keys(), done.stderr
+            away(False)
+        if number % 2 == 0:  # otherwise what one that was killed left behind is met by another that is killed
+            done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+            assert done.returncode == 0 and there(number) == dict.fromkeys(names(number), number), done.stderr
+            held = names(number)
+    killer.assert_spread()
+    publish(kills + 2)
+    done = run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+    assert there(kills + 2) == dict.fromkeys(names(kills + 2), kills + 2), done.stderr
+    staged = [path for path in (place() / ".mcp-skills/stage", place().parent / "stage") if path.is_dir()]
+    assert not [each for path in staged for each in path.iterdir()]
+
+
+def test_a_site(tmp_path: Path) -> None:
+    with Publisher() as site:
+
+        def publish(number: int) -> None:
+            site.entries = []
+            for name in names(number):
+                site.pack(name, version(name, number))
+
+        def away(gone: bool) -> None:
+            site.routes.pop("/.well-known/agent-skills/index.json", None)
+            if gone:
+                site.routes["/.well-known/agent-skills/index.json"] = b"HTTP/1.1 503 Away\r\ncontent-length: 0\r\n\r\n"
+
+        rounds("sites", site.url, tmp_path, publish, 20, away=away)
+
+
+@pytest.mark.needs_program("git")
+def test_a_folder_in_git(tmp_path: Path) -> None:
+    upstream = Upstream(tmp_path / "remotes" / "acme.git")
+
+    def publish(number: int) -> None:
+        files = {
+            f"skills/{name}/{path}": held for name in names(number) for path, held in version(name, number).items()
+        }
+        upstream.commit(files)
+
+    def away(gone: bool) -> None:
+        shown, hidden = upstream.directory, upstream.directory.with_name("away")
+        os.rename(*((shown, hidden) if gone else (hidden, shown)))
+
+    rounds("git", f"{upstream.url}#skills", tmp_path, publish, 24, away=away)
+
+
+@pytest.mark.needs_program("docker-registry")
+def test_an_artifact_of_a_registry(tmp_path: Path) -> None:
+    with docker_registry(tmp_path / "registry") as registry:
+
+        def publish(number: int) -> None:
+            root = tmp_path / "root" / str(number)
+            for name in names(number):
+                for path, (raw, executable) in version(name, number).items():
+                    file = root / name / path
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(raw)
+                    file.chmod(0o755 if executable else 0o644)
+            words = [*COMMAND, "push", str(root), registry.named()]
+            done = run(words, capture_output=True, text=True, timeout=DEADLINE)
+            assert done.returncode == 0, done.stderr
+
+        rounds("oci", registry.named(), tmp_path, publish, 12)

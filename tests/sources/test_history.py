@@ -1,0 +1,288 @@
+"""A site that goes back to an index that it had before: refused, by `fetch` and by a server, unless that is allowed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+import forkserver
+from mcp_skills_server.dialects.wellknown import DIRECTORY_0_1
+from mcp_skills_server.sources.faults import RollbackError
+from mcp_skills_server.sources.follower import Follower
+from mcp_skills_server.sources.history import HISTORIES, MOST, History, path_of, read_history
+from mcp_skills_server.sources.settings import SourceSettings
+from mcp_skills_server.sources.site import Site
+from mcp_skills_server.sources.stage import Stage
+from mcp_skills_server.sources.store import Store
+from sources.fetching import LOCAL, fetch
+from sources.publishers import INDEX, Publisher, answer, index_of, skill_md
+from wire import COMMAND, DEADLINE
+
+A, B, C = (digit * 64 for digit in "abc")
+BACK = "it went back to an index that it had before; --allow-rollback takes it"
+
+
+def publish(site: Publisher, body: str) -> None:
+    """The site has one skill, with this body."""
+    site.add("a", skill_md("a", body))
+
+
+def body(place: Path) -> str:
+    return (place / "a" / "SKILL.md").read_text().splitlines()[-1]
+
+
+def follower(site: Publisher, tmp_path: Path, *, allow_rollback: bool = False) -> Follower:
+    settings = replace(LOCAL, allow_rollback=allow_rollback)
+    return Follower(Site(site.url, SourceSettings(tmp_path / "cache", fetch=settings)), Store())
+
+
+def history_file(place: Path) -> Path:
+    (file,) = (place / HISTORIES).iterdir()
+    return file
+
+
+# What is remembered
+
+
+def test_a_history_goes_back_to_all_but_the_last() -> None:
+    seen = History().then(A).then(B)
+    assert [seen.goes_back(each) for each in (A, B, C)] == [True, False, False]
+    assert seen.then(A).digests == (B, A)
+    assert seen.then(B) == seen
+
+
+def test_a_history_has_an_end() -> None:
+    digests = [f"{number:064x}" for number in range(MOST + 1)]
+    seen = History()
+    for each in digests:
+        seen = seen.then(each)
+    assert seen.digests == tuple(digests[1:])
+
+
+def test_the_longest_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    seen = History(tuple(f"{number:064x}" for number in range(MOST)))
+    file = path_of(tmp_path, "https://a.example")
+    file.parent.mkdir(parents=True)
+    assert read_history(tmp_path, "https://a.example") == History()
+    file.write_bytes(seen.encoded())
+    assert read_history(tmp_path, "https://a.example") == seen
+    assert read_history(tmp_path, "https://b.example") == History()
+
+
+GARBAGE = [
+    b"",
+    b"\xff",
+    b"[]",
+    b"null",
+    b'{"version": 1}',
+    b'{"version": 2, "digests": []}',
+    b'{"version": 1, "digests": "abc"}',
+    b'{"version": 1, "digests": [1]}',
+    b'{"version": 1, "digests": ["../a"]}',
+    b"[" * 70_000,
+    b'{"version": 1, "digests": []' + b" " * 1_000_000 + b"}",
+]
+
+
+@pytest.mark.parametrize("raw", GARBAGE, ids=range(len(GARBAGE)))
+def test_what_cannot_be_understood_is_no_history(tmp_path: Path, raw: bytes) -> None:
+    file = path_of(tmp_path, "https://a.example")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(raw)
+    assert read_history(tmp_path, "https://a.example") is None
+
+
+# A folder of one's own
+
+
+def test_an_index_that_was_there_before_is_refused_and_what_was_fetched_stays(site: Publisher, place: Path) -> None:
+    for each in ("One.", "Two."):
+        publish(site, each)
+        assert fetch(site, place, revalidate=True).ok
+    publish(site, "One.")
+    asked = len(site.asked)
+    with pytest.raises(RollbackError, match="it went back"):
+        fetch(site, place, revalidate=True)
+    assert site.paths[asked:] == [INDEX]
+    assert body(place) == "Two."
+    publish(site, "Two.")
+    assert fetch(site, place, revalidate=True).unchanged == ("a",)
+    publish(site, "Three.")
+    assert fetch(site, place, revalidate=True).updated == ("a",)
+
+
+def test_a_rollback_that_is_allowed_is_the_state_from_then_on(site: Publisher, place: Path) -> None:
+    for each in ("One.", "Two."):
+        publish(site, each)
+        fetch(site, place, revalidate=True)
+    publish(site, "One.")
+    assert fetch(site, place, revalidate=True, allow_rollback=True).updated == ("a",)
+    assert fetch(site, place, revalidate=True).unchanged == ("a",)
+    publish(site, "Two.")
+    with pytest.raises(RollbackError):
+        fetch(site, place, revalidate=True)
+    assert body(place) == "One."
+
+
+def test_an_index_whose_skills_were_not_all_brought_was_there(site: Publisher, place: Path) -> None:
+    publish(site, "One.")
+    fetch(site, place)
+    site.add("a", skill_md("a", "Two."), route=answer(b"", 503))
+    assert not fetch(site, place).ok
+    publish(site, "One.")
+    with pytest.raises(RollbackError):
+        fetch(site, place)
+    assert body(place) == "One."
+
+
+def test_an_index_of_another_version_that_is_away_for_a_while_is_no_rollback(site: Publisher, place: Path) -> None:
+    publish(site, "One.")
+    fetch(site, place)
+    site.routes[INDEX] = answer(b"", 404)
+    old = {"skills": [{"name": "b", "description": "Does b.", "files": ["SKILL.md"]}]}
+    site.routes[f"{DIRECTORY_0_1}index.json"] = answer(json.dumps(old).encode())
+    site.routes[f"{DIRECTORY_0_1}b/SKILL.md"] = answer(skill_md("b"))
+    assert fetch(site, place, revalidate=True).version == "0.1.0"
+    del site.routes[INDEX]
+    assert fetch(site, place, revalidate=True).unchanged == ("a",)
+
+
+def test_an_index_of_a_version_that_is_not_known_was_not_there(site: Publisher, place: Path) -> None:
+    unknown = json.loads(index_of([])) | {"$schema": "https://example.com/of-tomorrow"}
+    site.routes[INDEX] = answer(json.dumps(unknown).encode())
+    assert fetch(site, place).version is None
+    assert not list((place / HISTORIES).iterdir())
+
+
+@pytest.mark.parametrize("raw", [b"garbage", None], ids=["garbage", "folder"])
+def test_a_history_that_cannot_be_read_is_said_once_and_begun_anew(
+    site: Publisher, place: Path, raw: bytes | None
+) -> None:
+    for each in ("One.", "Two."):
+        publish(site, each)
+        fetch(site, place)
+    file = history_file(place)
+    file.unlink()
+    if raw is None:
+        file.mkdir()
+    else:
+        file.write_bytes(raw)
+    publish(site, "One.")
+    report = fetch(site, place)
+    assert report.updated == ("a",)
+    assert [line for line in report.warnings if "which indexes it had before cannot be read" in line]
+    if raw is not None:
+        assert len(report.warnings) == 1 and not fetch(site, place).warnings
+        publish(site, "Two.")
+        assert fetch(site, place).ok  # it was forgotten
+        publish(site, "One.")
+        with pytest.raises(RollbackError):
+            fetch(site, place)
+
+
+def test_what_cannot_be_remembered_is_said(site: Publisher, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Stage.write
+
+    def full(self: Stage, path: Path, raw: bytes) -> None:
+        if path.parent.name == "history":
+            raise OSError(28, "No space left on device")
+        write(self, path, raw)
+
+    monkeypatch.setattr(Stage, "write", full)
+    publish(site, "One.")
+    report = fetch(site, place)
+    assert report.ok and ["No space left on device" in line for line in report.warnings] == [True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs modes as POSIX has them")
+def test_it_is_for_its_owner_alone(site: Publisher, place: Path) -> None:
+    publish(site, "One.")
+    fetch(site, place)
+    file = history_file(place)
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_the_command_says_it_in_one_line(site: Publisher, tmp_path: Path) -> None:
+    def run(*more: str) -> tuple[int, list[str]]:
+        words = ["fetch", site.url, "--output", str(tmp_path / "skills"), "--allow-private", "--update", *more]
+        done = forkserver.run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+        return done.returncode, done.stderr.splitlines()
+
+    for each in ("One.", "Two."):
+        publish(site, each)
+        assert run()[0] == 0
+    publish(site, "One.")
+    assert run() == (1, [f"mcp-skills-server: {site.url}: {BACK}"])
+    assert body(tmp_path / "skills") == "Two."
+    code, lines = run("--allow-rollback")
+    assert code == 0 and "1 updated" in lines[-1]
+
+
+# A site that is served
+
+
+def test_a_server_keeps_the_last_copy_and_goes_on_when_the_rollback_is_over(
+    site: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    followed = follower(site, tmp_path)
+    for each in ("One.", "Two."):
+        publish(site, each)
+        anyio.run(followed.refresh)
+    for _ in range(2):
+        publish(site, "One.")
+        with pytest.raises(RollbackError) as refused:
+            anyio.run(followed.refresh)
+        followed.report_failure(refused.value)
+        assert followed.state.trouble == BACK and followed.state.ready and body(followed.path) == "Two."
+    assert [record.message for record in caplog.records] == [f"{followed.name}: {BACK}; serving the last copy"]
+    publish(site, "Two.")
+    anyio.run(followed.refresh)
+    assert followed.state.trouble is None
+    publish(site, "Three.")
+    anyio.run(followed.refresh)
+    assert body(followed.path) == "Three."
+
+
+def test_what_an_earlier_process_saw_is_known_to_the_next(site: Publisher, tmp_path: Path) -> None:
+    for each in ("One.", "Two."):
+        publish(site, each)
+        anyio.run(follower(site, tmp_path).refresh)
+    publish(site, "One.")
+    with pytest.raises(RollbackError):
+        anyio.run(follower(site, tmp_path).refresh)
+
+
+def test_what_one_process_is_allowed_to_take_the_others_follow(site: Publisher, tmp_path: Path) -> None:
+    followed = follower(site, tmp_path)
+    for each in ("One.", "Two."):
+        publish(site, each)
+        anyio.run(followed.refresh)
+    publish(site, "One.")
+    with pytest.raises(RollbackError):
+        anyio.run(followed.refresh)
+    anyio.run(follower(site, tmp_path, allow_rollback=True).refresh)
+    anyio.run(followed.refresh)
+    assert body(followed.path) == "One." and followed.state.trouble is None
+
+
+def test_commands_that_read_a_site_take_the_option(site: Publisher, tmp_path: Path) -> None:
+    def said(*more: str) -> tuple[str, str]:
+        words = ["list", site.url, "--cache-dir", str(tmp_path / "cache"), "--allow-private", *more]
+        done = forkserver.run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE)
+        return done.stdout, done.stderr
+
+    for name in ("one", "two"):
+        site.entries = []
+        site.add(name)
+        assert name in said()[0]
+    site.entries = []
+    site.add("one")
+    out, errors = said()
+    assert "two" in out and f"{BACK}; serving the last copy" in errors
+    out, errors = said("--allow-rollback")
+    assert "one" in out and "two" not in out and BACK not in errors

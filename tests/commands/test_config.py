@@ -183,10 +183,10 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
     assert (found.values["token_file"], found.values["lock"]) == (f"{tmp_path}/tokens", f"{etc}/skills.lock")
     assert found.values["require_signature"] == [f"{etc}/keys/a"]
     assert found.values["embeddings"] == "https://models.example/v1"
-    rules = found.rules_of(os.path.relpath(f"{etc}/more"))
+    rules, fetched = found.rules_of(os.path.relpath(f"{etc}/more")), found.rules_of(git)
+    assert rules is not None and fetched is not None and found.rules_of("/abs") is None
     assert (rules.scripts, rules.require_signature, rules.refresh_s) == (False, (f"{etc}/keys/b",), None)
-    assert (found.rules_of(git).scripts, found.rules_of(git).refresh_s) == (True, 300)
-    assert found.rules_of("/abs").scripts is None
+    assert (fetched.scripts, fetched.refresh_s) == (True, 300)
 
 
 def taken(*words: str) -> tuple[click.Context, Configuration]:
@@ -283,3 +283,16 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
         policy.check([registry.snapshot.skills["two"]])
     assert make_runtime(registry, ServeOptions(), max_loaded=1, catalog_chars=0, roots=scripts)
+
+
+@pytest.mark.parametrize("source", ["link", "two/SKILL.md"])
+def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
+    from mcp_skills_server.commands.opening import open_served
+    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.errors import UsageError
+
+    write_skill(tmp_path / "two")
+    (tmp_path / "link").symlink_to(tmp_path / "two")
+    found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
+    with pytest.raises(UsageError, match="name the folder itself, once"):
+        open_served(found.values["roots"], ServeOptions(), found)

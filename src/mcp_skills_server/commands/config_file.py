@@ -95,9 +95,9 @@ class Configuration:
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
 
-    def rules_of(self, root: str) -> SourceRules:
-        """The rules of a root, however its path is written."""
-        return self.sources.get(_absolute(root, os.getcwd()), SourceRules())
+    def rules_of(self, root: str) -> SourceRules | None:
+        """The rules of a root, however its path is written; None where there are none."""
+        return self.sources.get(_absolute(root, os.getcwd()))
 
 
 def read(path: str) -> Configuration:

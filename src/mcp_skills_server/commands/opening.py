@@ -12,7 +12,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.commands.config_file import Configuration, SourceRules
     from mcp_skills_server.provenance.lock import LockedSource
     from mcp_skills_server.provenance.pins import Pins
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -41,7 +41,7 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
     """
     signed = _signature_gate(options.require_signature)
-    scripts: dict[str, bool] = {}
+    said: dict[str, SourceRules] = {}
     locked: Sequence[LockedSource] = ()
     pins: list[Pins] = []
     if options.lock is None:
@@ -61,8 +61,7 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
             from mcp_skills_server.commands.pinning import pins_of
 
             pins.append(pins_of(locked, folders))
-        said = {folder: each for folder, each in zip(folders, rules, strict=True) if each is not None}
-        scripts.update({folder: each.scripts for folder, each in said.items() if each.scripts is not None})
+        said.update({folder: each for folder, each in zip(folders, rules, strict=True) if each is not None})
         own = {folder: gate for folder, each in said.items() for gate in _signature_gate(each.require_signature)}
         if not own:
             return [*pins, *signed]
@@ -78,6 +77,12 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
         gates=gates,
         refresh_s=[(each.refresh_s if each is not None else None) or options.refresh for each in rules],
     )
+    served = {root.given for root in registry.roots}
+    if lost := [folder for folder in said if folder not in served]:
+        raise UsageError(
+            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; name "
+            "the folder itself, once"
+        )
     if options.lock is not None and options.frozen:
         if mirrors is not None:
             mirrors.fetch()
@@ -85,7 +90,7 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
         unserved = pins[0].unserved(registry, registry.snapshot.skills)
         if unserved:
             raise UsageError(_refusal(options.lock, unserved, registry))
-    return Served(registry, mirrors, scripts)
+    return Served(registry, mirrors, {root: each.scripts for root, each in said.items() if each.scripts is not None})
 
 
 def _signature_gate(keys: Sequence[str]) -> Sequence[Gate]:

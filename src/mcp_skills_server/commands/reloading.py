@@ -121,7 +121,9 @@ class Reloader:
         logger.info("%s was read again", now.file)
         if self._mirrors is not None:
             for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:
-                self._mirrors.set_refresh(root, now.rules_of(root).refresh_s or self._value("refresh", now))
+                rules = now.rules_of(root)
+                own = rules.refresh_s if rules is not None else None
+                self._mirrors.set_refresh(root, own or self._value("refresh", now))
         names = {
             name
             for name in (before.values.keys() | now.values.keys()) & self._parameters.keys()

@@ -177,5 +177,5 @@ def _all() -> Iterator[Skill]:
         opening = f"# {title}\n\n{does.format(what)} when it {when}.\n\n{parts}"
         reading = Reading(fields, title, Standing.VALID, (), lines, opening)
         path = f"{domain}/{name}"
-        file = SkillFile(0, f"{path}/{SKILL_MD}", 1, (1,), True)
+        file = SkillFile(0, f"{path}/{SKILL_MD}", 1, "1", True)
         yield Skill(path, 0, path, reading, MappingProxyType({SKILL_MD: file}), (), Standing.VALID)

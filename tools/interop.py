@@ -385,6 +385,8 @@ PLAIN: Final = (sys.executable, "-m", "mcp_skills_server", "serve")
 SERVE = list(PLAIN)
 """What starts the server, to be followed by a folder."""
 FRONTS: Final = ("lean", "sdk")
+BRIEF: Final = frozenset({"skills modern", "skills legacy", "sdk"})
+"""Suites that together see every method in both eras over both transports, in less than a fifth of the time."""
 
 
 @contextmanager
@@ -688,8 +690,10 @@ def perform(run: Run) -> list[Check]:
         return [Check(run.era, "ran", "FAILURE", f"{type(error).__name__}: {error}")]
 
 
-def judged(front: str, pythons: Mapping[str, Path], baseline: Baseline) -> list[tuple[Run, Verdict]]:
-    """Everything that is run, on one front.
+def judged(
+    front: str, pythons: Mapping[str, Path], baseline: Baseline, *, brief: bool = False
+) -> list[tuple[Run, Verdict]]:
+    """Everything that is run, on one front; the `BRIEF` suites alone where it is to be brief.
 
     Raises:
         RefereeError: the server does not start.
@@ -699,6 +703,8 @@ def judged(front: str, pythons: Mapping[str, Path], baseline: Baseline) -> list[
     SERVE[:] = [*PLAIN, "--front", front]
     with serving(log) as url:
         for run in runs(url, pythons):
+            if brief and run.suite not in BRIEF:
+                continue
             may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
             rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
     own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
@@ -726,7 +732,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
     parser.add_argument("--front", choices=FRONTS, action="append", help="the one front alone (default: both in turn)")
+    parser.add_argument("--brief", action="store_true", help="the scenarios for skills and the TypeScript SDK alone")
     options = parser.parse_args()
+    brief: bool = options.brief
     required: bool = options.required
     if reason := unavailable():
         print(f"interop: skipped, {reason}")
@@ -739,7 +747,8 @@ def main() -> int:
     except RefereeError as error:
         print(f"interop: skipped, the referees cannot be installed: {error}")
         return 1 if required else 0
-    for suite in PYTHON_PACKAGES:
+    wanted = () if brief else tuple(PYTHON_PACKAGES)
+    for suite in wanted:
         try:
             pythons[suite] = install_python(suite)
         except RefereeError as error:
@@ -748,13 +757,13 @@ def main() -> int:
     for front in options.front or FRONTS:
         print(f"interop: serve --front {front}", flush=True)
         try:
-            rows = judged(front, pythons, baseline)
+            rows = judged(front, pythons, baseline, brief=brief)
         except RefereeError as error:
             print(f"interop: {error}")
             return 1
         unexpected += report(rows)
     print(f"interop: {time.monotonic() - begun:.0f} s, {unexpected} unexpected")
-    return 1 if unexpected or (required and len(pythons) < len(PYTHON_PACKAGES)) else 0
+    return 1 if unexpected or (required and len(pythons) < len(wanted)) else 0
 
 
 if __name__ == "__main__":

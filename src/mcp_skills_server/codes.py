@@ -96,6 +96,9 @@ CODES: dict[str, Code] = {
     "signature-invalid": _fatal("", "ask its author which key signed it; give that key only if you trust it"),
     "signature-files": _fatal("", "somebody changed it after it was signed: get it anew, or have its author sign it"),
     "signature-expired": _fatal("", "have its author sign it with a certificate that is valid"),
+    # What a source keeps back: it is found before there is a skill here.
+    "source-refused": _fatal("", "have whoever publishes it correct it; until then it is not taken"),
+    "commit-unsigned": _fatal("", "have its author sign it with an ssh key that the file of allowed signers names"),
     # Advice.
     "shadowed": _warning("ASG-9", "rename or remove one of the two"),
     "name-shared": _warning("S40-37", "ask for it by its skill path, or give each skill a name of its own"),

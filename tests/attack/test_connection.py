@@ -49,4 +49,6 @@ def test_another_id_takes_back_nothing(registry: Registry) -> None:
     back = {"method": "notifications/cancelled", "params": {"requestId": "1_0"}}
     lines = said(listen, back, listen, {"id": 8, "method": "server/discover", "params": {"_meta": ENVELOPE}})
     heard = talk(by_ours, lines, registry, Settings(), patient=True).said
-    assert [each.get("method") for each in heard].count("notifications/subscriptions/acknowledged") == 1  # the second is refused: the first is under way
+    methods = [each.get("method") for each in heard]
+    # The second is refused: the first is under way.
+    assert methods.count("notifications/subscriptions/acknowledged") == 1

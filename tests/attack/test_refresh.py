@@ -10,6 +10,8 @@ import pytest
 from web.http_wire import Server, http_serving
 from wire import write_skill
 
+SECRET = "0123456789abcdef-secret"
+
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Server]:
@@ -18,7 +20,9 @@ def reader(tmp_path: Path) -> Iterator[Server]:
     with (
         http_serving(tmp_path / "published") as site,
         http_serving(
-            f"http://127.0.0.1:{site.port}", *options, environment={"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"}
+            f"http://127.0.0.1:{site.port}",
+            *options,
+            environment={"MCP_SKILLS_REFRESH_SECRET": "0123456789abcdef-secret"},
         ) as server,
     ):
         yield server

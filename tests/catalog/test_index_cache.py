@@ -104,8 +104,9 @@ def test_a_restart_over_an_unchanged_tree_opens_no_file_and_shows_the_same(
     usable = {key for key, value in digests(first).items() if value}
     assert {key: digests(again)[key] for key in usable} == {key: digests(first)[key] for key in usable}
     known, stored = ([skill.reading for skill in each.snapshot.skills.values()] for each in (first, again))
-    assert any(each.opening for each in known) and any(each.headings for each in known)
-    assert [(each.headings, each.opening) for each in stored] == [(each.headings, each.opening) for each in known]
+    assert any(each.opening_text for each in known) and any(each.headings for each in known)
+    assert [each.headings for each in stored] == [each.headings for each in known]
+    assert [each.opening_text for each in stored] == [each.opening_text for each in known]
 
 
 def test_only_what_changed_meanwhile_is_read(top: Path, files: IndexFiles, read: list[str]) -> None:
@@ -210,18 +211,18 @@ def nested(path: Path) -> None:
 
 def lines_of_another_shape(path: Path) -> None:
     def change(body: bytes) -> bytes:
-        first, *rest = body.split(b"\n")
-        return b"\n".join([first, *(b'["no", {"reading": 1}]' for _ in rest)])
+        *lines, directories, end = body.split(b"\n")
+        return b"\n".join([*(b'["no", {"reading": 1}]' for _ in lines), directories, end])
 
     rewrite(path, change, honest=True)
 
 
 def a_line_too_few(path: Path) -> None:
-    rewrite(path, lambda body: body.rpartition(b"\n")[0], honest=True)
+    rewrite(path, lambda body: body.partition(b"\n")[2], honest=True)
 
 
 def a_line_too_many(path: Path) -> None:
-    rewrite(path, lambda body: body + b"\n[{},null]", honest=True)
+    rewrite(path, lambda body: b"[{},null]\t\n" + body, honest=True)
 
 
 def writable_by_others(path: Path) -> None:
@@ -356,13 +357,49 @@ def test_a_watcher_leaves_the_index_and_the_next_one_begins_with_it(
 @pytest.mark.parametrize("line", [b"", b"{}", b"[1]", b"[[],null]", b'[{"a":1},[[1],{},null,9,[],[]]]', b"\xff", b"1"])
 def test_a_line_that_means_nothing_is_as_good_as_none(line: bytes) -> None:
     said: list[int] = []
-    stored = StoredRoot(line + b"\n" + line, 0, ["one", "two"], lambda: said.append(1))
+    raw = (line + b"\n") * 2
+    stored = StoredRoot(raw, 0, len(raw), ["one", "two"], complain=lambda: said.append(1))
     assert stored.skill("one").reading is stored.skill("two").reading is None
     assert said == [1]
+
+
+@pytest.mark.parametrize("directories", [[], ["one"], ["one", "two", "three"]])
+def test_there_must_be_one_line_for_each_directory(directories: list[str]) -> None:
+    raw = b"[{},null]\t\n" * 2
+    with pytest.raises(ValueError, match=r"lines|not found"):
+        StoredRoot(raw, 0, len(raw), directories, complain=lambda: None)
+
+
+def test_the_opening_of_a_body_is_read_when_it_is_asked_for_though_the_index_is_written_anew(
+    top: Path, files: IndexFiles
+) -> None:
+    start(top, files)
+    again = Registry([top], quiet_s=0, index_files=files)
+    again.load()
+    skills, openings = again.snapshot.skills, [each.reading.opening for each in again.snapshot.skills.values()]
+    plant(top, {"more/SKILL.md": skill_md("more"), "more/notes.md": "x"})
+    start(settle(top), files)
+    fresh = loaded(top).snapshot.skills
+    assert any(map(callable, openings)) and not any(isinstance(each, str) and each for each in openings)
+    assert all(fresh[path].reading.opening_text == skill.reading.opening_text for path, skill in skills.items())
+
+
+def test_an_index_that_is_overwritten_in_its_place_costs_a_search_the_openings_alone(
+    top: Path, files: IndexFiles
+) -> None:
+    start(top, files)
+    again = Registry([top], quiet_s=0, index_files=files)
+    again.load()
+    path = files.path(str(top))
+    usable = [skill for skill in again.snapshot.skills.values() if skill.reading.opening]
+    for raw in (b"\xff" * path.stat().st_size, b""):
+        path.write_bytes(raw)
+        assert {skill.reading.opening_text for skill in usable} == {""}
+        assert [encode(skill) for skill in usable] == [None] * len(usable), "the next process reads them anew"
 
 
 def test_a_number_that_json_cannot_hold_leaves_its_skill_out(top: Path) -> None:
     plant(top, {"one/SKILL.md": skill_md("one", f"huge: {'9' * 5000}")})
     for skill in loaded(top).snapshot.skills.values():
         line = encode(skill)
-        assert line is None or json.loads(line)
+        assert line is None or json.loads(line.partition(b"\t")[0])

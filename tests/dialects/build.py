@@ -22,7 +22,9 @@ def skill(
     frontmatter = {"name": name, "description": f"Does {name}."}
     frontmatter |= {key.replace("_", "-"): value for key, value in fields.items()}
     reading = Reading(frontmatter if only is None else only, heading, standing, ())
-    sizes = {file: SkillFile(0, f"{path}/{file}", len(file), (len(file),), True) for file in sorted({SKILL_MD, *files})}
+    sizes = {
+        file: SkillFile(0, f"{path}/{file}", len(file), str(len(file)), True) for file in sorted({SKILL_MD, *files})
+    }
     return Skill(path, 0, path, reading, sizes, (), standing)
 
 

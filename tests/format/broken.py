@@ -103,8 +103,9 @@ RECIPES: dict[str, Callable[[Path], None]] = {
 
 def gate_of(code: str) -> Gate | None:
     """What refuses the bundle of this code, for the codes of skills that nothing else is wrong with."""
-    if code.startswith("signature-"):  # each is made by a real signature in tests/provenance
-        return lambda *_: Refusal(problem(code, "the signature is not what it should be"))
+    # Each is made by a real signature in tests/provenance, or by a real source in tests/sources.
+    if code.startswith("signature-") or code in {"source-refused", "commit-unsigned"}:
+        return lambda *_: Refusal(problem(code, "it is not what it should be"))
     root = str((BROKEN / code).resolve())
     locked: dict[str, dict[str, str]] = {"lock-missing": {}, "lock-differs": {code: "sha256:" + 64 * "0"}}
     return Pins({root: locked[code]}, {}) if code in locked else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,9 +20,10 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.app import HttpSettings, make_app
-from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.guards import Token, make_policy
 
 DEADLINE: Final = 20.0
+SESSION: Final = b"mcp-session-id"
 NAMED: Final = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 _RANDOM: Final = re.compile(r"\b[0-9a-f]{32}\b")
 """What a legacy session is called."""
@@ -58,9 +59,12 @@ Ends = Any
 
 
 @asynccontextmanager
-async def serving(registry: Registry, chosen: Settings, *, lean: bool) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
+async def serving(
+    registry: Registry, chosen: Settings, *, lean: bool, tokens: Sequence[Token] = (), max_sessions: int = 1000
+) -> AsyncGenerator[tuple[ASGIApp, Ends]]:
     """The application as `serve` makes it, and what ends its streams."""
-    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), max_body=1 << 16, lean=lean)
+    policy = make_policy("127.0.0.1", (), (), tokens)
+    http = HttpSettings("127.0.0.1", 0, policy, max_body=1 << 16, max_sessions=max_sessions, lean=lean)
     app, end = make_app(Runtime(registry), chosen, http, Loaded(registry))
     async with app.router.lifespan_context(app):
         yield app, end
@@ -86,6 +90,18 @@ def scope_of(post: Post) -> Scope:
 
 async def ask(app: ASGIApp, post: Post, *, stays: bool) -> Reply:
     """Send it, and read what comes. Who does not stay leaves a stream after its first message."""
+    return _reply(await _said(app, post, stays=stays))
+
+
+async def open_session(app: ASGIApp, *headers: tuple[bytes, bytes]) -> bytes:
+    """Shake hands, with these headers beside the usual; what the legacy session is called."""
+    start, *_ = await _said(app, handshake(), stays=True, headers=headers)
+    (session,) = [value for name, value in start["headers"] if name == SESSION]
+    await _said(app, initialized(session), stays=True, headers=headers)
+    return session
+
+
+async def _said(app: ASGIApp, post: Post, *, stays: bool, headers: Sequence[tuple[bytes, bytes]] = ()) -> list[Message]:
     seen: list[Message] = []
     heard = anyio.Event()
     body: bytes | None = post.body
@@ -104,8 +120,8 @@ async def ask(app: ASGIApp, post: Post, *, stays: bool) -> Reply:
             heard.set()
 
     with anyio.fail_after(DEADLINE):
-        await app(scope_of(post), receive, send)
-    return _reply(seen)
+        await app({**scope_of(post), "headers": [*post.headers, *headers]}, receive, send)
+    return seen
 
 
 def _reply(seen: list[Message]) -> Reply:
@@ -146,7 +162,7 @@ _ACCEPTS = (
     b"TEXT/event-stream;q=0.5 , a/b",
 )
 _TYPES = (b"application/json; charset=utf-8", b"application/jsonx", b"Application/JSON", b"text/plain", b"")
-_VERSIONS = (b"2025-11-25", b"2031-01-01", b"", b"2026-07-28 ", b"x")
+_VERSIONS = (b"2025-11-25", b"2024-11-05", b"2031-01-01", b"", b"2026-07-28 ", b"x")
 
 
 def headers_of(message: Any) -> list[tuple[bytes, bytes]]:
@@ -199,6 +215,7 @@ def _other(draw: st.DrawFn, headers: list[tuple[bytes, bytes]]) -> list[tuple[by
         b"content-type": _TYPES,
         b"mcp-protocol-version": _VERSIONS,
         b"mcp-method": (b"skills/list", b"SKILLS/LIST", b"", b"skills/\xe9"),
+        SESSION: (SESSION, b"0" * 32, b"", b"\xe9"),
         b"mcp-name": (b"x", b"", b"=?base64?eA==?=", b"=?base64?c2tpbGw6Ly9hL1NLSUxMLm1k?=", b"=?base64?/w==?="),
     }
     how = draw(st.integers(0, 4))
@@ -216,3 +233,32 @@ def handshake() -> Post:
     """What opens a legacy session, which the SDK has on both fronts."""
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HANDSHAKE}).encode()
     return Post(tuple(headers_of(None)[:3]), body)
+
+
+def initialized(session: bytes) -> Post:
+    """What ends the handshake of a legacy session."""
+    body = json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}).encode()
+    return Post((*headers_of(None)[:3], (SESSION, session)), body)
+
+
+@st.composite
+def in_session(draw: st.DrawFn) -> Post:
+    """A request of a legacy session as it should be, or nearly; `SESSION` is to be put in its place."""
+    method, given = draw(st.sampled_from(REQUESTS + STATEFUL))
+    sent = draw(params(given, enveloped=draw(st.integers(0, 11)) == 0))
+    message = {"jsonrpc": "2.0", "id": draw(IDS), "method": method, **({} if sent is None else {"params": sent})}
+    headers = [*headers_of(None)[:3], (b"mcp-protocol-version", b"2025-11-25"), (SESSION, SESSION)]
+    return Post(tuple(draw(_other(headers))), json.dumps(message).encode())
+
+
+def look(session: bytes, *headers: tuple[bytes, bytes], id_: int | str = 2) -> Post:
+    """A request of a legacy session that can be answered at once."""
+    body = json.dumps({"jsonrpc": "2.0", "id": id_, "method": "skills/list"}).encode()
+    return Post((*headers_of(None)[:3], (SESSION, session), *headers), body)
+
+
+def put_in(session: bytes, each: Post) -> Post:
+    """The same request in this session."""
+    return Post(
+        tuple((name, session if value == SESSION else value) for name, value in each.headers), each.body, each.method
+    )

@@ -13,6 +13,7 @@ import pytest
 from conversations import ENVELOPE
 from fronts import by_ours, talk
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.front.dispatch import Dispatcher
 from mcp_skills_server.server.front.request import Request
 from mcp_skills_server.server.requests import Settings
@@ -105,3 +106,24 @@ def test_a_refusal_is_the_awaited_one(folder: Path, at_once: list[tuple[str, boo
     )
     assert missing["error"]["data"] == {"uri": "skill://a/no.md"} and unknown["error"]["code"] == -32602
     assert at_once[1:] == [("resources/read", False), ("skills/get", False)]
+
+
+def test_the_list_of_tools_is_written_once_and_anew_after_a_change(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, written = loaded(folder), 0
+    original = jsonrpc.dump
+
+    def counted(value: Any) -> bytes:
+        nonlocal written
+        written += isinstance(value, list)
+        return original(value)
+
+    monkeypatch.setattr(jsonrpc, "dump", counted)
+    first, *others = asked(registry, *[("tools/list", {})] * 5)
+    assert written == 1
+    assert all(each["result"] == first["result"] for each in others)
+    write_skill(folder / "b", description="Brews tea.")
+    registry.refresh()
+    (changed,) = asked(registry, ("tools/list", {}))
+    assert "Brews tea." in json.dumps(changed) and "Brews tea." not in json.dumps(first)

@@ -49,7 +49,7 @@ def seen() -> Iterator[list[events.Event]]:
 async def test_an_answer_that_takes_long_is_a_stream_that_says_that_it_is_there(
     unread: Registry, lean: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_skills_server.web.modern.PING_S", 0.01)
+    monkeypatch.setattr("mcp_skills_server.web.exchange.PING_S", 0.01)
     monkeypatch.setattr("mcp.server._streamable_http_modern._SSE_PING_INTERVAL", 0.01)
     said: list[Message] = []
     body: bytes | None = POST.body

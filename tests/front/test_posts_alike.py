@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import anyio
 import pytest
 from hypothesis import assume, given, note, settings
 from hypothesis import strategies as st
 
-from front.posts import Post, Reply, ask, handshake, post, serving
+from front.posts import Post, Reply, ask, handshake, in_session, open_session, post, put_in, serving
 from fronts import two_skills
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.web.legacy import Legacy
 
 CONVERSATIONS: Final = 300
+SESSIONS: Final = 300
 DIFFERENCES: Final[dict[str, Callable[[Post], bool]]] = {
     "What answers a question of the server's, which ours never asks, has to be an object, and our front looks no "
     "further; the SDK refuses one in which anything is no answer of the protocol.": lambda each: (
@@ -70,6 +72,44 @@ def test_requests_are_answered_alike_on_both_fronts(registry: Registry, closing:
 
     check()
     assert SEEN[closing] >= CONVERSATIONS
+
+
+def test_requests_of_a_legacy_session_are_answered_alike_on_both_fronts(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = 0
+    original = Legacy.answered
+
+    async def counted(self: Legacy, *given: Any) -> bool:
+        nonlocal taken
+        answered = await original(self, *given)
+        taken += answered
+        return answered
+
+    monkeypatch.setattr(Legacy, "answered", counted)
+
+    def in_a_session(posts: list[Post], chosen: Settings, *, lean: bool) -> list[Reply]:
+        out: list[Reply] = []
+
+        async def hold() -> None:
+            async with serving(registry, chosen, lean=lean) as (app, end):
+                session = await open_session(app)
+                end()
+                out.extend([await ask(app, put_in(session, each), stays=True) for each in posts])
+
+        anyio.run(hold)
+        return out
+
+    @settings(max_examples=SESSIONS, database=None, derandomize=True)
+    @given(st.lists(in_session(), min_size=4, max_size=8), st.sampled_from(SETTINGS))
+    def check(posts: list[Post], chosen: Settings) -> None:
+        assume(not any(shows(each) for shows in DIFFERENCES.values() for each in posts))
+        for each in posts:
+            note(repr((each.headers, each.body[:300])))
+        assert in_a_session(posts, chosen, lean=True) == in_a_session(posts, chosen, lean=False)
+
+    check()
+    assert taken >= SESSIONS // 3
 
 
 def test_a_legacy_session_is_the_sdks_on_both_fronts(registry: Registry) -> None:

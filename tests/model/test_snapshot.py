@@ -31,7 +31,7 @@ def skill(
     empty: tuple[str, ...] = (),
 ) -> Skill:
     fields = {} if name == "" else {"name": name or path.rpartition("/")[2]}
-    sizes = {file: SkillFile(0, f"{path}/{file}", 3, (3,), True) for file in sorted({SKILL_MD, *files})}
+    sizes = {file: SkillFile(0, f"{path}/{file}", 3, "3", True) for file in sorted({SKILL_MD, *files})}
     return Skill(path, 0, path, Reading(fields, None, standing, problems), sizes, (), standing, empty)
 
 

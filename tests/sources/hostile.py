@@ -8,11 +8,12 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from format.archives import block, pax, tar_gz
 from mcp_skills_server.sources.oci import manifests
+from sources.git.remotes import Upstream
 from sources.oci.registries import Fake
 from sources.publishers import INDEX, Publisher, Route, skill_md
 
@@ -44,7 +45,7 @@ class Case:
     Attributes:
         members: besides its SKILL.md.
         said: words of its refusal, where the rules of archives judge it.
-        left_out: an archive of the operator's own is served without these members; whatever is fetched is refused.
+        left_out: a kind that `leaves_out` serves the skill without these members.
     """
 
     members: tuple[Member, ...]
@@ -114,19 +115,21 @@ class HostileKind:
 
     Attributes:
         open: a place for it, below a folder.
-        remote: it is fetched: what is never served is refused; otherwise it may be left out.
+        leaves_out: a skill comes without what is never served; otherwise such a skill is refused.
         neighbours: `good` comes although `bad` does not.
         words: a refusal has the words of `Case.said`.
         without: cases that its form cannot express.
+        program: that must be there.
         http: installs a route as the answer to the first request and to that for the content, for what goes wrong on
             the way; None where no HTTP of ours asks.
     """
 
     open: Callable[[Path], AbstractContextManager[Place]]
-    remote: bool = True
+    leaves_out: bool = False
     neighbours: bool = True
     words: bool = True
     without: frozenset[str] = field(default_factory=frozenset)
+    program: str | None = None
     http: dict[str, Callable[[Publisher, Route], str]] = field(default_factory=dict)
 
 
@@ -179,6 +182,34 @@ def _oci(_: Path) -> Iterator[Place]:
         yield Place(registry.named(), publish)
 
 
+@contextmanager
+def _git(folder: Path) -> Iterator[Place]:
+    upstream = Upstream(folder / "upstream.git")
+
+    def tree(members: Sequence[Member]) -> str:
+        """The id of a tree with these members, with names that git itself would not write."""
+        entries: list[tuple[bytes, str, str]] = []
+        below: dict[str, list[Member]] = {}
+        for each in members:
+            name, deeper, rest = each.path.partition("/")
+            if deeper:
+                below.setdefault(name, []).append(replace(each, path=rest))
+            elif each.kind == "symlink":
+                entries.append((name.encode(), "120000", upstream.blob(each.target.encode())))
+            else:
+                entries.append((name.encode(), "100644", upstream.blob(each.raw)))
+        entries += [(name.encode(), "40000", tree(inner)) for name, inner in below.items()]
+        return upstream.tree_of(sorted(entries, key=lambda entry: entry[0] + b"/" * (entry[1] == "40000")))
+
+    def publish(text: str, bad: Sequence[Member]) -> None:
+        skills = [Member("good/SKILL.md", skill_md("good", text))]
+        if bad:
+            skills += [Member("bad/SKILL.md", skill_md("bad")), *(replace(it, path=f"bad/{it.path}") for it in bad)]
+        upstream.commit_tree(tree(skills), follows=True)
+
+    yield Place(upstream.url, publish)
+
+
 def _site_index(site: Publisher, route: Route) -> str:
     site.routes[INDEX] = route
     return site.url
@@ -204,7 +235,10 @@ def _oci_blob(site: Publisher, route: Route) -> str:
 
 
 KINDS = {
-    "archive": HostileKind(_archive, remote=False, neighbours=False),
+    "archive": HostileKind(_archive, leaves_out=True, neighbours=False),
     "site": HostileKind(_site, http={"index": _site_index, "content": _site_content}),
     "oci": HostileKind(_oci, http={"index": _oci_manifest, "content": _oci_blob}),
+    "git": HostileKind(
+        _git, leaves_out=True, program="git", without=frozenset({"absolute", "hard link", "pipe", "device", "drive"})
+    ),
 }

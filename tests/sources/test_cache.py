@@ -106,8 +106,9 @@ def test_a_folder_that_one_of_two_still_uses_stays(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_process_was_removing_is_removed(tmp_path: Path) -> None:
+    CacheFolder(tmp_path, "sites", "https://a.example")
     left = tmp_path / "sites" / ".gone-0123"
-    left.mkdir(parents=True)
+    left.mkdir()
     (left / "file").write_text("x")
     assert trim(tmp_path, 1 << 30) == []
     assert not left.exists()

@@ -13,9 +13,10 @@ import anyio.to_thread
 import pytest
 
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
-from sources.fetching import get
+from sources.fetching import ALLOWED, get
 from sources.publishers import (
     Publisher,
     answer,
@@ -157,6 +158,28 @@ def test_certificates_are_proved_by_name(certificate: Path) -> None:
             get(f"https://other.example:{site.port}/a", tls=trusting, resolver=resolver, bounds=Bounds())
         with pytest.raises(UnreachableError, match="CERTIFICATE_VERIFY_FAILED"):
             get(url, resolver=resolver, bounds=Bounds())
+        assert site.paths == ["/a"]
+
+
+@pytest.mark.needs_program("openssl")
+def test_threads_prove_certificates_by_name_too(certificate: Path) -> None:
+    async def resolver(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    async def plain(url: str, tls: ssl.SSLContext | None) -> bytes | None:
+        async with Downloader(url, ALLOWED, tls=tls, resolver=resolver) as opened:
+            found = await anyio.to_thread.run_sync(opened.get_plain, url, 1)
+            return None if found is None else found.raw
+
+    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    with TlsPublisher(certificate) as site:
+        site.routes["/a"] = answer(b"a")
+        url = f"https://skills.example:{site.port}/a"
+        assert anyio.run(plain, url, trusting) == b"a"
+        assert site.names == ["skills.example"]
+        # The other way says why.
+        assert anyio.run(plain, f"https://other.example:{site.port}/a", trusting) is None
+        assert anyio.run(plain, url, None) is None
         assert site.paths == ["/a"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 
 from mcp_skills_server.catalog.registry import MirroredRoot, Registry
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.follower import Follower
 from mcp_skills_server.sources.kinds import KINDS, Kind
 from mcp_skills_server.sources.mirrors import Mirrors
@@ -84,6 +85,29 @@ def within(waits: list[float], *expected: float) -> bool:
     return len(waits) == len(expected) and all(
         least <= wait <= least * 1.1 for wait, least in zip(waits, expected, strict=True)
     )
+
+
+def test_the_registry_hears_what_a_source_refuses_and_of_which_revision_it_is(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    source.answers = ["first"]
+    anyio.run(follower.refresh)
+    with Registry([MirroredRoot(str(follower.path), source.origin)]) as registry:
+        heard: list[list[str]] = []
+        registry.subscribe(lambda _: heard.append([each.code for each in registry.snapshot.problems]), problems=True)
+        follower.report_to(partial(registry.note, str(follower.path)))
+        assert registry.roots[0].revision == "first" and heard == []
+        source.answers, source.refused = ["second"] * 2, {"second": UnsignedCommitError("nobody signed it")}
+        for _ in range(2):
+            with pytest.raises(UnacceptableError) as failed:
+                anyio.run(follower.refresh)
+            follower.report_failure(failed.value)
+        found = next(each for each in registry.problems() if each.path == "memo:x")
+        assert found.code == "commit-unsigned" and found.hint
+        assert found.message == "nobody signed it; serving the last copy"
+        assert heard == [["commit-unsigned"]] and registry.roots[0].revision == "first"
+        source.answers = ["third"]
+        anyio.run(follower.refresh)
+        assert heard == [["commit-unsigned"], []] and registry.roots[0].revision == "third"
 
 
 def test_a_new_kind_is_one_class_and_one_row(tmp_path: Path) -> None:

@@ -59,7 +59,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
+        for name, kind in KINDS.items()
+    ],
+)
 def test_it_is_refused_and_the_last_good_copy_stays(
     name: str, case: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,10 +82,11 @@ def test_it_is_refused_and_the_last_good_copy_stays(
         lines = refreshed(follower, caplog)
         assert lines and all(line.isprintable() for line in lines)
         assert not kind.words or any(hostile.said in line for line in lines), lines
-        taken = kind.neighbours or (hostile.left_out and not kind.remote)
+        bad_comes = hostile.left_out and kind.leaves_out
+        taken = kind.neighbours or bad_comes
         after = served(follower)
         assert after["good/SKILL.md"] == skill_md("good", "second" if taken else "first")
-        if hostile.left_out and not kind.remote:
+        if bad_comes:
             assert after.pop("bad/SKILL.md") and after.pop("bad") and "left out" in lines[0]
         assert {path for path in after if "scripts" not in path} == set(good)
         place.publish("third", ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from time import monotonic
 
@@ -72,7 +73,9 @@ def test_a_site_is_ready_when_its_skills_are_served(tmp_path: Path) -> None:
         with http_serving(publisher.url, *options(tmp_path)) as server, client(server, "modern") as one:
             until_ready(server)
             assert [skill["frontmatter"]["name"] for skill in one.every_skill()] == ["alpha"]
-            assert asked(server, "/readyz?verbose") == (200, ["ready", f"{publisher.url}: fetched"])
+            status, (first, line) = asked(server, "/readyz?verbose")
+            assert (status, first) == (200, "ready")
+            assert re.fullmatch(re.escape(publisher.url) + ": fetched, revision [0-9a-f]{64}", line)
 
 
 def test_a_site_that_publishes_nothing_has_answered(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ class Refusal:
     """A skill is not served.
 
     Attributes:
-        problem: why; None where nothing is missing, since the same skill is served from elsewhere.
+        problem: why; None where nothing is to be said beside what the skill's own problems say: it is unusable, or the
+            same skill is served from elsewhere.
     """
 
     problem: Problem | None

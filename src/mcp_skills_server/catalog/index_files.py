@@ -19,10 +19,11 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
+from weakref import finalize
 
 import mcp_skills_server
-from mcp_skills_server.catalog.stored_root import StoredRoot, encode
+from mcp_skills_server.catalog.stored_root import Reread, StoredRoot, encode
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.model import Skill
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """From so many skills up a root has an index where nobody asked for one; below, a scan takes a tenth of a second."""
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
@@ -72,7 +73,8 @@ class IndexFiles:
         """
         path = self.path(root_path)
         try:
-            return _decode(self._read(path), root_path, lambda: _passed_over(path, shown, "a part of it means nothing"))
+            raw, reread = self._read(path)
+            return _decode(raw, root_path, lambda: _passed_over(path, shown, "a part of it means nothing"), reread)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -93,25 +95,11 @@ class IndexFiles:
         """
         if len(skills) < self._least or not self._has_folder():
             return False
-        directories: list[str] = []
-        lines: list[bytes] = []
-        rest = iter(skills)
-        while step := list(islice(rest, _STEP)):
-            for skill in step:
-                line = encode(skill)
-                if line is not None:
-                    directories.append(skill.directory)
-                    lines.append(line)
-            if pause():
-                return False
-        body = b"\n".join([json.dumps(directories).encode("ascii"), *lines])
-        header = {**_header(root_path), "sha256": hashlib.sha256(body).hexdigest()}
         with suppress(OSError):
-            self._write(self.path(root_path), json.dumps(header).encode("ascii") + b"\n" + body)
-            return True
+            return self._write(self.path(root_path), lambda file: _encode(file, root_path, skills, pause))
         return False
 
-    def _read(self, path: Path) -> bytes:
+    def _read(self, path: Path) -> tuple[bytes, Reread | None]:
         self._check_folder()
         descriptor = os.open(path, _READ)
         with os.fdopen(descriptor, "rb") as file:
@@ -121,9 +109,10 @@ class IndexFiles:
             _check_owner(found, "it")
             with suppress(OSError):
                 os.utime(path)  # it is in use
-            return file.read()
+            return file.read(), _Descriptor(os.dup(descriptor)).read if hasattr(os, "pread") else None
 
-    def _write(self, path: Path, raw: bytes) -> None:
+    def _write(self, path: Path, put: Callable[[BinaryIO], bool]) -> bool:
+        """Whether `put` wrote all of it."""
         aside = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         for left in self._folder.glob(f"{path.stem}.*-*"):
             if left == aside or _age_s(left) > _ABANDONED_S:
@@ -133,8 +122,10 @@ class IndexFiles:
                 other.unlink(missing_ok=True)  # of a root that nobody serves any more
         try:
             with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(raw)
+                if not put(file):
+                    return False
             os.replace(aside, path)
+            return True
         finally:
             aside.unlink(missing_ok=True)
 
@@ -164,7 +155,50 @@ def _check_owner(found: os.stat_result, what: str) -> None:
         raise _UnusableError(f"{what} {reason}")
 
 
-def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredRoot:
+class _Descriptor:
+    """An open index file, which stays what it was when another is put in its place; closed when nobody has this."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        finalize(self, os.close, descriptor)
+
+    def read(self, begin: int, length: int) -> bytes:
+        """A part of the file."""
+        return os.pread(self._descriptor, length, begin)
+
+
+def _encode(file: BinaryIO, root_path: str, skills: Sequence[Skill], pause: Callable[[], bool]) -> bool:
+    """Write the file: a header, a line for each skill, and the list of their directories. False if it was to stop.
+
+    Each line is written when it is made, for all of them together are many megabytes.
+    """
+    digest = hashlib.sha256()
+    header = _header(root_path)
+    file.write(_line_of({**header, "sha256": digest.hexdigest()}))
+    directories: list[str] = []
+    rest = iter(skills)
+    while step := list(islice(rest, _STEP)):
+        for skill in step:
+            line = encode(skill)
+            if line is not None:
+                directories.append(skill.directory)
+                digest.update(line)
+                file.write(line)
+        if pause():
+            return False
+    last = _line_of(directories)
+    digest.update(last)
+    file.write(last)
+    file.seek(0)
+    file.write(_line_of({**header, "sha256": digest.hexdigest()}))
+    return True
+
+
+def _line_of(value: object) -> bytes:
+    return json.dumps(value).encode("ascii") + b"\n"
+
+
+def _decode(raw: bytes, root_path: str, complain: Callable[[], None], reread: Reread | None) -> StoredRoot:
     begin = raw.find(b"\n") + 1
     head, body = raw[:begin], memoryview(raw)[begin:]
     try:
@@ -176,9 +210,9 @@ def _decode(raw: bytes, root_path: str, complain: Callable[[], None]) -> StoredR
             raise _UnusableError("it was written by another version")
         if fields.get("sha256") != hashlib.sha256(body).hexdigest():
             raise _UnusableError("it is damaged")
-        end = raw.index(b"\n", begin)
-        directories: list[str] = json.loads(raw[begin:end])
-        return StoredRoot(raw, end + 1, directories, complain)
+        end = raw.rindex(b"\n", 0, -1) + 1
+        directories: list[str] = json.loads(raw[end:])
+        return StoredRoot(raw, begin, end, directories, complain=complain, reread=reread)
     except (ValueError, TypeError, RecursionError):
         raise _UnusableError("it is damaged") from None
 

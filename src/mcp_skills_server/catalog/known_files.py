@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from mcp_skills_server.catalog import disk
@@ -88,7 +88,7 @@ class KnownFiles:
             self._links[link] = file
 
 
-def _digest_under(signature: tuple[int, ...], stored: tuple[str, Sequence[int]]) -> str | None:
+def _digest_under(signature: str, stored: tuple[str, str]) -> str | None:
     """The digest that an earlier process computed, if it stands for this signature and has the shape of one.
 
     It need not be true: `Reader.read` hashes whatever it reads, so no byte is served under a digest that is not its
@@ -96,7 +96,7 @@ def _digest_under(signature: tuple[int, ...], stored: tuple[str, Sequence[int]])
     """
     try:
         digest, mark = stored
-        right = tuple(mark) == signature and len(digest) == _DIGEST_LENGTH and digest.startswith("sha256:")
+        right = mark == signature and len(digest) == _DIGEST_LENGTH and digest.startswith("sha256:")
     except (ValueError, TypeError, AttributeError):
         return None
     return digest if right else None

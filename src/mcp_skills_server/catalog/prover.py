@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
@@ -11,6 +12,11 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Changes, Skill
 
 _STEP_S: Final = 0.0005
+"""Between two steps, while nobody asks."""
+_CALM_S: Final = 0.01
+"""After the last request: who asks one thing after the other is soon back, and would wait for the interpreter."""
+_MOST_S: Final = 0.1
+"""A step is put off for no longer, so that the work is done some day however much is asked."""
 
 
 class Prover:
@@ -52,7 +58,13 @@ class Prover:
 
     def _pause(self) -> bool:
         """Let requests come first; whether it is time to stop."""
-        return self._stop.wait(_STEP_S)
+        until, seconds = time.monotonic() + _MOST_S, _STEP_S
+        while not self._stop.wait(seconds):
+            now = time.monotonic()
+            if now >= min(until, self._registry.asked_at + _CALM_S):
+                return False
+            seconds = _CALM_S
+        return True
 
     def _note(self, changes: Changes) -> None:
         for skill in changes.after.values():

@@ -72,7 +72,7 @@ class Reader:
                 file.digest = file.digest or digest
         if file.digest != digest:
             # Rewritten so quickly that no time stamp tells: only the bytes do.
-            file.signature = ()
+            file.signature = ""
             raise StaleFileError(os.path.join(self.roots[file.root].path, file.location))
         return raw
 

@@ -6,6 +6,7 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -73,11 +74,14 @@ class Registry(Reader):
         self.limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
+        self.asked_at = -math.inf
+        """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)
         self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
-        self.keeper = IndexKeeper(index_files, self._indexes)
+        # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
+        self.keeper = IndexKeeper(index_files if gate is None else None, self._indexes)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)
@@ -95,13 +99,13 @@ class Registry(Reader):
         Args:
             arm: called with the path of a root and the place below it of each directory, before it is looked into.
         """
-        try:
-            with collector.paused(), self._lock:
+        with collector.paused(), self._lock:
+            try:
                 if not self._look(None, arm):
                     self._listeners.notify(Changes({}, {}), first=True)
-        finally:
-            self.keeper.forget()
-            self.loaded.set()
+            finally:
+                self.keeper.forget()
+                self.loaded.set()  # under the lock: what is noted from here on is heard
 
     async def aload(self) -> None:
         """`load` in a thread, for event loops."""
@@ -200,6 +204,29 @@ class Registry(Reader):
             finally:
                 self._rescanning = False
 
+    def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
+        """Take what the source of a root says of it: its revision, and what is wrong that no scan finds.
+
+        Listeners hear of problems as of any others. It may be called before the first scan.
+
+        Args:
+            folder: of the root, absolute; that of no root is passed over.
+            revision: "" where it is not known.
+            problems: with their places; they replace those of the call before.
+        """
+        with self._lock:
+            for index in self._indexes:
+                if index.root.given != folder:
+                    continue
+                index.root.revision = revision
+                if index.noted == (noted := tuple(problems)):
+                    continue
+                index.noted = noted
+                if self.loaded.is_set():
+                    self._swap((), (), same_paths=True)
+                else:
+                    self.snapshot = self.snapshot.replacing({}, (), self._problems_of_none())
+
     def notify_deferred(self) -> None:
         """Call the listeners with what was found and left to this."""
         with self._lock:
@@ -256,7 +283,7 @@ class Registry(Reader):
     def _unattached_problems(self) -> list[tuple[Problem, ...]]:
         """What is wrong with roots, and in them outside of every skill; the same objects where nothing has changed."""
         missing = tuple(index.missing for index in self._indexes if index.missing is not None)
-        return [missing, *(index.unattached_problems for index in self._indexes)]
+        return [missing, *(found for index in self._indexes for found in (index.unattached_problems, index.noted))]
 
     def _problems_of_none(self) -> tuple[Problem, ...]:
         """All problems that belong to no served skill; the same object as before where they are the same."""

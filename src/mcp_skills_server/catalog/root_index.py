@@ -70,6 +70,8 @@ class RootIndex:
         self._judge = judge
         self.unattached_problems: tuple[Problem, ...] = ()
         """What is wrong in the root outside of every skill, by place; the same object until it changes."""
+        self.noted: tuple[Problem, ...] = ()
+        """What its source found wrong, which no scan finds."""
         self._unattached = PathIndex[tuple[Problem, ...]]()
         self._refused = PathIndex[None]()
         """The directories of skills that the judge does not let pass."""
@@ -84,7 +86,7 @@ class RootIndex:
         """The skills of this root as if it were the only one."""
         skills = {self.skills[directory].path: self.skills[directory] for directory in self.skills.below("")}
         missing = () if self.missing is None else (self.missing,)
-        return Snapshot(skills, (*missing, *self.unattached_problems))
+        return Snapshot(skills, (*missing, *self.unattached_problems, *self.noted))
 
     def touched(self, path: str) -> str | None:
         """The directory to scan again after a change of this absolute path; None when it touches nothing here."""
@@ -182,6 +184,8 @@ class RootIndex:
                 )
             if refusal is not None:
                 del found.skills[directory]
+                if skill.standing is Standing.UNUSABLE:  # what is wrong with it is still wrong
+                    found.problems += [(directory, each) for each in skill.problems]
                 refused.append(directory)
                 if refusal.problem is not None:
                     place = self.root.show(directory)

@@ -56,6 +56,7 @@ class Root:
         shown: as the operator wrote it.
         given: absolute and not resolved; a link on the way may come to lead elsewhere.
         origin: where its skills come from, if it only holds copies of them.
+        revision: what its source has is served as of this one; "" for a folder, and where that is not known.
     """
 
     index: int
@@ -63,6 +64,7 @@ class Root:
     shown: str
     given: str
     origin: str | None = None
+    revision: str = ""
 
     def show(self, location: str) -> str:
         """A place below this root as the operator would type it."""

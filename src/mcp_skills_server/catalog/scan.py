@@ -18,6 +18,7 @@ from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.roots import Limits, Root
+from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering
 from mcp_skills_server.codes import problem, standing
@@ -322,7 +323,8 @@ def read_skill_md(raw: bytes, directory: str) -> Reading:
         return Reading({}, None, standing(problems), problems)
     body = document.body
     found = headings(body)
-    return Reading(document.frontmatter, heading(body), standing(problems), problems, found, body[:_OPENING].strip())
+    fields = shared(document.frontmatter)
+    return Reading(fields, heading(body), standing(problems), problems, found, body[:_OPENING].strip())
 
 
 def _is_unread(reading: Reading) -> bool:

@@ -7,17 +7,21 @@ nothing is as good as none: the scan reads the files. Pure: bytes in, values out
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
-from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, Standing
+from mcp_skills_server.catalog.shared_texts import shared
+from mcp_skills_server.model import SKILL_MD, Json, Problem, Reading, Skill, Standing
 
-Signature: TypeAlias = "tuple[int, ...]"
-Digests: TypeAlias = "Mapping[str, tuple[str, Sequence[int]]]"
+Digests: TypeAlias = "Mapping[str, tuple[str, str]]"
 """The digest of each file and the signature that it stands for, by its place below the root. What is in it is not
 judged before it is used."""
 
+Reread: TypeAlias = Callable[[int, int], bytes]
+"""Reads from an offset so many bytes."""
+
+_THEN: Final = b"\t"
+"""What comes between a record and the opening of its body: no JSON that we write has one."""
 _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
@@ -27,44 +31,53 @@ class StoredSkill(NamedTuple):
 
     Attributes:
         digests: of its files.
-        signature: of the SKILL.md that was read, () where none was.
+        signature: of the SKILL.md that was read, "" where none was.
         reading: what it said, None where that is not known. Its problems have no place.
     """
 
     digests: Digests
-    signature: Signature
+    signature: str
     reading: Reading | None
 
 
 _DECODER: Final = json.JSONDecoder()
-_NOTHING: Final = StoredSkill({}, (), None)
+_NOTHING: Final = StoredSkill({}, "", None)
 
 
 class StoredRoot:
     """The skills of one root as an earlier process left them. Any thread may use it.
 
     Args:
-        raw: the lines, each with what ends it but the last. They are not cut into pieces, because they are many
-            megabytes that are let go of soon.
+        raw: holds the lines, each with what ends it. They are not cut into pieces, because they are many megabytes
+            that are let go of soon.
         begin: where in `raw` the first one begins.
+        end: where the last one ends.
         directories: of the skills below the root, in the order of the lines.
         complain: called when a line means nothing, the first time.
+        reread: reads a part of `raw` once more when that is gone; None keeps what would be read.
 
     Raises:
         ValueError: there is not one line for each directory.
     """
 
-    def __init__(self, raw: bytes, begin: int, directories: Sequence[str], complain: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        raw: bytes,
+        begin: int,
+        end: int,
+        directories: Sequence[str],
+        *,
+        complain: Callable[[], None],
+        reread: Reread | None = None,
+    ) -> None:
         self._raw = raw
+        self._reread = reread
         self._spans: dict[str, slice] = {}
         for directory in directories:
-            if begin > len(raw):
-                raise ValueError("fewer lines than directories")
-            end = raw.find(b"\n", begin)
-            end = len(raw) if end < 0 else end
-            self._spans[directory] = slice(begin, end)
-            begin = end + 1
-        if begin <= len(raw):
+            stop = raw.index(b"\n", begin, end)
+            self._spans[directory] = slice(begin, stop)
+            begin = stop + 1
+        if begin != end:
             raise ValueError("more lines than directories")
         self._complain: Callable[[], None] | None = complain
 
@@ -85,7 +98,9 @@ class StoredRoot:
         if span is None:
             return _NOTHING
         try:
-            return _decode(_DECODER.decode(self._raw[span].decode("ascii")))
+            record, _, opening = self._raw[span].partition(_THEN)
+            text = _Opening(self._reread, span.stop - len(opening), len(opening)) if self._reread else _text(opening)
+            return _decode(_DECODER.decode(record.decode("ascii")), text if opening else "")
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             complain, self._complain = self._complain, None
             if complain is not None:
@@ -93,8 +108,36 @@ class StoredRoot:
             return _NOTHING
 
 
+class _Opening:
+    """How a body begins, which only a search wants to know: it stays in the index file until it is asked for."""
+
+    __slots__ = ("_begin", "_length", "_reread")
+
+    def __init__(self, reread: Reread, begin: int, length: int) -> None:
+        self._reread, self._begin, self._length = reread, begin, length
+
+    def __call__(self) -> str:
+        try:
+            return self.read()
+        except (OSError, ValueError):
+            return ""
+
+    def read(self) -> str:
+        """The text.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: somebody wrote into it.
+        """
+        return _text(self._reread(self._begin, self._length))
+
+
+def _text(raw: bytes) -> str:
+    return str(_DECODER.decode(raw.decode("ascii")))
+
+
 def encode(skill: Skill) -> bytes | None:
-    """The line of this skill, None where nothing can be said of it.
+    """The line of this skill, with what ends it, None where nothing can be said of it.
 
     A file that was so young at its scan that a later write could leave the same signature is left out.
     """
@@ -110,32 +153,33 @@ def encode(skill: Skill) -> bytes | None:
         if not any(code in _OF_THE_MOMENT for code, *_ in problems):
             standing = int(reading.standing)
             read = [manifest.signature, reading.frontmatter, reading.heading, standing, problems, reading.headings]
-            read.append(reading.opening)
     if read is None and not files:
         return None
     try:
-        return json.dumps([files, read], separators=(",", ":")).encode("ascii")
-    except (ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
+        record = json.dumps([files, read], separators=(",", ":")).encode("ascii")
+        opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
+        return b"%b%b%b\n" % (record, _THEN, b"" if read is None else json.dumps(opening).encode("ascii"))
+    except (OSError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 
-def _decode(record: Any) -> StoredSkill:
+def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
     digests, read = record
     if not isinstance(digests, dict):
         raise ValueError
     digests = cast("Digests", digests)
     if read is None:
-        return StoredSkill(digests, (), None)
-    signature, fields, heading, standing, problems, headings, opening = read
+        return StoredSkill(digests, "", None)
+    signature, fields, heading, standing, problems, headings = read
     reading = Reading(
-        {sys.intern(name): value for name, value in cast("dict[str, Any]", fields).items()},
+        shared(cast("dict[str, Json]", fields)),
         _text_or_none(heading),
         Standing(standing),
         tuple(map(_problem, problems)),
         tuple(str(each) for each in headings),
-        str(opening),
+        opening,
     )
-    return StoredSkill(digests, tuple(signature), reading)
+    return StoredSkill(digests, str(signature), reading)
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

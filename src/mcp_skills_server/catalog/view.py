@@ -7,6 +7,7 @@ file's skill is scanned again and the handler is called again with a view of the
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -50,6 +51,7 @@ class View:
         self._registry = registry
         self.snapshot: Snapshot = registry.snapshot
         self.last_try = last_try
+        registry.asked_at = time.monotonic()
 
     async def read(self, skill: Skill, path: str) -> bytes:
         """The exact bytes of a file of a skill; on the last try also those that a scan has kept.

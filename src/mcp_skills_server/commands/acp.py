@@ -14,7 +14,7 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
-from mcp_skills_server.commands.opening import open_followed
+from mcp_skills_server.commands.opening import Followed, open_followed
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
@@ -76,19 +76,23 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     log_to_stderr(options.log_level)
     from mcp_skills_server.acp.proxy import SkillsOffer, run
 
+    followed: list[Followed] = []
+
+    def open_skills() -> tuple[Registry, Callable[[], None]]:
+        followed.append(open_followed(roots, options, configuration_of(context)))
+        served, start, _ = followed[0]
+        follow_configuration(context, served.mirrors)
+        return served.registry, start
+
     offer = None
     if roots or options.lock is not None:
         words = _words(context, roots) if options.server else []
-        configuration = configuration_of(context)
-
-        def followed() -> tuple[Registry, Callable[[], None]]:
-            served, start = open_followed(roots, options, configuration)
-            follow_configuration(context, served.mirrors)
-            return served.registry, start
-
-        offer = SkillsOffer(words, followed)
+        offer = SkillsOffer(words, open_skills)
     say_that_it_waits("an editor that speaks ACP")
-    leave(run(agent, offer, grace=options.grace))
+    code = run(agent, offer, grace=options.grace)
+    for each in followed:
+        each.stop()
+    leave(code)
 
 
 def _words(context: click.Context, roots: Sequence[str]) -> list[str]:

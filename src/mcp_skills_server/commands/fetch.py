@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,11 @@ class FetchOptions(GitOptions):
         2 << 30, "All skills of the site together, unpacked.", type=_COUNT, show_default=True, metavar="BYTES"
     )
     max_skills: int = option(20_000, "Entries of the index.", type=_COUNT, show_default=True)
+    require_signature: tuple[str, ...] = many(
+        "Write only skills that this key signed, a public key or the certificate of an authority in PEM. May be "
+        "repeated; one of them must have signed. What is in DIR already is not asked.",
+        metavar="KEY",
+    )
     connections: int = option(6, "Downloads at once.", type=click.IntRange(1, 64), show_default=True)
 
 
@@ -116,7 +121,28 @@ def _settings(options: FetchOptions) -> FetchSettings:
         bounds=Bounds(options.read_timeout, options.download_timeout, total_bytes=options.max_total_bytes),
         limits=FetchLimits(options.max_skills, options.max_bytes, options.timeout, options.max_unpacked_bytes),
         connections=options.connections,
+        prove=_proof(options.require_signature),
     )
+
+
+def _proof(keys: tuple[str, ...]) -> Callable[[Mapping[str, bytes]], object] | None:
+    """What proves that one of these keys signed a skill."""
+    if not keys:
+        return None
+    from pathlib import Path
+
+    from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
+    from mcp_skills_server.sources.faults import UnacceptableError
+
+    verifier = Verifier([*map(Path, keys)])
+
+    def prove(files: Mapping[str, bytes]) -> None:
+        try:
+            verifier.check(files)
+        except UnsignedError as error:
+            raise UnacceptableError(str(error)) from None
+
+    return prove
 
 
 def _origin(text: str) -> str:
@@ -246,10 +272,13 @@ def _tree_source(url: str, settings: FetchSettings, options: GitOptions) -> Sour
     from mcp_skills_server.sources.settings import SourceSettings
 
     kind = kind_of(url)
-    if kind.is_path or kind.name == "site":
+    if kind.name in {"folder", "site"}:
         return None
+    if kind.is_path:
+        url = os.path.abspath(url)  # for --update, from wherever that is called
     if settings.trust.headers:
-        raise UsageError("--token-env and --header are for sites; git has credential helpers")
+        way = "registries have 'docker login'" if kind.name == "oci" else "git has credential helpers"
+        raise UsageError(f"--token-env and --header are for sites; {way}, which are used here too")
     signers = Path(options.signers) if options.signers else None
     return open_source(
         url, SourceSettings(cache_directory(), fetch=settings, signers=signers, rewritten=options.accept_rewritten)

@@ -77,9 +77,10 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
     snapshot = registry.snapshot
     skills = [snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE)]
     passed = _report_passed(registry)
+    sources = [{"root": each.shown, "revision": each.revision or None} for each in _mirrored(registry)]
     if options.form == "json":
         found = {"skills": [_summary(skill) for skill in skills], "problems": [_as_json(p) for p in snapshot.problems]}
-        say_json(found | {"passed_over": passed})
+        say_json(found | {"passed_over": passed, "sources": sources})
         return
     rows = [("PATH", "VERSION", "FILES", "BYTES", "PROBLEMS", "DESCRIPTION")]
     for skill in skills:
@@ -93,6 +94,8 @@ def list_(options: ListOptions, roots: tuple[str, ...]) -> None:
         say_table(rows)
     else:
         _report_empty(registry.roots, passed)
+    for each in sources:
+        say(f"{each['root']}: revision {each['revision'] or 'unknown, since not all of it is here'}", err=True)
     for problem in snapshot.problems:
         say(str(problem), err=True)
 
@@ -135,12 +138,13 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
             for path, file in skill.files.items()
         ],
         "problems": [_as_json(problem) for problem in problems],
+        "revision": registry.roots[skill.root].revision or None,
         "instructions": registry.body(skill).text if readable and SKILL_MD in skill.files else "",
     }
     if options.form == "json":
         say_json(details)
         return
-    for key in ("path", "name", "title", "version", "uri", "origin", "description"):
+    for key in ("path", "name", "title", "version", "uri", "origin", "revision", "description"):
         if details[key]:
             say(f"{key + ':':13}{' '.join(str(details[key]).split())}")
     say(f"{'served:':13}{_SERVED[skill.standing]}")
@@ -207,6 +211,11 @@ def _report_passed(registry: Registry) -> list[dict[str, Any]]:
     for each in passed:
         remark(str(each))
     return [each.as_json() for each in passed]
+
+
+def _mirrored(registry: Registry) -> list[Root]:
+    """The roots that are no folders."""
+    return [root for root in registry.roots if root.origin is not None]
 
 
 def _report_empty(roots: Iterable[Root], passed: list[dict[str, Any]]) -> None:

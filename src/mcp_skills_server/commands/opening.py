@@ -40,7 +40,7 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
     Raises:
         UsageError: a root does not exist or cannot be read or fetched, or is not what is locked.
     """
-    signed = _signature_gate(options.require_signature)
+    signed = _signature_gate(options.require_signature, options.cache_dir)
     said: dict[str, SourceRules] = {}
     locked: Sequence[LockedSource] = ()
     pins: list[Pins] = []
@@ -62,7 +62,8 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
 
             pins.append(pins_of(locked, folders))
         said.update({folder: each for folder, each in zip(folders, rules, strict=True) if each is not None})
-        own = {folder: gate for folder, each in said.items() for gate in _signature_gate(each.require_signature)}
+        keys = {folder: each.require_signature for folder, each in said.items()}
+        own = {folder: gate for folder, each in keys.items() for gate in _signature_gate(each, options.cache_dir)}
         if not own:
             return [*pins, *signed]
         from mcp_skills_server.catalog.gates import by_root
@@ -80,8 +81,8 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
     served = {root.given for root in registry.roots}
     if lost := [folder for folder in said if folder not in served]:
         raise UsageError(
-            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; name "
-            "the folder itself, once"
+            f"{lost[0]}: a [[source]] says what holds of it, and it is the same folder as another root, or a file; "
+            "name the folder itself, once"
         )
     if options.lock is not None and options.frozen:
         if mirrors is not None:
@@ -93,16 +94,19 @@ def open_served(given: Sequence[str], options: FollowOptions, configuration: Con
     return Served(registry, mirrors, {root: each.scripts for root, each in said.items() if each.scripts is not None})
 
 
-def _signature_gate(keys: Sequence[str]) -> Sequence[Gate]:
+def _signature_gate(keys: Sequence[str], cache_dir: str | None) -> Sequence[Gate]:
     """The gate that lets pass what one of these keys has signed; none where there are no keys."""
     if not keys:
         return ()
     from pathlib import Path
 
+    from mcp_skills_server.commands.caches import cache_folder
+    from mcp_skills_server.provenance.proofs import Proofs
     from mcp_skills_server.provenance.signature_gate import SignatureGate
     from mcp_skills_server.provenance.signatures import Verifier
 
-    return [SignatureGate(Verifier([*map(Path, keys)]))]
+    proofs = Proofs(cache_folder(cache_dir) / "signatures")
+    return [SignatureGate(Verifier([*map(Path, keys)]), proofs)]
 
 
 def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
@@ -113,10 +117,22 @@ def _refusal(lock: str, unserved: Sequence[str], registry: Registry) -> str:
     return f"{lock}: {first}{more}; see 'outdated' and 'diff', then 'update', or leave out --frozen"
 
 
-def open_followed(
-    given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None
-) -> tuple[Served, Callable[[], None]]:
-    """What is served of these roots, not yet loaded, and what loads it and keeps it current.
+class Followed(NamedTuple):
+    """What is served and kept current.
+
+    Attributes:
+        served: not yet loaded.
+        start: loads it and keeps it current.
+        stop: ends what fetches, and the programs that it has started.
+    """
+
+    served: Served
+    start: Callable[[], None]
+    stop: Callable[[], None]
+
+
+def open_followed(given: Sequence[str], options: FollowOptions, configuration: Configuration | None = None) -> Followed:
+    """What is served of these roots, and what keeps it current.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -133,4 +149,4 @@ def open_followed(
         else:
             watcher.start()
 
-    return served, start
+    return Followed(served, start, lambda: None if mirrors is None else mirrors.stop())

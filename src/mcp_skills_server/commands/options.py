@@ -134,6 +134,7 @@ def make_registry(
         log_to_stderr("warning")
     registry, mirrors = open_roots(given, options, indexed=indexed)
     if mirrors is not None:
+        mirrors.report_to(registry.note)
         mirrors.fetch(proved=proved)
     return registry
 

@@ -45,7 +45,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
 
     log_requests()
     context = click.get_current_context()
-    (registry, mirrors, scripts), start = open_followed(roots, options, configuration_of(context))
+    (registry, mirrors, scripts), start, stop = open_followed(roots, options, configuration_of(context))
     runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0, roots=scripts)
     methods = Methods(runtime, execution_settings(options))
     say_that_it_waits(
@@ -61,4 +61,5 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         anyio.run(serve, Rpc(methods))
     finally:
         runtime.close()
+        stop()
     leave()

@@ -196,6 +196,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
+        mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
     if options.transport == "stdio":
         if options.publish_only:

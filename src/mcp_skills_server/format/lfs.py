@@ -6,6 +6,7 @@ from typing import Final
 
 _BEGINNING: Final = b"version https://git-lfs.github.com/spec/v1\n"
 _MOST_BYTES: Final = 1024
+FAULT: Final = "the file is a pointer of Git LFS and not the content that it stands for"
 
 
 def is_pointer(raw: bytes) -> bool:

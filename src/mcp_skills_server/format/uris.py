@@ -22,9 +22,18 @@ _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
 
 
-@lru_cache(maxsize=4096)
+_PLAIN: Final = re.compile(r"[\w.~-]+(?:/[\w.~-]+)*", re.ASCII)
+"""Paths that are their own URIs: nearly all are, and none of these is worth a place in a cache."""
+
+
 def uri(skill_path: str, file_path: str = "") -> str:
     """The URI of a file of a skill, or of the skill's directory."""
+    path = f"{skill_path}/{file_path}" if file_path else skill_path
+    return SCHEME + path if _PLAIN.fullmatch(path) else _escaped(skill_path, file_path)
+
+
+@lru_cache(maxsize=256)
+def _escaped(skill_path: str, file_path: str) -> str:
     first, _, rest = skill_path.partition("/")
     parts = [quote(first, safe=_REG_NAME)]
     parts += [quote(segment, safe=_SEGMENT) for segment in (*rest.split("/"), *file_path.split("/")) if segment]

@@ -6,7 +6,7 @@ a file's bytes (digest, wire entry) may be remembered beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias
@@ -90,7 +90,7 @@ class Reading:
         standing: what the file alone allows; limits of the bundle can still lower it.
         problems: everything wrong in the file.
         headings: the body's headings as plain text, in order and not more than a search needs.
-        opening: how the body begins, as it is written: as many characters as a search needs.
+        opening: how the body begins, as it is written, or what knows it; see `opening_text`.
     """
 
     frontmatter: Mapping[str, Json]
@@ -98,7 +98,12 @@ class Reading:
     standing: Standing
     problems: tuple[Problem, ...]
     headings: tuple[str, ...] = ()
-    opening: str = ""
+    opening: str | Callable[[], str] = ""
+
+    @property
+    def opening_text(self) -> str:
+        """How the body begins, as it is written: as many characters as a search needs. It may be read for this."""
+        return self.opening if isinstance(self.opening, str) else self.opening()
 
 
 @dataclass(slots=True, eq=False)
@@ -112,7 +117,7 @@ class SkillFile:
         root: index of the root it lies in.
         location: path from the root, `/`-separated, with links resolved.
         size: bytes.
-        signature: (size, mtime_ns, ctime_ns, inode, device) at the scan.
+        signature: what a stat at the scan said, as one short text; "" for what no file has.
         mtime_reliable: False if the file was so young at the scan that a later write could leave the same signature.
         digest: `sha256:` and 64 hex digits of the bytes, or None while nobody asked.
         executable: whether its owner may execute it. No listing has this, so a change of it is no news.
@@ -121,7 +126,7 @@ class SkillFile:
     root: int
     location: str
     size: int
-    signature: tuple[int, ...]
+    signature: str
     mtime_reliable: bool
     digest: str | None = None
     executable: bool = False

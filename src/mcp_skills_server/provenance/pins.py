@@ -30,9 +30,9 @@ class Pins:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
         root = reader.roots[skill.root].given
-        # One that is unusable may be of any size, and is served to nobody.
+        # One that is unusable may be of any size, and is served to nobody. Nor does it hide one of a later root.
         if skill.standing is Standing.UNUSABLE:
-            return None
+            return Refusal(None)
         locked = self._skills.get(root, {}).get(skill.path)
         if locked is None:
             if skill.path in self._elsewhere.get(root, ()):

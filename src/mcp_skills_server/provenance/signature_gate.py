@@ -8,6 +8,7 @@ from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.codes import problem
 from mcp_skills_server.model import Skill, Standing
+from mcp_skills_server.provenance.proofs import Proofs
 from mcp_skills_server.provenance.signatures import UnsignedError, Verifier
 
 _MOST_PROVED: Final = 100_000
@@ -18,10 +19,12 @@ class SignatureGate:
 
     Args:
         verifier: proves them.
+        proofs: where it is kept for the next start what was proved; None for nowhere.
     """
 
-    def __init__(self, verifier: Verifier) -> None:
+    def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier
+        self._kept = proofs
         self._proved: dict[str, Refusal | None] = {}
 
     def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
@@ -31,17 +34,22 @@ class SignatureGate:
             StaleFileError: a file changed meanwhile or cannot be read.
         """
         if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
-            return None
+            return Refusal(None)
         digest = reader.digest_over(skill)
         if digest not in self._proved:
             if len(self._proved) >= _MOST_PROVED:
                 self._proved.clear()
-            self._proved[digest] = self._judge(reader, skill)
+            self._proved[digest] = self._judge(reader, skill, digest)
         return self._proved[digest]
 
-    def _judge(self, reader: Reader, skill: Skill) -> Refusal | None:
+    def _judge(self, reader: Reader, skill: Skill, digest: str) -> Refusal | None:
+        asked = None if self._kept is None else self._verifier.asked()
+        if self._kept is not None and asked is not None and self._kept.has(asked, digest):
+            return None
         try:
             self._verifier.check({path: reader.read(file) for path, file in skill.files.items()})
         except UnsignedError as error:
             return Refusal(problem(error.code, str(error)))
+        if self._kept is not None and asked is not None:
+            self._kept.keep(asked, digest)
         return None

@@ -8,6 +8,7 @@ certificate must still be valid.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,7 @@ class Verifier:
     """
 
     def __init__(self, keys: Sequence[Path], identity: Identity | None = None) -> None:
+        self._keys = [*keys]
         # The library's objects are made anew for each skill: they remember how the last signature was hashed.
         self._configs: list[Callable[[], _Config]] = [partial(_by_key, path, _is_certificate(path)) for path in keys]
         for path, make in zip(keys, self._configs, strict=True):
@@ -82,6 +84,20 @@ class Verifier:
             except Exception as error:
                 reason = f"the trust root of sigstore cannot be had ({' '.join(str(error).split())[:200]})"
                 raise UsageError(f"{reason}; give --trust-root FILE") from None
+
+    def asked(self) -> str | None:
+        """What is proved: another text for other keys, and where there are certificates each day.
+
+        None where that cannot be said: of an identity, and of a key that cannot be read any more.
+        """
+        if len(self._keys) != len(self._configs):
+            return None
+        try:
+            keys = sorted(hashlib.sha256(_read(path)).hexdigest() for path in self._keys)
+            day = f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, self._keys)) else ""
+        except UsageError:
+            return None
+        return " ".join((*keys, day))
 
     def check(self, files: Files) -> None:
         """Prove a skill.
@@ -216,6 +232,8 @@ def _bundle(raw: bytes) -> dict[str, Any]:
         if len(raw) > _MOST_BYTES:
             raise ValueError(len(raw))
         bundle = json.loads(raw)
+        if _has_other_names(bundle):
+            raise ValueError("names")
         material = bundle["verificationMaterial"]
         # Without it the library prints to stdout.
         if "publicKey" in material and not material["publicKey"]["hint"]:
@@ -224,6 +242,15 @@ def _bundle(raw: bytes) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UnsignedError("signature-invalid", "the signature cannot be read, or an old program made it") from None
     return cast("dict[str, Any]", bundle)
+
+
+def _has_other_names(value: Any) -> bool:
+    """Whether a field has its other name, `public_key` for `publicKey`: the library takes both, and what is proved
+    here must be what it reads."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        return any("_" in key for key in fields) or any(map(_has_other_names, fields.values()))
+    return isinstance(value, list) and any(map(_has_other_names, cast("list[Any]", value)))
 
 
 def _check_all_is_signed(bundle: Mapping[str, Any], files: Files) -> None:

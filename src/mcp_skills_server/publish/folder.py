@@ -16,7 +16,7 @@ from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish import record
-from mcp_skills_server.publish.record import Mark, Memory
+from mcp_skills_server.publish.record import Memory
 
 STAGING: Final = ".mcp-skills-server.staging"
 
@@ -41,7 +41,7 @@ class Folder:
         self.replaced: frozenset[str] = frozenset()
         self._tree = tree
         self._memory = memory
-        self._seen: dict[str, tuple[str, Mark, bool]] = {}
+        self._seen: dict[str, tuple[str, str, bool]] = {}
         self._folders: set[str] = set()
 
     # What is there
@@ -107,9 +107,9 @@ class Folder:
         """The bytes of a regular file, None where there is none."""
         return _read(self.path, path)
 
-    def known(self, paths: Iterable[str]) -> dict[str, tuple[str, Mark]]:
+    def known(self, paths: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Digests and signatures of those that have been still for long enough to be known by a look from now on."""
-        files: dict[str, tuple[str, Mark]] = {}
+        files: dict[str, tuple[str, str]] = {}
         for path in self._seen.keys() & set(paths):
             digest, mark, settled = self._seen[path]
             if settled or record.settled(os.path.join(self.path, path)) == mark:

@@ -21,13 +21,12 @@ from mcp_skills_server import __version__
 from mcp_skills_server.catalog.disk import file_from, signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
+from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Skill
 
 RECORD: Final = ".mcp-skills-server.json"
 JOURNAL: Final = ".mcp-skills-server.next"
 _FORMAT: Final = 2
-
-Mark = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +95,13 @@ class Memory:
         name = f"{hashlib.sha256(os.fsencode(output)).hexdigest()[:32]}.json"
         self._place = None if cache is None else cache / name
         self._skills: dict[str, tuple[str, str, list[str]]] = {}
-        self._files: dict[str, tuple[str, Mark]] = {}
+        self._files: dict[str, tuple[str, str]] = {}
         self._marks: dict[Skill, str] = {}
         if self._place is not None:
-            with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
-                self._read(self._place.read_bytes())
+            wrong = (OSError, ValueError, LookupError, TypeError, AttributeError)
+            with suppress(*wrong), self._place.open("rb") as file:
+                if not why_untrusted(os.fstat(file.fileno())):
+                    self._read(file.read())
 
     def _read(self, raw: bytes) -> None:
         fields = _decode(raw, ("skills", "files"))
@@ -109,7 +110,7 @@ class Memory:
         self._skills = {
             path: (str(mark), str(place), _strings(rest)) for path, (mark, place, rest) in fields["skills"].items()
         }
-        self._files = {path: (str(digest), tuple(mark)) for path, (digest, *mark) in fields["files"].items()}
+        self._files = {path: (str(digest), str(mark)) for path, (digest, mark) in fields["files"].items()}
 
     def artifact(self, skill: Skill) -> Artifact | None:
         """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
@@ -128,12 +129,12 @@ class Memory:
             file.digest = file.digest or digest
         return artifact
 
-    def digest(self, path: str, mark: Mark) -> str | None:
+    def digest(self, path: str, mark: str) -> str | None:
         """The digest, in hex, of a file of the tree that has this stat signature, None where that is not known."""
-        digest, known = self._files.get(path, ("", ()))
+        digest, known = self._files.get(path, ("", ""))
         return digest if known == mark and digest else None
 
-    def put(self, skills: Iterable[tuple[Skill, Artifact]], files: Mapping[str, tuple[str, Mark]]) -> None:
+    def put(self, skills: Iterable[tuple[Skill, Artifact]], files: Mapping[str, tuple[str, str]]) -> None:
         """Remember this and nothing else. A cache that cannot be written is none."""
         if self._place is None:
             return
@@ -149,7 +150,7 @@ class Memory:
             "format": _FORMAT,
             "version": __version__,
             "skills": known,
-            "files": {path: (digest, *mark) for path, (digest, mark) in files.items()},
+            "files": files,
         }
         raw = json.dumps(fields, separators=(",", ":")).encode()
         with suppress(OSError):
@@ -168,7 +169,7 @@ class Memory:
         return self._marks[skill]
 
 
-def settled(path: str) -> Mark | None:
+def settled(path: str) -> str | None:
     """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
     try:
         found = os.lstat(path)

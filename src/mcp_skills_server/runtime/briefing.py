@@ -121,7 +121,9 @@ class Briefing:
         return f"{place}/{path}" if path else place
 
     def _current(self) -> _Texts:
-        seen = None if self._registry.loaded.is_set() else self._outline
+        if self._registry.loaded.is_set():
+            self._outline = None  # the scan has replaced it
+        seen = self._outline
         snapshot = self._registry.snapshot if seen is None else seen.snapshot
         kept = self._texts
         if kept is None or kept.snapshot is not snapshot:

@@ -64,7 +64,7 @@ def texts_of(skill: Skill) -> Texts:
     title = identity.title(skill) or ""
     headings = " ".join(each for each in skill.reading.headings if each != title)
     tags = " ".join(str(tag) for tag in tags_of(skill.frontmatter))
-    opening = skill.reading.opening[:_OPENING_LENGTH]
+    opening = skill.reading.opening_text[:_OPENING_LENGTH]
     parts = (skill.name, title, tags, skill.description, headings, skill.path, opening)
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 

@@ -32,9 +32,26 @@ async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -
     """
     if entry.kind is None:
         return partial(_checked, entry, await _files(entry, downloader, limits))
-    most = _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
-    answer = await downloader.get(entry.url, most)
+    answer = await downloader.get(entry.url, _most(entry, limits))
     return lambda: _checked(entry, _unpacked(entry, answer, limits))
+
+
+def files_at_once(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Files | None:
+    """The files of the skill of an entry, proved; None where `download` must be asked.
+
+    It blocks, and is for threads of `anyio.to_thread`.
+
+    Raises:
+        UnacceptableError, UnreachableError: it cannot be had.
+        ProofFailedError, ArchiveRefusedError, UnacceptableError: it is not what the index says.
+    """
+    # What has no digest goes the way that reads every answer with care.
+    answer = downloader.get_plain(entry.url, _most(entry, limits)) if entry.kind is not None else None
+    return None if answer is None else _checked(entry, _unpacked(entry, answer, limits))
+
+
+def _most(entry: Entry, limits: UnpackLimits) -> int:
+    return _SKILL_MD_BYTES if entry.kind == "skill-md" else limits.bytes + _ARCHIVE_OVERHEAD
 
 
 def check_names(paths: Iterable[str]) -> None:

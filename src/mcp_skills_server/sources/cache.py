@@ -8,11 +8,14 @@ What no process uses may be removed at any time, the longest unused first. What 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
 import re
 import shutil
+import stat
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,12 +24,14 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
+from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.errors import UsageError
 
 logger = logging.getLogger(__name__)
 
 _USED: Final = "used"
 _GONE: Final = ".gone-"
+_PLAIN: Final = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOCK_S: Final = 10.0
 """How long another process is waited for that enters itself or removes something."""
 
@@ -58,7 +63,8 @@ class CacheFolder:
                 mark.parent.mkdir(parents=True, exist_ok=True)
                 self._use = FileLock(mark, timeout=0)
                 self._use.acquire()
-                self.path.mkdir(parents=True, exist_ok=True)
+                for each in (self.path.parent, self.path):
+                    _make_own(each)
             os.utime(mark.parent)
         except Timeout:
             raise UsageError(f"{cache}: another process does not let go of it; end that, or choose another") from None
@@ -76,8 +82,6 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
-        for left in cache.glob(f"*/{_GONE}*"):
-            shutil.rmtree(left, ignore_errors=True)
         sizes = {folder: _size(folder) for folder in _folders(cache)}
         _remove_marks_without(cache, [*sizes])
         total = sum(sizes.values())
@@ -103,11 +107,33 @@ def _remove_marks_without(cache: Path, folders: Sequence[Path]) -> None:
                     marks.rmdir()
 
 
+def _make_own(folder: Path) -> None:
+    """Make a folder that nobody else may write: others know its name, and what is in it is served.
+
+    Raises:
+        OSError: it is another user's, or cannot be made.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = os.lstat(folder)
+    if sys.platform != "win32" and found.st_uid == os.geteuid() and stat.S_ISDIR(found.st_mode):
+        os.chmod(folder, stat.S_IMODE(found.st_mode) & 0o755)
+        found = os.lstat(folder)
+    reason = why_untrusted(found) if stat.S_ISDIR(found.st_mode) else "is no folder"
+    if reason:
+        raise OSError(errno.EPERM, f"it {reason}")
+
+
 def _folders(cache: Path) -> Iterator[Path]:
-    """What is kept of each source."""
-    for kind in cache.iterdir():
-        if kind.name != _USED and kind.is_dir() and not kind.is_symlink():
-            yield from (each for each in kind.iterdir() if each.is_dir() and not each.is_symlink())
+    """What is kept of each source: what has marks, since somebody may have named a folder with other things in it."""
+    for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
+        kind, _, name = marks.name.partition("-")
+        if not (_PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name)) or (cache / kind).is_symlink():
+            continue
+        for left in (cache / kind).glob(f"{_GONE}*"):  # a process that was removing it was killed
+            shutil.rmtree(left, ignore_errors=True)
+        folder = cache / kind / name
+        if folder.is_dir() and not folder.is_symlink():
+            yield folder
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:

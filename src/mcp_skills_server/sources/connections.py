@@ -6,6 +6,7 @@ gains nothing; certificates are still proved by name.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 """From a host and a port to numeric addresses."""
 
-_KEEP_ALIVE_S: Final = 4.0
+KEEP_ALIVE_S: Final = 4.0
 """Shorter than most servers' own, so that they seldom close a connection that is about to be used."""
 
 
@@ -59,6 +60,7 @@ class Connections:
     ) -> None:
         self._private = private
         self._tls = tls
+        self._reading = threading.Lock()
         self._backend = _CheckedBackend(resolver or resolve, private=private)
         self._turns = anyio.Semaphore(count)
         self._free: dict[tuple[str, bool], list[httpcore2.AsyncConnectionPool]] = {}
@@ -82,6 +84,29 @@ class Connections:
             address = addresses.literal(host)
             if addresses.is_loopback(host) or (address is not None and not addresses.is_public(address)):
                 raise _not_public(host, address or host)
+
+    def proxied(self, url: str) -> bool:
+        """Whether a proxy is asked for this URL."""
+        return bool(self._proxy(url))
+
+    async def addresses(self, host: str, port: int, timeout_s: float) -> list[str]:
+        """The numeric addresses of a host, when all of them may be connected to.
+
+        Raises:
+            UnacceptableError: one of them may not.
+            OSError: none was found.
+        """
+        try:
+            return await self._backend.addresses(host, port, timeout_s)
+        except (httpcore2.ConnectTimeout, httpcore2.ConnectError) as error:
+            raise OSError(str(error)) from None
+
+    def tls(self) -> ssl.SSLContext:
+        """How certificates are proved. Any thread may ask."""
+        with self._reading:
+            if self._tls is None:  # not for plain http: to read all certificates takes a while
+                self._tls = httpcore2.default_ssl_context()
+            return self._tls
 
     def _proxy(self, url: str) -> str:
         parts = urlsplit(url)
@@ -107,14 +132,12 @@ class Connections:
                 free.append(pool)
 
     def _opened(self, proxy: str, *, tls: bool) -> httpcore2.AsyncConnectionPool:
-        if tls and self._tls is None:  # not for plain http: to read all certificates takes a while
-            self._tls = httpcore2.default_ssl_context()
         ways: dict[str, Any] = {"proxy": _proxy_of(proxy)} if proxy else {"network_backend": self._backend}
         return httpcore2.AsyncConnectionPool(
-            ssl_context=self._tls,
+            ssl_context=self.tls() if tls else None,
             max_connections=1,
             max_keepalive_connections=1,
-            keepalive_expiry=_KEEP_ALIVE_S,
+            keepalive_expiry=KEEP_ALIVE_S,
             **ways,
         )
 
@@ -136,6 +159,18 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """A connection to one of the host's addresses, when all of them may be connected to."""
+        found = tries(await self.addresses(host, port, timeout))
+        each_s = None if timeout is None else timeout / max(1, len(found))
+        failed: Exception = httpcore2.ConnectError(f"the name {host} has no address")
+        for address in found:
+            try:
+                return await self._plain.connect_tcp(address, port, each_s, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failed = error
+        raise failed
+
+    async def addresses(self, host: str, port: int, timeout: float | None) -> list[str]:  # noqa: ASYNC109
+        """The host's addresses, when all of them may be connected to."""
         try:
             with anyio.fail_after(timeout):
                 found = await self._resolve(host, port)
@@ -146,14 +181,12 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         bad = None if self._private else addresses.refused(found)
         if bad is not None:
             raise _not_public(host, bad)
-        each_s = None if timeout is None else timeout / max(1, min(len(found), 4))
-        failed: Exception = httpcore2.ConnectError(f"the name {host} has no address")
-        for address in found[:4]:
-            try:
-                return await self._plain.connect_tcp(address, port, each_s, local_address, socket_options)
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-                failed = error
-        raise failed
+        return found
+
+
+def tries(found: list[str]) -> list[str]:
+    """Those of a host's addresses that are tried, one after the other."""
+    return found[:4]
 
 
 def _not_public(host: str, address: str) -> UnacceptableError:

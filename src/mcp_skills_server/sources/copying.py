@@ -6,7 +6,7 @@ For every kind whose revisions are trees. A skill becomes a folder under its own
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Final
@@ -16,12 +16,13 @@ from anyio import to_thread
 from mcp_skills_server.format.archive import ArchiveRefusedError, check_paths
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD
+from mcp_skills_server.sources.faults import UnacceptableError
 from mcp_skills_server.sources.files import read_tree
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
 from mcp_skills_server.sources.records import IndexRecord, Record, epoch_s
-from mcp_skills_server.sources.report import Refusal, Report
+from mcp_skills_server.sources.report import REFUSED, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
-from mcp_skills_server.sources.source import Source
+from mcp_skills_server.sources.source import Source, Tree
 from mcp_skills_server.sources.stage import ConflictError
 from mcp_skills_server.sources.store import Store
 
@@ -40,7 +41,7 @@ async def copy(source: Source, directory: str | PathLike[str], settings: FetchSe
     try:
         revision = await source.resolve(anew=True)
         tree = await source.materialise(revision, store)
-        return await to_thread.run_sync(_copy, source.origin, tree.path, tree.warnings, directory, settings)
+        return await to_thread.run_sync(_copy, source.origin, tree, directory, settings)
     finally:
         store.close()
 
@@ -61,14 +62,18 @@ def skills_of(tree: Path) -> Iterator[tuple[str, Path]]:
 
 def _copy(
     origin: str,
-    tree: Path,
-    warnings: Iterable[str],
+    found: Tree,
     directory: str | PathLike[str],
     settings: FetchSettings,
 ) -> Report:
     coming: list[tuple[Staged, str]] = []
     became: dict[str, list[str]] = {"added": [], "updated": [], "unchanged": [], "edited": []}  # as the report has them
-    refused: list[Refusal] = []
+    tree = found.path
+    withheld = {each.skill: each for each in found.problems if each.code == REFUSED}
+    if settings.wanted is not None:
+        withheld = {place: each for place, each in withheld.items() if _last(place) in settings.wanted}
+    refused = [Refusal(place, each.message, "publisher") for place, each in withheld.items()]
+    warnings = [*found.warnings, *(str(each) for each in found.problems if each.code != REFUSED)]
     offered: set[str] = set()
     with FetchedFolder.opened(directory) as folder:
         for name, place in skills_of(tree):
@@ -84,6 +89,8 @@ def _copy(
                     became[kind].append(name)
                 else:
                     coming.append((staged, kind))
+            except UnacceptableError as error:
+                refused.append(Refusal(name, str(error), "publisher"))
             except (ConflictError, ArchiveRefusedError) as error:
                 refused.append(Refusal(name, str(error), "here"))
             except OSError as error:
@@ -93,6 +100,7 @@ def _copy(
             if staged.name not in failed:
                 became[kind].append(staged.name)
         refused += [Refusal(name, str(error), "here") for name, error in failed.items()]
+        offered.update(map(_last, withheld))  # what was there of them before stays
         missing = sorted((settings.wanted or frozenset()) - offered)
         refused += [Refusal(name, "it has no skill of this name", "publisher") for name in missing]
         gone, pruned = _gone(folder, origin, offered, settings, refused)
@@ -113,6 +121,10 @@ def _copy(
     )
 
 
+def _last(place: str) -> str:
+    return place.rpartition("/")[2]
+
+
 def _stage(
     folder: FetchedFolder, origin: str, name: str, place: Path, settings: FetchSettings
 ) -> tuple[str, Staged | None]:
@@ -124,6 +136,8 @@ def _stage(
     state, known = folder.look(name)
     if state is State.EDITED and known is not None and known.source == origin and not settings.force:
         return "edited", None
+    if settings.prove is not None:
+        settings.prove({path: raw for path, (raw, _) in files.items()})
     record = Record(name, origin, origin, "", epoch_s(), {})
     staged = folder.stage(record, files, force=settings.force)
     if staged is None:

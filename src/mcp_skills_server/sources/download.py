@@ -19,8 +19,9 @@ from mcp_skills_server import __version__
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.sources import addresses, caching
 from mcp_skills_server.sources.connections import Connections, Resolve
-from mcp_skills_server.sources.exchange import Exchange
+from mcp_skills_server.sources.exchange import Exchange, slow
 from mcp_skills_server.sources.faults import AbsentError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.lines import Lines
 from mcp_skills_server.sources.settings import Bounds, OriginPolicy
 from mcp_skills_server.sources.urls import shown
 
@@ -89,6 +90,7 @@ class Downloader:
         self._bounds = bounds or Bounds()
         self._exchange = Exchange(self._bounds)
         self._connections = Connections(connections, private=self._trust.private, tls=tls, resolver=resolver)
+        self._lines = Lines(self._connections, self._bounds, self._exchange.count)
 
     @property
     def bytes(self) -> int:
@@ -101,6 +103,7 @@ class Downloader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._lines.close()
         await self._connections.close()
 
     async def get(
@@ -115,8 +118,7 @@ class Downloader:
             UnacceptableError: where it leads is not allowed, it is too large, or the status is none of success.
             UnreachableError: no whole answer in time, or a status that asks to come again.
         """
-        headers = {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
-        headers |= validators or {}
+        headers = {**_headers(accept), **(validators or {})}
         try:
             with anyio.fail_after(self._bounds.download_s):
                 for _ in range(self._bounds.redirects + 1):
@@ -125,22 +127,41 @@ class Downloader:
                         return answer
                     url = answer
         except TimeoutError:
-            raise UnreachableError(f"{shown(url)} took longer than {self._bounds.download_s:g} s") from None
+            raise slow(url, self._bounds.download_s) from None
         raise UnacceptableError(f"{shown(url)}: more than {self._bounds.redirects} redirects")
+
+    def get_plain(self, url: str, most: int) -> Answer | None:
+        """The same for many threads of `anyio.to_thread` at once, which it blocks; None where `get` must be asked.
+
+        Raises:
+            UnacceptableError, UnreachableError: as for `get`.
+        """
+        self._check(url)
+        found = self._lines.get(url, self._sent(url, _headers("*/*")), most)
+        return None if found is None else Answer(url, found[1], found[0])
+
+    def stop_plain(self) -> None:
+        """Have every `get_plain` end at once, from now on with None."""
+        self._lines.stop()
 
     async def _send_once(self, url: str, most: int, headers: Mapping[str, str]) -> Answer | str:
         """The answer of this address, or the one that it redirects to."""
         self._check(url)
-        sent = dict(headers)
-        if wellknown.origin(url) == self._home:
-            sent |= dict(self._trust.headers)
-        async with self._exchange.send("GET", url, sent, self._connections) as (status, answered, stream):
+        async with self._exchange.send("GET", url, self._sent(url, headers), self._connections) as (
+            status,
+            answered,
+            stream,
+        ):
             if status in REDIRECTS:
                 return target(url, answered)
             if status == 304 and ("If-None-Match" in headers or "If-Modified-Since" in headers):
                 return Answer(url, b"", answered, modified=False)
             _check_status(url, status, answered)
             return Answer(url, await self._exchange.body(url, most, answered, stream), answered)
+
+    def _sent(self, url: str, headers: Mapping[str, str]) -> dict[str, str]:
+        """These headers, and those that only the trusted origin gets."""
+        return {**headers, **dict(self._trust.headers if wellknown.origin(url) == self._home else ())}
 
     def _check(self, url: str) -> None:
         """Refuse a place that the settings do not allow, before a name is resolved for it."""
@@ -158,6 +179,10 @@ class Downloader:
             if not self._trust.private:
                 raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
         self._connections.check(url)
+
+
+def _headers(accept: str) -> dict[str, str]:
+    return {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": f"mcp-skills-server/{__version__}"}
 
 
 def target(url: str, answered: Mapping[str, str]) -> str:

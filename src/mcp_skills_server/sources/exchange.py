@@ -6,6 +6,7 @@ they are: nothing is ever decompressed here.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -35,6 +36,7 @@ class Exchange:
         self.bytes = 0
         """Bytes of all bodies so far."""
         self._bounds = bounds
+        self._counting = threading.Lock()
 
     @asynccontextmanager
     async def send(
@@ -68,7 +70,7 @@ class Exchange:
         except UnreachableError:
             raise
         except httpcore2.TimeoutException:
-            raise UnreachableError(f"{shown(url)} did not answer within {wait:g} s") from None
+            raise silent(url, wait) from None
         except httpcore2.ProtocolError as error:
             raise UnreachableError(f"{shown(url)} broke off or does not speak HTTP: {_first_line(error)}") from None
         except (httpcore2.NetworkError, httpcore2.ProxyError, OSError, *_BROKEN) as error:
@@ -89,13 +91,32 @@ class Exchange:
         size = 0
         async for part in response.aiter_stream():
             size += len(part)
-            self.bytes += len(part)
             if size > most:
                 raise UnacceptableError(f"{shown(url)} has more than {most} bytes")
-            if self.bytes > self._bounds.total_bytes:
-                raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
+            self.count(len(part))
             parts.append(part)
         return b"".join(parts)
+
+    def count(self, size: int) -> None:
+        """So many bytes of a body more. Any thread may say so.
+
+        Raises:
+            UnacceptableError: all bodies together have more than the bounds allow.
+        """
+        with self._counting:
+            self.bytes += size
+        if self.bytes > self._bounds.total_bytes:
+            raise UnacceptableError(f"all downloads together have more than {self._bounds.total_bytes} bytes")
+
+
+def silent(url: str, wait_s: float) -> UnreachableError:
+    """No bytes came for so long."""
+    return UnreachableError(f"{shown(url)} did not answer within {wait_s:g} s")
+
+
+def slow(url: str, most_s: float) -> UnreachableError:
+    """The whole of it took longer than this."""
+    return UnreachableError(f"{shown(url)} took longer than {most_s:g} s")
 
 
 def _first_line(error: Exception) -> str:

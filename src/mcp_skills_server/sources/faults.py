@@ -16,7 +16,19 @@ class SourceError(SkillsServerError):
 
 
 class UnacceptableError(SourceError, ValueError):
-    """The publisher answers with what is not taken, or leads to where the settings do not allow to go."""
+    """The publisher answers with what is not taken, or leads to where the settings do not allow to go.
+
+    Attributes:
+        code: of the Problem that says so.
+    """
+
+    code = "source-refused"
+
+
+class UnsignedCommitError(UnacceptableError):
+    """Nobody signed a commit who must have."""
+
+    code = "commit-unsigned"
 
 
 class AbsentError(UnacceptableError):

@@ -94,13 +94,17 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
     Raises:
         OSError: the disk is full, or the like.
     """
-    clear(top)
     folders = {""}
     for path in files:
         while (path := path.rpartition("/")[0]) not in folders:
             folders.add(path)
     places = [f"{top}/{folder}" for folder in sorted(folders)]  # those above come first
-    for place in places:
+    try:
+        os.mkdir(top)
+    except FileExistsError:
+        clear(top)
+        os.mkdir(top)
+    for place in places[1:]:
         os.mkdir(place)
     written: dict[str, os.stat_result] = {}
     for path, (raw, executable) in files.items():
@@ -119,16 +123,18 @@ def write_file(path: str | Path, raw: bytes, mode: int, *, durable: bool = True,
         OSError: it is there already, or cannot be written.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW | BINARY, mode)
-    with open(descriptor, "wb", buffering=0) as stream:  # a buffer would be a copy
+    try:
         left = memoryview(raw)
         while left:
-            left = left[stream.write(left) :]
+            left = left[os.write(descriptor, left) :]
         found = os.fstat(descriptor)
         if not umask and stat.S_IMODE(found.st_mode) != mode:
             os.chmod(path, mode)
             found = os.fstat(descriptor)
         if durable:
             os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
     return found
 
 

@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -151,9 +151,9 @@ class FetchedFolder:
                     return state, record
         return State.EDITED, record
 
-    def records(self) -> list[Record]:
-        """All records, by name; also of skills that somebody deleted."""
-        return read_records(self._directory)
+    def records(self, *, but: Collection[str] = ()) -> list[Record]:
+        """All records, by name, but those of these skills; also of skills that somebody deleted."""
+        return read_records(self._directory, but=but)
 
     def size(self, record: Record) -> int:
         """Bytes of the files of a skill that are there, as far as the record names them."""
@@ -210,7 +210,8 @@ class FetchedFolder:
         attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not State.ABSENT))
         sync_path(self._directory)
         for each in staged:
-            self._stage.discard(each.name)
+            if each.name in failed or each.state is not State.ABSENT:  # else nothing of it is left there
+                self._stage.discard(each.name)
         return failed
 
     def _check_still(self, staged: Staged) -> None:
@@ -309,7 +310,8 @@ class FetchedFolder:
 
 
 def _encoded(record: Record, files: Mapping[str, str], former: Mapping[str, str] | None) -> bytes:
-    return json.dumps({"version": 1, **asdict(record), "files": files, "former": former}, indent=1).encode()
+    known = {field.name: getattr(record, field.name) for field in fields(record)}
+    return json.dumps({"version": 1, **known, "files": files, "former": former}).encode()
 
 
 def check(state: State, record: Record | None, source: str, *, force: bool) -> None:

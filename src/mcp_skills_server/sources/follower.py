@@ -11,18 +11,22 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, clipped
-from mcp_skills_server.model import printable
+from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
 from mcp_skills_server.sources.source import Pace, Revision, Source
 from mcp_skills_server.sources.store import Store
 
 logger = logging.getLogger(__name__)
+
+Note: TypeAlias = Callable[[str, tuple[Problem, ...]], object]
+"""Takes the revision that is served and what is wrong with it, in another thread."""
 
 _NAMES_SHOWN: Final = 10
 _SOONEST_S: Final = 1.0
@@ -38,11 +42,13 @@ class SourceState:
         ready: it has answered once, or a copy of it was kept.
         trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
             always is one.
+        revision: what is served; "" where it is not known.
     """
 
     name: str
     ready: bool
     trouble: str | None
+    revision: str = ""
 
 
 class Follower:
@@ -58,11 +64,16 @@ class Follower:
         self.source: Final = source
         self.arrived: Callable[[str], object] = str
         """Called in another thread with the folder when it came for the first time; it is ready only after that."""
+        self.note: Note | None = None
+        """Takes revision and problems when one is another; without it problems are lines of the log."""
         self._store = store
         self._sleep = sleep
         self._served = ""
         self._refused: tuple[str, UnacceptableError] | None = None
         self._reported: tuple[str, ...] = ()
+        self._problems: tuple[Problem, ...] = ()
+        """What is wrong with the tree that is served."""
+        self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self._trouble: str | None = None
         self._ready = self.has_copy
         self._waiting: anyio.CancelScope | None = None
@@ -97,7 +108,7 @@ class Follower:
     def state(self) -> SourceState:
         """How it stands."""
         trouble = self._trouble if self._ready else self._trouble or "not fetched yet"
-        return SourceState(self.source.origin, self._ready, trouble)
+        return SourceState(self.source.origin, self._ready, trouble, self._served)
 
     async def refresh(self, *, anew: bool = False) -> float:
         """Serve what the source has now; with `anew` whatever it said about how long that holds.
@@ -138,7 +149,7 @@ class Follower:
             except UsageError as error:  # another server fetches into the same cache, and we shall see what it brings
                 logger.debug("%s: %s", self.name, error)
             except SourceError as error:
-                self.report_failure(error)
+                await to_thread.run_sync(self.report_failure, error)
             self._ready = self._ready or self.has_copy
             wait, retry = retry, min(retry * 2, pace.last_retry_s)
 
@@ -164,9 +175,18 @@ class Follower:
         return asked
 
     def report_failure(self, error: SourceError | UsageError) -> None:
-        """Log why it cannot be had, and what is served meanwhile."""
+        """Report why it cannot be had, and what is served meanwhile; may block for as long as a scan."""
         last = "serving the last copy" if self.has_copy else "there is no copy of it yet"
-        self._report((f"{error}; {last}",))
+        if isinstance(error, UnacceptableError):
+            refused = problem(error.code, f"{error}; {last}").at(self.source.origin, "")
+            self._report((), (*self._problems, refused))
+        else:
+            self._report((f"{error}; {last}",), self._problems)
+
+    def report_to(self, note: Note) -> None:
+        """Have revision and problems taken from now on, and as they are now."""
+        self.note = note
+        note(*self._noted)
 
     async def _bring(self, revision: Revision) -> bool:
         """Serve this revision; whether all of it is there."""
@@ -183,14 +203,25 @@ class Follower:
             except OSError as error:
                 raise UnreachableError(f"cannot be served ({error.strerror or error})") from None
         self._served = revision.digest if tree.complete else ""
-        self._report(tree.warnings)
+        self._problems = tree.problems
+        await to_thread.run_sync(self._report, tree.warnings, tree.problems)
         if tree.changed:
             more = f" and {len(tree.changed) - _NAMES_SHOWN} more" if len(tree.changed) > _NAMES_SHOWN else ""
             logger.info("%s: fetched %s%s", self.name, ", ".join(tree.changed[:_NAMES_SHOWN]), more)
         return tree.complete
 
-    def _report(self, lines: tuple[str, ...]) -> None:
-        """Log what is wrong, once for as long as it stays the same."""
+    def _report(self, lines: tuple[str, ...], problems: tuple[Problem, ...]) -> None:
+        """Say what is wrong, once for as long as it stays the same."""
+        if self._noted != (self._served, problems):
+            self._noted = self._served, problems
+            if self.note is not None:
+                self.note(*self._noted)
+        if self.note is None:
+            places = [each.path.removeprefix(self.source.origin).strip("/") for each in problems]
+            lines += tuple(
+                f"{place}: {each.message}" if place else each.message
+                for place, each in zip(places, problems, strict=True)
+            )
         if self._reported != lines:
             self._reported = lines
             for line in lines:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import anyio
@@ -14,6 +15,7 @@ from anyio.from_thread import BlockingPortal
 
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Problem
 from mcp_skills_server.sources.cache import trim
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.follower import Follower, SourceState
@@ -89,6 +91,15 @@ class Mirrors:
     def revisions(self) -> dict[str, str]:
         """The revision of everything that is followed and whole, by the folder that is served, absolute."""
         return {os.path.abspath(each.path): each.revision for each in self._followers}
+
+    def report_to(self, note: Callable[[str, str, tuple[Problem, ...]], object]) -> None:
+        """Have revisions and problems taken from now on, and as they are now; without it problems are lines of the log.
+
+        Args:
+            note: takes folder, revision and problems of one source, in any thread, as `Registry.note` does.
+        """
+        for follower in self._followers:
+            follower.report_to(partial(note, os.path.abspath(follower.path)))
 
     def fetch(self, *, proved: bool = False) -> None:
         """Fetch everything that is fetched now, whatever its cache headers say, and wait for it.

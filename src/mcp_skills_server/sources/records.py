@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -89,9 +89,12 @@ def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
     return _read(Path(directory, RECORDS, f"{name}.json"), _record_from)
 
 
-def read_records(directory: str | os.PathLike[str]) -> list[Record]:
-    """The records of a folder by name; none where nothing was ever fetched into it. Needs no lock."""
-    return _all(Path(directory, RECORDS), _record_from)
+def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[Record]:
+    """The records of a folder by name, but those of these skills; none where nothing was ever fetched into it.
+
+    Needs no lock.
+    """
+    return _all(Path(directory, RECORDS), _record_from, {f"{name}.json" for name in but})
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
@@ -104,9 +107,9 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
     return _all(Path(directory, INDEXES), _index_from)
 
 
-def _all(folder: Path, make: Callable[[dict[str, Any]], _T]) -> list[_T]:
+def _all(folder: Path, make: Callable[[dict[str, Any]], _T], but: Collection[str] = ()) -> list[_T]:
     try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and name not in but)
     except OSError:
         return []
     return [found for name in names if (found := _read(folder / name, make)) is not None]

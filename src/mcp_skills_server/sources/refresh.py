@@ -7,7 +7,9 @@ the folder that was not proved against the index, and nothing in it is ever exec
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,13 +17,13 @@ from os import PathLike
 from typing import Final, TypeVar
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Entry, Index, ProofFailedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
-from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits
+from mcp_skills_server.format.archive import ArchiveRefusedError, UnpackLimits
 from mcp_skills_server.format.ignored import some_of
 from mcp_skills_server.model import SKILL_MD
 from mcp_skills_server.sources import artifacts, folder, records
@@ -29,6 +31,7 @@ from mcp_skills_server.sources.budget import UnpackedBudget
 from mcp_skills_server.sources.download import Downloader
 from mcp_skills_server.sources.faults import UnacceptableError, UnreachableError
 from mcp_skills_server.sources.folder import FetchedFolder, Staged, State
+from mcp_skills_server.sources.gathering import Gathering
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import IndexRecord, Record
 from mcp_skills_server.sources.report import Fault, Refusal, Report
@@ -36,7 +39,7 @@ from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
 
 _WRITERS: Final = 4
-"""Threads that unpack and write: they wait for the disk, and more of them would keep the network waiting."""
+"""Threads that write at once: they wait for the disk, and more of them would keep the network waiting."""
 
 _T = TypeVar("_T")
 
@@ -63,7 +66,8 @@ async def refresh(
 ) -> Report:
     """Bring the folder up to what the index at `url` offers.
 
-    `progress` hears how many skills of how many are done. Cancelling it leaves a folder that is whole.
+    `progress` hears how many skills of how many are done, in one thread or another. Cancelling it leaves a folder that
+    is whole.
 
     Raises:
         UsageError: it is no URL, or the folder cannot be used.
@@ -128,10 +132,10 @@ class _Refresh:
         self._became: dict[str, str] = {}
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
-        self._writers = anyio.CapacityLimiter(_WRITERS)
-        self._staged: list[Staged] = []
-        self._more = anyio.Event()
-        self._all_staged = False
+        self._writing = threading.Semaphore(_WRITERS)
+        self._staged = Gathering()
+        self._counting = threading.Lock()
+        self._stopped = False
 
     async def run(self, deadline: float) -> Report:
         """Do it, until `deadline` on anyio's clock, and remember the index."""
@@ -145,16 +149,22 @@ class _Refresh:
         missing = [entry for entry in self._entries if self._became.get(entry.name) in {"added", "updated"}]
         coming = {entry.name: self._became.pop(entry.name) for entry in missing}
         self._count()
-        queue = iter(missing)
+        queue = iter(missing)  # of a list: any thread may take the next
         scope = anyio.CancelScope(deadline=deadline)
+        count = min(self._settings.connections, len(missing))
+        threads = anyio.CapacityLimiter(count + 1)
         async with anyio.create_task_group() as committing:
-            committing.start_soon(self._commit_staged, coming)
-            with scope:
-                async with anyio.create_task_group() as group:
-                    for _ in range(min(self._settings.connections, len(missing))):
-                        group.start_soon(self._work, queue)
-            self._all_staged = True
-            self._more.set()
+            committing.start_soon(partial(_blocking, self._commit_staged, coming, limiter=threads))
+            try:
+                with scope:
+                    async with anyio.create_task_group() as watching:
+                        watching.start_soon(self._stop_when_cancelled)
+                        async with anyio.create_task_group() as working:
+                            for _ in range(count):
+                                working.start_soon(partial(_blocking, self._work, queue, limiter=threads))
+                        watching.cancel_scope.cancel()
+            finally:
+                self._staged.end()
         if scope.cancelled_caught:
             for entry in missing:
                 if entry.name not in self._became and entry.name not in self._refused:
@@ -184,30 +194,39 @@ class _Refresh:
             with self._refusing(entry.name):
                 self._became[entry.name] = self._judge(entry)
 
-    async def _work(self, queue: Iterator[Entry]) -> None:
+    async def _stop_when_cancelled(self) -> None:
+        """A thread cannot be cancelled: end what it waits for, and have it take nothing more."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self._stopped = True
+            self._downloader.stop_plain()
+
+    def _work(self, queue: Iterator[Entry]) -> None:
         for entry in queue:
+            if self._stopped:
+                return
             with self._refusing(entry.name):
-                staged = await self._bring(entry)
+                try:
+                    staged = self._bring(entry)
+                except CancelledError:
+                    return
                 if staged is not None:
-                    self._staged.append(staged)
-                    self._more.set()
+                    self._staged.put(staged)
                     continue
                 self._became[entry.name] = "unchanged"
             self._count()
 
-    async def _commit_staged(self, coming: Mapping[str, str]) -> None:
-        """Put what was staged into its place, while more is coming: as much at once as has come since the last time."""
-        while self._staged or not self._all_staged:
-            await self._more.wait()
-            self._more = anyio.Event()
-            batch, self._staged = self._staged, []
-            failed = await _blocking(self._commit, batch)
+    def _commit_staged(self, coming: Mapping[str, str]) -> None:
+        """Put what was staged into its place, while more is coming."""
+        for batch in self._staged.batches():
+            failed = self._commit(batch)
             for each in batch:
                 with self._refusing(each.name):
                     if each.name in failed:
                         raise failed[each.name]
                     self._became[each.name] = coming[each.name]
-            self._count()
+                self._count()
 
     def _commit(self, batch: Sequence[Staged]) -> dict[str, ConflictError | OSError]:
         failed = self._folder.commit(batch)
@@ -217,7 +236,9 @@ class _Refresh:
         return failed
 
     def _count(self) -> None:
-        if self._progress is not None:
+        if self._progress is None:
+            return
+        with self._counting:
             self._progress(len(self._became) + len(self._refused), len(self._entries))
 
     @contextmanager
@@ -254,20 +275,21 @@ class _Refresh:
         folder.check(state, record, self._record.source, force=self._settings.force)
         return "added" if state is State.ABSENT else "updated"
 
-    async def _bring(self, entry: Entry) -> Staged | None:
+    def _bring(self, entry: Entry) -> Staged | None:
         """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
         self._budget.check(entry.name, 1)
-        prove = await artifacts.download(entry, self._downloader, self._unpack)
-        return await _blocking(self._stage, entry, prove, limiter=self._writers)
-
-    def _stage(self, entry: Entry, prove: Callable[[], Files]) -> Staged | None:
-        files = prove()
+        files = artifacts.files_at_once(entry, self._downloader, self._unpack)
+        if files is None:
+            files = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)()
+        if self._settings.prove is not None:
+            self._settings.prove({path: raw for path, (raw, _) in files.items()})
         difference = wellknown.differs(entry, files)
         if difference:
             self._warnings.append(f"{entry.name}: {difference}")
         url = entry.url or entry.files[SKILL_MD]
         record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
-        with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
+        size = sum(len(raw) for raw, _ in files.values())
+        with self._writing, self._budget.taken(entry.name, size):
             return self._folder.stage(record, files, force=self._settings.force)
 
     def _report(self) -> Report:
@@ -306,7 +328,7 @@ class _Refresh:
     def _gone(self, listed: set[str], refused: list[Refusal]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         gone: list[str] = []
         pruned: list[str] = []
-        for record in self._folder.records():
+        for record in self._folder.records(but=listed):
             if record.source != self._record.source or record.name in listed:
                 continue
             if self._folder.look(record.name)[0] is State.ABSENT:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects import wellknown
+from mcp_skills_server.model import Problem, printable
 from mcp_skills_server.sources.index import UNSAID_S
 
+REFUSED: Final = "source-refused"
+"""The code of a skill that a source does not take."""
 Fault: TypeAlias = Literal["publisher", "network", "here"]
 
 
@@ -28,6 +33,23 @@ class Refusal:
     def __str__(self) -> str:
         """All of it as one line."""
         return f"{self.name}: {self.reason}"
+
+
+def sorted_out(refused: Iterable[Refusal], origin: str) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    """(lines for what may be gone with the next look, Problems for what stays until the publisher corrects it)."""
+    lines: list[str] = []
+    problems: list[Problem] = []
+    for each in refused:
+        if each.fault == "publisher":
+            problems.append(refused_by(origin, each.name, each.reason))
+        else:
+            lines.append(str(each))
+    return tuple(lines), tuple(problems)
+
+
+def refused_by(origin: str, name: str, reason: str) -> Problem:
+    """The Problem of a skill that a source does not take."""
+    return problem(REFUSED, printable(reason)).at(f"{origin}/{printable(name)}", printable(name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,6 +72,8 @@ class FetchSettings:
         bounds: what downloads may cost.
         limits: what the publisher may cost.
         connections: downloads at once.
+        prove: called with the files of each skill that is to be written, bytes by path; raises UnacceptableError where
+            they may not be. None where all may.
     """
 
     wanted: frozenset[str] | None = None
@@ -82,6 +85,7 @@ class FetchSettings:
     bounds: Bounds = field(default_factory=Bounds)
     limits: FetchLimits = field(default_factory=FetchLimits)
     connections: int = 6
+    prove: Callable[[Mapping[str, bytes]], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from mcp_skills_server.sources.folder import FetchedFolder
 from mcp_skills_server.sources.index import UNSAID_S, FoundIndex, downloader_for, find, places_of
 from mcp_skills_server.sources.records import epoch_s, read_index
 from mcp_skills_server.sources.refresh import bring
+from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -80,4 +81,5 @@ class Site:
         found: FoundIndex = revision.content
         report = await bring(found, self._folder, self._settings)
         changed = (*report.added, *report.updated, *report.pruned)
-        return Tree(self._folder, changed, (*report.warnings, *map(str, report.refused)), complete=not report.refused)
+        lines, problems = sorted_out(report.refused, self.origin)
+        return Tree(self._folder, changed, (*report.warnings, *lines), not report.refused, problems)

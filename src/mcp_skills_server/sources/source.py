@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from mcp_skills_server.model import Problem
 from mcp_skills_server.sources.store import Store
 
 
@@ -38,12 +39,14 @@ class Tree:
         changed: names of the skills that are new, different or gone, where the source knows.
         warnings: what the operator should hear, one line each.
         complete: all of the revision is there; otherwise the same revision is asked for again.
+        problems: what is wrong with skills of it: those that are refused, and those that came and are not whole.
     """
 
     path: Path
     changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     complete: bool = True
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,11 @@ class Stage:
         tree, written = self.place / (_NEW + name), self._written(f"{name}.json")
         try:
             parts = write_tree(tree, files, durable=_AT_ONCE).parts
-            clear(written)
-            write_file(written, record, 0o600, durable=_AT_ONCE)
+            try:
+                write_file(written, record, 0o600, durable=_AT_ONCE)
+            except FileExistsError:
+                clear(written)
+                write_file(written, record, 0o600, durable=_AT_ONCE)
         except BaseException:
             clear(tree)
             clear(written)

@@ -57,7 +57,7 @@ def _hidden_characters(file: TextFile) -> Iterator[Found]:
 @RULES.rule("lfs-pointer", deep=True)
 def _lfs_pointer(file: TextFile) -> Iterator[Found]:
     if lfs.is_pointer(file.text.encode("utf-8", "replace")):
-        yield Found("the file is a pointer of Git LFS and not the content that it stands for", 1)
+        yield Found(lfs.FAULT, 1)
 
 
 @RULES.rule("pipe-to-shell", deep=True)

@@ -133,13 +133,18 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 def _hidden_characters(skill: SkillMd) -> Iterator[Found]:
     """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
     for key, value in skill.frontmatter.items():
-        # Printable ASCII hides nothing, and nearly every value is that.
-        texts = [each for each in (key, *hidden.texts(value)) if not (each.isascii() and each.isprintable())]
+        if isinstance(value, str) and _hides_nothing(key) and _hides_nothing(value):
+            continue  # nearly every field
+        texts = [each for each in (key, *hidden.texts(value)) if not _hides_nothing(each)]
         found = [character for text in texts for _, character in hidden.find(text)]
         if found:
             more = f" ({len(found)} in this field)" if len(found) > 1 else ""
             message = f"{literal(hidden.without(key))} holds the invisible character U+{ord(found[0]):04X}{more}"
             yield Found(message, skill.line(key))
+
+
+def _hides_nothing(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 @RULES.rule("icon-source")

@@ -44,6 +44,7 @@ from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.guards import Guard, Policy
+from mcp_skills_server.web.legacy import Legacy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
 from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
@@ -78,7 +79,7 @@ class HttpSettings:
         publish_grace: seconds for which an artifact stays that the index no longer names.
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
-        lean: answer requests of the modern era by our own front; otherwise the SDK answers all.
+        lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
 
@@ -156,8 +157,11 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         max_sessions=http.max_sessions,
     )
     # Inside of the limit, which hands on whole bodies.
-    modern = Modern(attachment) if http.lean else None
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern))
+    modern = legacy = None
+    if http.lean:
+        modern, legacy = Modern(attachment), Legacy(attachment, manager)
+        server.middleware.append(manager.middleware)
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:

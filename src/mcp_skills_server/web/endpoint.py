@@ -8,9 +8,13 @@ import math
 from collections import Counter
 from contextvars import ContextVar
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
+import anyio
 import mcp_types as types
-from mcp.server.auth.middleware.bearer_auth import AuthorizationContext
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext, authorization_context
+from mcp.server.connection import Connection
+from mcp.server.context import CallNext, HandlerResult
 from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
@@ -18,6 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.web.shares import giver
 
 logger = logging.getLogger(__name__)
@@ -34,11 +39,37 @@ class Sessions(StreamableHTTPSessionManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._owners: dict[str, str] = {}
+        self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
 
     @property
     def transports(self) -> list[StreamableHTTPServerTransport]:
         """Those of all sessions that are open."""
         return list(self._server_instances.values())
+
+    async def middleware(self, ctx: Context, call_next: CallNext) -> HandlerResult:
+        """Middleware of the SDK's server: note the sessions whose handshake is over."""
+        result = await call_next(ctx)
+        if ctx.method == "notifications/initialized":
+            connection = SessionPeer(ctx.session).connection
+            if connection.session_id is not None:
+                self._connections[connection.session_id] = connection
+        return result
+
+    def open_to(self, session: str, scope: Scope) -> Connection | None:
+        """The connection of an open session whose handshake is over; None if another opened it than asks here."""
+        transport, user = self._server_instances.get(session), scope.get("user")
+        if transport is None or transport.is_terminated:
+            return None
+        if transport.idle_scope is not None and transport.idle_scope.cancel_called:
+            return None
+        requestor = authorization_context(user) if isinstance(user, AuthenticatedUser) else None
+        return self._connections.get(session) if requestor == self._session_owners.get(session) else None
+
+    def touch(self, session: str) -> None:
+        """A request of an open session was answered elsewhere: its idle time begins anew, where it runs."""
+        scope = self._server_instances[session].idle_scope
+        if scope is not None and scope.deadline < math.inf and self.session_idle_timeout is not None:
+            scope.deadline = anyio.current_time() + self.session_idle_timeout
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")

@@ -60,4 +60,5 @@ def _others(registry: Registry, sites: Sequence[SourceState]) -> list[str]:
 def _line(site: SourceState) -> str:
     if not site.ready:
         return f"{site.name}: {site.trouble}"
-    return f"{site.name}: {f'serving the last copy ({site.trouble})' if site.trouble else 'fetched'}"
+    state = f"serving the last copy ({site.trouble})" if site.trouble else "fetched"
+    return f"{site.name}: {state}{f', revision {site.revision}' if site.revision else ''}"

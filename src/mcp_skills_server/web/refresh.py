@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import REPEATS, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,9 @@ def route(secret: bytes, look: Callable[[], int]) -> Route:
                 return _refusal(413, f"the body has more than {_MOST_BYTES:,} bytes")
             code.update(chunk)
         if not _is_known(request, secret, code.hexdigest()):
-            logger.warning("%s: refused, since the signature is missing or by another secret", PATH)
-            return _refusal(401, "the signature is missing or by another secret; set the same one on both sides")
+            reason = "the signature is missing or by another secret"
+            logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
+            return _refusal(401, f"{reason}; set the same one on both sides")
         return JSONResponse({"sources": look()}, 202)
 
     return Route(PATH, refresh, methods=["POST"])

@@ -6,7 +6,7 @@ import base64
 import ssl
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -94,17 +94,24 @@ class Upstream:
 
     def tree(self, entries: Mapping[bytes, tuple[str, str]]) -> str:
         """The id of a tree with these entries, (mode, object) by name, whatever git thinks of them."""
-        raw = b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(it) for name, (mode, it) in entries.items())
+        return self.tree_of((name, mode, it) for name, (mode, it) in entries.items())
+
+    def tree_of(self, entries: Iterable[tuple[bytes, str, str]]) -> str:
+        """The same of (name, mode, object), where a name may stand twice."""
+        raw = b"".join(mode.encode() + b" " + name + b"\0" + bytes.fromhex(it) for name, mode, it in entries)
         return self.git("hash-object", "-t", "tree", "-w", "--stdin", "--literally", given=raw)
 
     def blob(self, raw: bytes) -> str:
         """The id of a blob."""
         return self.git("hash-object", "-w", "--stdin", given=raw)
 
-    def commit_tree(self, tree: str) -> str:
-        """A commit of a tree on main; its id."""
+    def commit_tree(self, tree: str, *, follows: bool = False) -> str:
+        """A commit of a tree on main, with a parent only if it follows what main was; its id."""
+        before = self._tip("refs/heads/main") if follows else ""
         lines = (
-            f"tree {tree}\nauthor n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
+            f"tree {tree}\n"
+            + (f"parent {before}\n" if before else "")
+            + f"author n <n@example.com> {CLOCK} +0000\ncommitter n <n@example.com> {CLOCK} +0000\n\nmade\n"
         )
         commit = self.git("hash-object", "-t", "commit", "-w", "--stdin", given=lines.encode())
         self.git("update-ref", "refs/heads/main", commit)

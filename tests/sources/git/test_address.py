@@ -16,7 +16,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
         ("git+https://git.example/acme/skills", GitAddress("https://git.example/acme/skills", "https")),
         ("git+https://git.example/a.git@main#x/y", GitAddress("https://git.example/a.git", "https", "main", "x/y")),
         ("GIT+HTTPS://git.example/a", GitAddress("https://git.example/a", "https")),
-        ("git+https://me@git.example/a@v1", GitAddress("https://me@git.example/a", "https", "v1")),
+        ("git+https://git.example/a@v1", GitAddress("https://git.example/a", "https", "v1")),
         ("git+https://git.example/a@feature/x", GitAddress("https://git.example/a", "https", "feature/x")),
         ("git+https://git.example/a@@acme/pkg@1.0", GitAddress("https://git.example/a", "https", "@acme/pkg@1.0")),
         ("git+https://git.example/%40acme/a@x", GitAddress("https://git.example/%40acme/a", "https", "x")),

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from mcp_skills_server.commands.options import RootType
 from sources.fetching import listing
 from sources.git.conftest import BASE
-from sources.git.remotes import GitServer, Upstream, skill
+from sources.git.remotes import GitServer, Upstream, link, skill
 from sources.git.test_hostile import said as speaking
 from sources.git.test_hostile import silence
 from sources.git.test_source import ALL
@@ -35,14 +36,17 @@ def cache(tmp_path: Path) -> list[str]:
     return ["--cache-dir", str(tmp_path / "cache")]
 
 
-def test_list_show_and_validate_take_one(server: GitServer, tmp_path: Path) -> None:
+def test_list_show_and_validate_take_one(server: GitServer, upstream: Upstream, tmp_path: Path) -> None:
     given = f"{server.url}/acme.git@main#skills"
     listed = command("list", given, *cache(tmp_path), "--format", "json")
     assert listed.returncode == 0
     found = {each["path"]: each for each in json.loads(listed.stdout)["skills"]}
     assert found.keys() == {"alpha", "beta"} and found["alpha"]["origin"] == given
+    commit = upstream.git("rev-parse", "main")
+    assert json.loads(listed.stdout)["sources"] == [{"root": given, "revision": commit}]
+    assert f"{given}: revision {commit}" in command("list", given, *cache(tmp_path)).stderr
     shown = command("show", given, "alpha", *cache(tmp_path))
-    assert shown.returncode == 0 and given in shown.stdout
+    assert shown.returncode == 0 and given in shown.stdout and f"revision:    {commit}" in shown.stdout
     assert command("validate", given, *cache(tmp_path)).returncode == 0
 
 
@@ -51,6 +55,20 @@ def test_validate_tells_of_pointers_of_lfs(upstream: Upstream, tmp_path: Path) -
     upstream.commit(skill("alpha", assets__model_bin=pointer))
     done = command("validate", upstream.url, *cache(tmp_path))
     assert done.returncode == 1 and "lfs-pointer" in done.stdout and "git lfs pull" in done.stdout
+
+
+def test_what_is_refused_is_a_problem_with_a_hint(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.commit({**BASE, **skill("bad", evil=link("/etc/passwd"))})
+    listed = command("list", upstream.url, *cache(tmp_path), "--format", "json")
+    (found,) = json.loads(listed.stdout)["problems"]
+    assert found["code"] == "source-refused" and found["path"] == f"{upstream.url}/skills/bad"
+    assert "'evil' is a symbolic link" in found["message"] and found["hint"]
+    done = command("validate", upstream.url, *cache(tmp_path))
+    assert done.returncode == 1 and done.stdout.count("[source-refused]") == 1
+    assert "symbolic link" not in done.stderr  # it is said once
+    fetched = command("fetch", upstream.url, "--output", str(tmp_path / "to"), XDG_CACHE_HOME=str(tmp_path / "own"))
+    assert fetched.returncode == 1 and "refused: skills/bad: 'evil' is a symbolic link" in fetched.stderr
+    assert sorted(path.name for path in (tmp_path / "to").iterdir() if path.name[0] != ".") == ["alpha", "beta"]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +152,19 @@ def test_git_ends_with_the_server(tmp_path: Path) -> None:
             while not running(port):
                 assert time.monotonic() < waited
             assert wire.close() == 0
+        assert not running(port)
+
+
+@pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
+def test_git_ends_with_the_other_commands_too(words: list[str], tmp_path: Path) -> None:
+    for port in speaking(silence):
+        root = f"git+http://127.0.0.1:{port}/a.git"
+        given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
+        with subprocess.Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            waited = time.monotonic() + DEADLINE
+            while not running(port):
+                assert time.monotonic() < waited
+            process.communicate(b"\n", timeout=DEADLINE)
         assert not running(port)
 
 

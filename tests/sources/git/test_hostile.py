@@ -91,7 +91,7 @@ def test_a_pointer_of_lfs_is_reported(upstream: Upstream, tmp_path: Path, caplog
     upstream.commit(skill("alpha", assets__model_bin=pointer))
     follower = opened(upstream.url, tmp_path)
     refresh(follower)
-    assert "skills/alpha: Git LFS has the content of assets/model.bin" in caplog.text
+    assert "skills/alpha/assets/model.bin: the file is a pointer of Git LFS" in caplog.text
 
 
 def _tricks(upstream: Upstream) -> Iterator[str]:

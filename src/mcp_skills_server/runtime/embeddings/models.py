@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -137,7 +139,7 @@ class Endpoint:
             raise EmbeddingError(f"{self._host}: {reason}") from None
         try:
             return _unit(_rows(json.loads(raw)), len(texts))
-        except (ValueError, TypeError, LookupError, RecursionError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
             raise EmbeddingError(f"{self._host}: its answer is no list of embeddings") from None
 
     def _post(self, body: str, headers: Mapping[str, str], timeout_s: float) -> bytes:
@@ -146,6 +148,10 @@ class Endpoint:
             connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=secure)
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        # The time of the socket is that of each wait, and whoever drips would have us wait for ever.
+        end = threading.Timer(timeout_s, _cut, [connection])
+        end.daemon = True
+        end.start()
         try:
             connection.request("POST", self._path, body, dict(headers))
             with connection.getresponse() as answer:
@@ -153,10 +159,17 @@ class Endpoint:
                     raise EmbeddingError(f"{self._host}: it answers {answer.status}")
                 raw = answer.read(_MOST_ANSWER + 1)
         finally:
+            end.cancel()
             connection.close()
         if len(raw) > _MOST_ANSWER:
             raise EmbeddingError(f"{self._host}: its answer has more than {_MOST_ANSWER} bytes")
         return raw
+
+
+def _cut(connection: http.client.HTTPConnection) -> None:
+    """Have whoever waits for this connection stop."""
+    with suppress(OSError, AttributeError):  # it was closed meanwhile, or is not connected yet
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _rows(answer: Any) -> list[list[float]]:

@@ -82,7 +82,8 @@ class Answers:
         client, channel, caller = self._last
         if client is not request.client or channel is not request.channel or caller is None:
             caller = self._caller(request)
-            self._last = request.client, request.channel, caller
+            if request.channel.is_shared:  # and not over with this request
+                self._last = request.client, request.channel, caller
         view = View(attachment.registry, last_try=False)
         return _finished(handler(view, attachment.settings, caller, request.params or {}))
 
@@ -96,7 +97,7 @@ class Answers:
 
     def _caller(self, request: Request, progress: Callable[[float], Awaitable[None]] | None = None) -> Caller:
         channel = request.channel
-        connection = None if request.era.modern or self._peer is None else self._peer.connection
+        connection = None if request.era.modern else channel.connection
         return Caller(
             request.client.extensions,
             served=self._served,

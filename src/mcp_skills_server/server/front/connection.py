@@ -26,6 +26,7 @@ INITIALIZED: Final = "notifications/initialized"
 CANCELLED: Final = "notifications/cancelled"
 _MOST_BEFORE: Final = 8
 """Messages before the first request that are kept until it has decided the era."""
+_LONGEST_NUMBER: Final = 20
 _CLOSED: Final = Fault(-32000, "Connection closed")
 _INITIALIZED_PARAMS: Final = LEGACY.fits[PING]
 
@@ -39,7 +40,7 @@ class Connection:
     """
 
     def __init__(self, lines: Lines, attachment: Attachment) -> None:
-        self.connection: object = self
+        self.connection: object | None = self
         self.owner: str | None = None
         self.counted: Owner = owner_of(None, None)
         self.principal: str | None = None
@@ -48,7 +49,7 @@ class Connection:
         self._messages = MessageLines(lines)
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
-        self._requests: dict[Id, Request] = {}
+        self._requests: dict[tuple[type, Id], Request] = {}
         self._before: list[Message] | None = []
         self._era = LEGACY
         self._client = eras.NOBODY
@@ -119,7 +120,7 @@ class Connection:
         if body is not None:
             self._send_answer(request.id, body)
             return
-        self._requests[_alike(request.id)] = request
+        self._requests[type(request.id), request.id] = request
         if request.method == INITIALIZE:
             await self._answer(request)  # before the next message is looked at, which may count on it
         else:
@@ -133,8 +134,8 @@ class Connection:
         params: Params | None = message.fields.get("params")
         if method == CANCELLED:
             id_: object = (params or {}).get("requestId")
-            request = self._requests.get(_alike(id_)) if isinstance(id_, str | int) else None
-            if request is not None and not isinstance(id_, bool):
+            request = self._named(id_) if isinstance(id_, str | int) and not isinstance(id_, bool) else None
+            if request is not None:
                 request.taken_back = True
                 request.scope.cancel()
         elif method == INITIALIZED:
@@ -142,6 +143,16 @@ class Connection:
                 self._is_open = self._is_open or _INITIALIZED_PARAMS(params)
                 self._attachment.notifier.add_legacy_client(self)
             self._attachment.begin()
+
+    def _named(self, id_: Id) -> Request | None:
+        """The request that a client takes back. It may take back 7 as "7", where there is no other one of that id."""
+        found = self._requests.get((type(id_), id_))
+        if found is not None:
+            return found
+        if isinstance(id_, int):
+            return self._requests.get((str, str(id_)))
+        is_number = id_.isascii() and id_.lstrip("-").isdigit() and len(id_) < _LONGEST_NUMBER
+        return self._requests.get((int, int(id_))) if is_number and str(int(id_)) == id_ else None
 
     # What goes out
 
@@ -158,8 +169,8 @@ class Connection:
                 body = refused(error.fault)
             finally:
                 request.done = True
-                if self._requests.get(_alike(id_)) is request:
-                    del self._requests[_alike(id_)]
+                if self._requests.get((type(id_), id_)) is request:
+                    del self._requests[type(id_), id_]
         if request.taken_back:
             self._messages.end(id_)
             return
@@ -173,13 +184,3 @@ class Connection:
         self._messages.end(id_)
         shown = b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_)
         self._messages.send_now(b'{"jsonrpc":"2.0","id":', shown, body, b"}")
-
-
-def _alike(id_: Id) -> Id:
-    """An id as it is compared: a client may take back request 7 as "7"."""
-    if isinstance(id_, str):
-        try:
-            return int(id_)
-        except ValueError:
-            return id_
-    return id_

@@ -31,6 +31,7 @@ class Channel(Protocol):
         owner: whom the client proved to be, None where nobody has to.
         principal: the name of that.
         counted: among whose things counts what the client opens.
+        connection: what the requests of a client of the legacy era have in common, None where each stands alone.
         audience: who saw the skills in one place where requests stand alone on a pipe; None where nobody is known to.
         is_shared: whether other messages share it, so that the end of a stream has to be said.
         is_gone: whether the client is known to read no more.
@@ -39,6 +40,7 @@ class Channel(Protocol):
     owner: str | None
     principal: str | None
     counted: Owner
+    connection: object | None
     audience: object | None
     is_shared: bool
     is_gone: bool

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.fragments import Fragments, Sieve
 
 
@@ -29,6 +30,20 @@ def _record(*names: str, **nested: Sieve) -> Sieve:
 
 def _every(sieve: Sieve) -> Sieve:
     return lambda values: values.raw(sieve) if isinstance(values, Fragments) else [sieve(each) for each in values]
+
+
+def _written(sieve: Sieve) -> Sieve:
+    """The JSON of an array, written once for as long as it is the same object; nobody changes what is in it."""
+    last: tuple[object, bytes] = None, b""
+
+    def sift(values: Any) -> bytes:
+        nonlocal last
+        kept = last
+        if kept[0] is not values:
+            kept = last = values, jsonrpc.dump([sieve(each) for each in values])
+        return kept[1]
+
+    return sift
 
 
 def _open(*first: str) -> Sieve:
@@ -82,7 +97,7 @@ def _table(shown: tuple[str, ...], cached: tuple[str, ...], tool: Sieve) -> dict
     """The results of an era: `shown` is in each of them, `cached` in those that a client may keep."""
     kept = ("_meta", *shown, *cached)
     return {
-        "tools/list": _record(*kept, "nextCursor", tools=_every(tool)),
+        "tools/list": _record(*kept, "nextCursor", tools=_written(tool)),
         "tools/call": _record("_meta", *shown, "isError", "structuredContent", content=_every(_content)),
         "prompts/list": _record(*kept, "nextCursor", prompts=_every(_PROMPT)),
         "prompts/get": _record("_meta", *shown, "description", messages=_every(_record("role", content=_content))),

@@ -103,6 +103,9 @@ def parse(given: str, *, http: bool = False) -> GitAddress:
         raise refused(f"the host or the port cannot be read; write {_FORM}, with '/' behind the host") from None
     if parts.password is not None:
         raise refused("a password does not belong into an address; have a credential helper of git know it")
+    if parts.username is not None and protocol in {"https", "http"}:
+        # Some hosts take a token in its place, and it would stand in every line and list.
+        raise refused("a user does not belong into an address of https; have a credential helper of git know it")
     if host.startswith("-") or (parts.username or "").startswith("-"):
         raise refused("a host or a user cannot begin with '-'")
     if bool(host) == (protocol == "file") or not path.strip("/"):

@@ -24,7 +24,7 @@ from mcp_skills_server.sources.files import clear, write_file, write_tree
 Signature: TypeAlias = list[int]
 """Size, mtime and ctime in nanoseconds, inode."""
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,14 @@ class Kept:
         key: of what it was made of.
         files: by path in the skill.
         notes: what the operator should hear of it.
+        pointers: its files that are pointers of Git LFS.
     """
 
     place: str
     key: str
     files: Mapping[str, Signature]
     notes: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Place:
         clear(self._stage)
         self._parent = None
 
-    def stage(self, place: str, key: str, files: Files, notes: tuple[str, ...]) -> Kept:
+    def stage(self, place: str, key: str, files: Files) -> Kept:
         """Write a skill aside, for `swap`, and say what it will be.
 
         Raises:
@@ -136,7 +138,7 @@ class Place:
             self._parent = top.parent
         # Not synchronized: a file that a power cut took has another size, and its skill is written again.
         written = write_tree(top, files, durable=False, umask=False)
-        return Kept(place, key, {path: _signature(found) for path, found in written.files.items()}, notes)
+        return Kept(place, key, {path: _signature(found) for path, found in written.files.items()})
 
     def swap(self, gone: Iterable[str], fresh: Iterable[str]) -> None:
         """Take skills away, then put those that were staged into their places; both are given by their places.
@@ -230,7 +232,9 @@ def _record_of(data: dict[str, Any]) -> Record:
     if data["version"] != _VERSION:
         raise ValueError
     skills = {
-        str(folder): Kept(str(each["place"]), str(each["key"]), dict(each["files"]), tuple(each["notes"]))
+        str(folder): Kept(
+            str(each["place"]), str(each["key"]), dict(each["files"]), tuple(each["notes"]), tuple(each["pointers"])
+        )
         for folder, each in data["skills"].items()
     }
     check_paths(each.place for each in skills.values())

@@ -64,7 +64,12 @@ _ENVIRONMENT: Final = {
     "SSH_ASKPASS_REQUIRE": "never",
 }
 _SSH: Final = "ssh -o BatchMode=yes -o ConnectTimeout=20 -o ServerAliveInterval=20"
-_LIMITED: Final = 'ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null; shift 2; exec "$@"'
+_LIMITED: Final = """
+ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
+exec 3<&0; (read -r _ <&3; kill -9 0) >/dev/null 2>&1 &
+given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
+"""
+"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has started with it."""
 _MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
 _MOST_STDERR: Final = 1 << 13
@@ -126,15 +131,17 @@ class Git:
         git = shutil.which("git")
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
-        words = [*self._words(git), *arguments]
         deadline = time.monotonic() + seconds
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr, _lifeline() as life:
             stdin.write(given)
             stdin.seek(0)
+            watched = sys.platform != "win32"
+            words = [*self._words(git, stdin.fileno()), *arguments]
             try:
                 process = subprocess.Popen(  # noqa: S603, that is what this module is for
                     words,
-                    stdin=stdin,
+                    stdin=life if watched else stdin,
+                    pass_fds=(stdin.fileno(),) if watched else (),
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
@@ -175,8 +182,11 @@ class Git:
         for process in tuple(self._running):
             _end(process)
 
-    def _words(self, program: str) -> list[str]:
-        """The command line up to git's own command, with limits on what it writes and holds where a system has them."""
+    def _words(self, program: str, given: int) -> list[str]:
+        """The command line up to git's own command, with limits on what it writes and holds where a system has them.
+
+        `given` is the descriptor that becomes its stdin.
+        """
         git = [program, f"--git-dir={self._directory}"]
         for setting in (*_SETTINGS, f"remote.{REMOTE}.url={self._url}"):
             git += ["-c", setting]
@@ -184,7 +194,7 @@ class Git:
             return git
         # A repository on this machine is read by a git below this one, which may map all of it.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        return ["/bin/sh", "-c", _LIMITED, "git", str(_MOST_FILE_BYTES >> 9), memory, *git]
+        return ["/bin/sh", "-c", _LIMITED, "git", str(_MOST_FILE_BYTES >> 9), memory, str(given), *git]
 
     def _env(self) -> dict[str, str]:
         if self._environment is None:
@@ -201,6 +211,17 @@ class Git:
                     return self._environment
                 self._environment["GIT_SSH_COMMAND"] = _SSH
         return self._environment
+
+
+@contextmanager
+def _lifeline() -> Generator[int]:
+    """The end of a pipe that is read to its end when this process is no more, or has no more use for it."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(writing)
+        os.close(reading)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError
+from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.git.address import GitAddress
 from mcp_skills_server.sources.git.program import REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.git.reasons import last_line, reason
@@ -34,6 +34,7 @@ _NO_FILTER: Final = "filtering not recognized"
 _MOST_PACKS: Final = 100
 _MOST_REFS_BYTES: Final = 16 << 20
 _MOST_LISTED_BYTES: Final = 256 << 20
+_MOST_FILES: Final = 300_000
 _HISTORY: Final = (64, 1024, 16384)
 """Commits back from the newest in which the one of before is looked for, one step after the other."""
 _HISTORY_UNFILTERED: Final = _HISTORY[:1]
@@ -197,6 +198,8 @@ class Repository:
                 if "the answer has more than" in error.said:
                     raise UnacceptableError("it has too many files; name a folder with #") from None
                 raise
+        if raw.count(b"\0") > _MOST_FILES:  # a tree of a few objects may hold itself a million times
+            raise UnacceptableError(f"it has more than {_MOST_FILES:,} files; name a folder with #")
         out: list[Entry] = []
         for line in raw.split(b"\0")[:-1]:
             head, _, path = line.partition(b"\t")
@@ -222,7 +225,7 @@ class Repository:
         """Prove that one of these signers has signed a commit with an ssh key.
 
         Raises:
-            UnacceptableError: none has, or the key was not valid then.
+            UnsignedCommitError: none has, or the key was not valid then.
         """
         settings: list[str] = []
         for each in (
@@ -241,7 +244,7 @@ class Repository:
             if "ssh-keygen" in error.said and "cannot run" in error.said:
                 raise UnreachableError("the program ssh-keygen is not installed; install OpenSSH") from None
             said = "; ".join(line.strip() for line in error.said.splitlines()[:2] if line.strip()) or "it is not signed"
-            raise UnacceptableError(
+            raise UnsignedCommitError(
                 f"commit {commit[:12]} is not signed by anybody that --require-signed-commits names ({said or why})"
             ) from None
 

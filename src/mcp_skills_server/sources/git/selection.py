@@ -7,7 +7,7 @@ rule that knows nothing but the commit, so that a commit is the same set of file
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Final
 
@@ -66,7 +66,11 @@ def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
         for entry in listed
         if entry.path.lower().endswith(_SKILL_MD) and entry.path[-len(_SKILL_MD) - 1 : -len(_SKILL_MD)] in {b"", b"/"}
     }
-    outermost = {folder for folder in folders if not any(above in folders for above in _above(folder))}
+    outermost: list[bytes] = []
+    for folder in sorted(folders, key=lambda folder: folder.replace(b"/", b"\0")):
+        last = outermost[-1] if outermost else None
+        if last is None or not (not last or folder.startswith(last + b"/")):
+            outermost.append(folder)
     skills: dict[str, Wanted] = {}
     passed: list[str] = []
     owners: dict[bytes, Wanted | None] = {}
@@ -82,8 +86,9 @@ def select(entries: Iterable[Entry], *, hidden: bool) -> Selection:
                 check_name(name)
         except ArchiveRefusedError as error:
             skills[name].fault = str(error)
+    known: dict[bytes, Wanted | None] = {**owners}
     for entry in listed:
-        owner = _owner(entry.path, owners)
+        owner = _owner(entry.path.rpartition(b"/")[0], known)
         if owner is not None:
             _add(owner, entry)
     for skill in skills.values():
@@ -133,10 +138,11 @@ def read_files(skill: Wanted, out: IO[bytes], limits: UnpackLimits) -> tuple[Fil
 def _add(skill: Wanted, entry: Entry) -> None:
     try:
         path = decoded(entry.path)
+        path = path[len(skill.folder) + 1 :] if skill.folder else path
+        check_name(path)  # before what is ignored is left out: `../x` is no file that somebody forgot there
     except ArchiveRefusedError as error:
         skill.fault = skill.fault or str(error)
         return
-    path = path[len(skill.folder) + 1 :] if skill.folder else path
     if any(is_ignored(part) for part in path.split("/") if part):
         skill.left_out.append(path)
     elif entry.mode == _LINK:
@@ -147,15 +153,16 @@ def _add(skill: Wanted, entry: Entry) -> None:
         skill.files.append((path, entry.object_id, entry.mode == _EXECUTABLE))
 
 
-def _above(folder: bytes) -> Iterator[bytes]:
-    """The folders above this one."""
-    while folder:
+def _owner(folder: bytes, known: dict[bytes, Wanted | None]) -> Wanted | None:
+    """The skill that what lies in this folder belongs to. Each folder is looked up once, however much lies in it."""
+    way: list[bytes] = []
+    while folder not in known and folder:
+        way.append(folder)
         folder = folder.rpartition(b"/")[0]
-        yield folder
-
-
-def _owner(path: bytes, owners: Mapping[bytes, Wanted | None]) -> Wanted | None:
-    return next((owner for above in _above(path) if (owner := owners.get(above)) is not None), None)
+    owner = known.get(folder)
+    for each in way:
+        known[each] = owner
+    return owner
 
 
 def _size(head: bytes, object_id: str) -> int:

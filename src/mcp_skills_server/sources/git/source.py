@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -12,8 +13,9 @@ import anyio
 from anyio import to_thread
 from filelock import FileLock, Timeout
 
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import UsageError, quoted
-from mcp_skills_server.format import frontmatter
+from mcp_skills_server.format import frontmatter, lfs
 from mcp_skills_server.format.archive import ArchiveRefusedError, Files, UnpackLimits, check_paths
 from mcp_skills_server.format.ignored import is_ignored, some_of
 from mcp_skills_server.model import SKILL_MD, printable
@@ -23,6 +25,7 @@ from mcp_skills_server.sources.git.address import is_commit, parse
 from mcp_skills_server.sources.git.place import Kept, Place, Record
 from mcp_skills_server.sources.git.repository import Repository, Tip
 from mcp_skills_server.sources.git.selection import Selection, Wanted, read_files, select
+from mcp_skills_server.sources.report import refused_by
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -154,11 +157,12 @@ class GitFolder:
         }
         wanted = [skill for folder, skill in found.skills.items() if folder not in kept and folder not in refused]
         fresh: dict[str, Kept] = {}
-        for skill, files, notes in self._files(tip, wanted, used=_size(kept.values())):
+        for skill, files, notes, pointers in self._files(tip, wanted, used=_size(kept.values())):
             if isinstance(files, str):
                 refused[skill.folder] = skill.key, files
                 continue
-            fresh[skill.folder] = self._place.stage(skill.folder or self._name(files), skill.key, files, tuple(notes))
+            kept_now = self._place.stage(skill.folder or self._name(files), skill.key, files)
+            fresh[skill.folder] = replace(kept_now, notes=tuple(notes), pointers=tuple(pointers))
         skills = kept | fresh
         staying = {each.place for each in skills.values()}
         gone = [known.place for known in record.skills.values() if known.place not in staying]
@@ -188,8 +192,8 @@ class GitFolder:
 
     def _files(
         self, tip: Tip, wanted: Sequence[Wanted], *, used: int
-    ) -> Generator[tuple[Wanted, Files | str, list[str]]]:
-        """Each skill with its files and what is to be said of it, or why it is refused."""
+    ) -> Generator[tuple[Wanted, Files | str, list[str], list[str]]]:
+        """Each skill with its files, or why it is refused, what is to be said of it, and its pointers of Git LFS."""
         ids = [object_id for skill in wanted for _, object_id, _ in skill.files]
         if not ids:
             return
@@ -202,7 +206,7 @@ class GitFolder:
                 try:
                     files, pointers = read_files(skill, out, UnpackLimits(bytes=limits.skill_bytes))
                 except ArchiveRefusedError as error:
-                    yield skill, str(error), notes
+                    yield skill, str(error), notes, []
                     continue
                 except EOFError:
                     self._repository.clear()
@@ -212,9 +216,7 @@ class GitFolder:
                     raise UnacceptableError(
                         f"its skills have more than {limits.unpacked_bytes:,} bytes; name a folder with #"
                     )
-                if pointers:
-                    notes.append(f"Git LFS has the content of {some_of(pointers)}, and what is served are its pointers")
-                yield skill, files, notes
+                yield skill, files, notes, pointers
 
     def _name(self, files: Files) -> str:
         """What the folder of a skill is called that is the whole of what is served: by its own name."""
@@ -231,10 +233,17 @@ class GitFolder:
 
     def _tree(self, record: Record, changed: Sequence[str] = ()) -> Tree:
         warnings = [*record.warnings]
-        warnings += [f"{folder or self._address.name}: {why}" for folder, (_, why) in record.refused.items()]
         warnings += [f"{each.place}: {note}" for each in record.skills.values() for note in each.notes]
+        problems = [
+            refused_by(self.origin, folder or self._address.name, why) for folder, (_, why) in record.refused.items()
+        ]
+        problems += [  # as `validate` finds them, which reads every file
+            problem("lfs-pointer", lfs.FAULT, 1).at(f"{self.origin}/{each.place}/{path}", each.place)
+            for each in record.skills.values()
+            for path in each.pointers
+        ]
         names = tuple(printable(folder or self._address.name) for folder in changed)
-        return Tree(self._place.path, names, tuple(map(printable, warnings)))
+        return Tree(self._place.path, names, tuple(map(printable, warnings)), problems=tuple(problems))
 
 
 def _warnings(found: Selection) -> Sequence[str]:

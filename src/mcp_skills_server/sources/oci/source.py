@@ -23,6 +23,7 @@ from mcp_skills_server.sources.oci.client import Client
 from mcp_skills_server.sources.oci.pull import bring
 from mcp_skills_server.sources.oci.reader import ContentRefusedError
 from mcp_skills_server.sources.oci.reference import is_digest, parse
+from mcp_skills_server.sources.report import sorted_out
 from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
@@ -111,7 +112,8 @@ class Oci:
         changed = (*pulled.added, *pulled.updated, *pulled.pruned)
         # What the publisher is at fault for stays so for as long as the digest is the same.
         complete = all(each.fault == "publisher" for each in pulled.refused)
-        tree = Tree(self._folder, changed, (*pulled.warnings, *map(str, pulled.refused)), complete)
+        lines, problems = sorted_out(pulled.refused, self.origin)
+        tree = Tree(self._folder, changed, (*pulled.warnings, *lines), complete, problems)
         if complete:
             self._brought = revision.digest, await to_thread.run_sync(_signature, self._folder), tree
         return tree

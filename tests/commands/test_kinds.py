@@ -1,0 +1,99 @@
+"""`fetch`, `lock`, `outdated` and `diff` once with every kind of source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mcp_skills_server.cli import cli
+from mcp_skills_server.provenance.signatures import FILE, sign
+from provenance.test_signatures import keys
+from sources.hostile import KINDS, Member, Place
+from sources.publishers import skill_md
+
+FETCHED = [
+    pytest.param(name, marks=[pytest.mark.needs_program(kind.program)] if kind.program else [])
+    for name, kind in KINDS.items()
+]
+
+
+@contextmanager
+def folder(path: Path) -> Iterator[Place]:
+    def publish(text: str, _: object) -> None:
+        (path / "own" / "good").mkdir(parents=True, exist_ok=True)
+        (path / "own" / "good" / "SKILL.md").write_bytes(skill_md("good", text))
+
+    publish("first", ())
+    yield Place(str(path / "own"), publish)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(cli, [*words, "--allow-private", "--allow-http"], standalone_mode=False)
+
+
+def code(done: Result) -> int:
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code or done.return_value or 0
+
+
+@pytest.mark.parametrize("name", ["folder", *FETCHED])
+def test_every_kind_is_locked_and_compared(name: str, here: Path) -> None:
+    with KINDS[name].open(here) if name in KINDS else folder(here) as place:
+        place.publish("first", ())
+        assert code(run("lock", place.given, "--output", "skills.lock")) == 0
+        assert code(run("outdated", "--lock", "skills.lock")) == 0
+        place.publish("second", ())
+        assert code(run("outdated", "--lock", "skills.lock")) == 1
+        seen = run("diff", "--lock", "skills.lock")
+        assert code(seen) == 1 and "good: changed" in seen.stdout
+        assert code(run("update", "--lock", "skills.lock")) == 0
+        assert code(run("diff", "--lock", "skills.lock")) == 0
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_every_kind_is_fetched(name: str, here: Path) -> None:
+    with KINDS[name].open(here) as place:
+        place.publish("first", ())
+        assert code(run("fetch", place.given, "--output", "to")) == 0
+        assert (here / "to" / "good" / "SKILL.md").read_bytes() == skill_md("good", "first")
+        place.publish("second", ())
+        seen = run("diff", "to", place.given)
+        assert code(seen) == 1 and "-first" in seen.stdout and "+second" in seen.stdout
+        done = run("fetch", "--output", "to", "--update")
+        assert code(done) == 0 and "1 updated" in done.stderr
+        assert code(run("diff", "to", place.given)) == 0
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_what_is_not_signed_is_not_written(name: str, here: Path) -> None:
+    private, public = keys(here / "keys")
+    signature = Member(FILE, sign({"SKILL.md": skill_md("bad")}, private))
+    with KINDS[name].open(here) as place:
+        place.publish("first", [signature])
+        done = run("fetch", place.given, "--output", "to", "--require-signature", str(public))
+        assert code(done) == 1
+        assert [line for line in done.stderr.splitlines() if "refused: good: it has no signature" in line]
+        assert done.stderr.count("refused:") == 1
+        assert [path.name for path in (here / "to").iterdir() if path.name[0] != "."] == ["bad"]
+
+
+@pytest.mark.parametrize(
+    ("given", "way"), [("git+https://git.example/a", "credential helpers"), ("oci://r.example/a:1", "docker login")]
+)
+def test_a_token_is_for_sites_and_the_message_names_the_way(
+    given: str, way: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "x")
+    done = run("fetch", given, "--output", "to", "--token-env", "A_TOKEN")
+    assert way in str(done.exception)

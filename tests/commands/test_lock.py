@@ -187,6 +187,19 @@ def test_diff_takes_two_roots_or_a_lock_file(team: Path, words: list[str]) -> No
     assert "two roots" in error(*words)
 
 
+def test_diff_of_a_lock_file_shows_what_a_new_skill_does(team: Path) -> None:
+    run("lock", "skills")
+    write_skill(team / "skills" / "new", description="Runs what it likes.")
+    out = run("diff", "--lock", "skills.lock").stdout
+    assert out.splitlines()[0] == "new: added"
+    assert '  description: "Runs what it likes."' in out
+
+
+def test_a_lock_file_without_a_skill_is_said(team: Path) -> None:
+    (team / "empty").mkdir()
+    assert "without a skill" in run("lock", "empty").stderr
+
+
 # serve
 
 
@@ -204,8 +217,11 @@ def test_a_server_serves_what_is_locked_and_says_what_is_not(team: Path) -> None
 
 def test_a_frozen_server_refuses_to_start_where_something_is_not_as_it_was_locked(team: Path) -> None:
     run("lock", "skills")
+    write_skill(team / "skills" / "new")
     with serving("--lock", team / "skills.lock", "--frozen") as wire:
         assert served(wire) == ["greetings", "refunds"]
+        wire.logs(b"serving 2 skills")
+        wire.logs(b"the lock file does not name this skill")
     edit(team)
     wire = Wire([*COMMAND, "serve", "--lock", str(team / "skills.lock"), "--frozen"])
     try:

@@ -102,9 +102,8 @@ def test_files_that_come_and_go_and_change_their_mode() -> None:
         "file added: d.md (2 bytes)",
         "--- a/acme/thing/d.md",
         "+++ b/acme/thing/d.md",
-        "@@ -1 +1,2 @@",
+        "@@ -0,0 +1 @@",
         "+D",
-        " ",
     )
 
 
@@ -130,15 +129,32 @@ def test_a_change_of_too_many_lines_is_said_and_not_compared() -> None:
 @given(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", ""]), max_size=12), some.data())
 def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(old: list[str], data: some.DataObject) -> None:
     new = data.draw(some.lists(some.sampled_from(["a", "b", "-- x", "++ y", "c"]), max_size=12))
-    before, after = ({"SKILL.md": (b"x", False), "t": ("\n".join(each).encode(), False)} for each in (old, new))
+    before, after = ({"SKILL.md": (b"x", False), "t": (text(each), False)} for each in (old, new))
     found = compare("s", before, after)
     if found is None:
-        assert "\n".join(old) == "\n".join(new)
+        assert old == new
         return
     lines = [line for line in found.rest[2:] if not line.startswith("@@")]
     was = [line[1:] for line in lines if line[:1] in {" ", "-"}]
     now = [line[1:] for line in lines if line[:1] in {" ", "+"}]
     # All that is not shown is the same on both sides, and lies around.
-    texts = ("\n".join(old).split("\n"), "\n".join(new).split("\n"))
-    assert len(texts[0]) - len(was) == len(texts[1]) - len(now)
-    assert all(line in texts[0] for line in was) and all(line in texts[1] for line in now)
+    assert len(old) - len(was) == len(new) - len(now)
+    assert all(line in old for line in was) and all(line in new for line in now)
+
+
+def text(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def test_a_last_line_that_does_not_end_is_another_line() -> None:
+    before, after = ({"SKILL.md": (b"x", False), "t": (raw, False)} for raw in (b"a\n", b"a"))
+    found = compare("s", before, after)
+    assert found is not None
+    assert found.rest[2:] == ("@@ -1 +1 @@", "-a", "+a\n\\ No newline at end of file")
+
+
+def test_a_signature_is_said_and_not_shown() -> None:
+    before, after = ({"SKILL.md": (b"x", False), "skill.oms.sig": (raw, False)} for raw in (b"a\n", b"b\n"))
+    found = compare("s", before, after)
+    assert found is not None
+    assert found.rest == ("file s/skill.oms.sig is another signature",)

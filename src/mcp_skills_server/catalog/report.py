@@ -101,6 +101,8 @@ def report_to_log(registry: Registry, now: Callable[[], float] = time.monotonic)
             more = "and %d more skills and problems; %s; 'mcp-skills-server validate' shows every problem of now"
             logger.log(lines[0][0], more, len(lines) - shown, in_all)
 
+    if registry.loaded.is_set():  # somebody had to know first whether all of it can be served
+        report(Changes({}, {}))
     registry.subscribe(report, problems=True)
 
 

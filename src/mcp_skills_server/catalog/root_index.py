@@ -174,7 +174,7 @@ class RootIndex:
         """Take out what is refused, as if it were not there: a refused skill must not hide one of a later root."""
         refused: list[str] = []
         for directory, skill in list(found.skills.items()):
-            if known.get(directory) is skill:
+            if part and known.get(directory) is skill:  # a look at all of it asks again: a certificate may have expired
                 continue
             try:
                 refusal = judge(skill)

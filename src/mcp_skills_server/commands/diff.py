@@ -16,6 +16,7 @@ from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.sources.kinds import kind_of
 
 if TYPE_CHECKING:
+    from mcp_skills_server.model import Skill
     from mcp_skills_server.provenance.difference import Difference, Files
     from mcp_skills_server.provenance.lock import LockedSource
 
@@ -69,7 +70,10 @@ def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
                 yield from _between(before, after, changed)
                 continue
             for skill in sorted(changed):
-                kind = "removed" if skill not in after.skills else "changed" if skill in each.skills else "added"
+                if skill not in each.skills:
+                    yield from _between(None, after, {skill})
+                    continue
+                kind = "changed" if skill in after.skills else "removed"
                 yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
@@ -78,15 +82,16 @@ def _changed(source: LockedSource, after: Offer, others: set[str]) -> set[str]:
     return {path for path in (source.skills.keys() | now.keys()) - others if source.skills.get(path) != now.get(path)}
 
 
-def _between(before: Offer, after: Offer, only: set[str] | None) -> Iterable[Difference]:
+def _between(before: Offer | None, after: Offer, only: set[str] | None) -> Iterable[Difference]:
     from mcp_skills_server.provenance.difference import compare
 
-    for path in sorted(before.skills.keys() | after.skills.keys()):
+    there: Mapping[str, Skill] = before.skills if before is not None else {}
+    for path in sorted(there.keys() | after.skills.keys()):
         if only is not None and path not in only:
             continue
-        if path in before.skills and path in after.skills and _same(before, after, path):
+        if before is not None and path in there and path in after.skills and _same(before, after, path):
             continue
-        found = compare(path, _files(before, path), _files(after, path))
+        found = compare(path, None if before is None else _files(before, path), _files(after, path))
         if found is not None:
             yield found
 

@@ -89,7 +89,9 @@ def lock(options: LockOptions, roots: tuple[str, ...]) -> None:
             _say_what_is_left_out(offer)
     write_lock(options.output, sources)
     count = sum(len(each.skills) for each in sources)
-    remark(f"{options.output}: {count:,} skills of {len(sources)} {'source' if len(sources) == 1 else 'sources'}")
+    remark(f"{options.output}: {_counted(count, 'skill')} of {_counted(len(sources), 'source')}")
+    if not count:
+        remark("warning: a lock file without a skill has nothing served; give the folder that holds your skills")
 
 
 @click.command()
@@ -144,6 +146,10 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
             kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
             say(f"{kind:8} {path}")
     write_lock(options.lock, _joined(out))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _after(moved: Moved, chosen: set[str]) -> list[LockedSource]:
@@ -211,7 +217,7 @@ def _say_what_is_left_out(offer: Offer) -> None:
 def _say(moved: Moved) -> None:
     if not moved:
         return
-    before, after = (each.revision[:12] for each in (moved.source, moved.newest))
+    before, after = (each.revision.removeprefix("sha256:")[:12] for each in (moved.source, moved.newest))
     say(f"{moved.source.given}: {before} -> {after}" if before != after else f"{moved.source.given}:")
     for kind, paths in (("changed", moved.changed), ("added", moved.added), ("removed", moved.removed)):
         for path in paths:

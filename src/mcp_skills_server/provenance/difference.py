@@ -23,6 +23,7 @@ _URL: Final = re.compile(r"\bhttps?://[^\s<>\"'`\])}]{1,2000}", re.IGNORECASE)
 _MOST_LINES: Final = 2_000
 """Lines that are compared of one file: the comparison takes up to their square."""
 _MOST_SHOWN: Final = 20
+_SIGNATURE: Final = "skill.oms.sig"
 _CONTEXT: Final = 3
 
 Files: TypeAlias = Mapping[str, tuple[bytes, bool]]
@@ -120,7 +121,8 @@ def _files(path: str, old: Files, new: Files) -> Iterator[str]:
             yield f"file removed: {each}"
         elif each not in old:
             yield f"file added: {each} ({len(new[each][0]):,} bytes)"
-            yield from _unified(f"{path}/{each}", b"", new[each][0])
+            if each != _SIGNATURE:
+                yield from _unified(f"{path}/{each}", b"", new[each][0])
         elif old[each][0] != new[each][0]:
             yield from _unified(f"{path}/{each}", old[each][0], new[each][0])
         elif old[each][1] != new[each][1]:
@@ -132,7 +134,10 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     if was is None or now is None:
         yield f"file {path}: {len(before):,} bytes -> {len(after):,} bytes, no text"
         return
-    old, new = was.split("\n"), now.split("\n")
+    if path.endswith(f"/{_SIGNATURE}"):
+        yield f"file {path} is another signature"
+        return
+    old, new = _lines(was), _lines(now)
     start = _common(old, new)
     end = _common(old[start:][::-1], new[start:][::-1])
     if max(len(old), len(new)) - start - end > _MOST_LINES:
@@ -146,6 +151,13 @@ def _unified(path: str, before: bytes, after: bytes) -> Iterator[str]:
     yield f"+++ b/{path}"
     for line in islice(difflib.unified_diff(old, new, lineterm="", n=_CONTEXT), 2, None):  # without its own two heads
         yield _moved(line, begin) if line.startswith("@@") else line
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a file. A last one that does not end is another line than one that does."""
+    lines = text.split("\n")
+    last = lines.pop()
+    return [*lines, f"{last}\n\\ No newline at end of file"] if last else lines
 
 
 def _common(old: list[str], new: list[str]) -> int:

@@ -25,6 +25,8 @@ class SignatureGate:
     def __init__(self, verifier: Verifier, proofs: Proofs | None = None) -> None:
         self._verifier = verifier
         self._kept = proofs
+        self._asked: str | None = None
+        """What decided about `_proved`: keys, and the day where one of them is a certificate."""
         self._proved: dict[str, Refusal | None] = {}
 
     def __call__(self, reader: Reader, skill: Skill) -> Refusal | None:
@@ -35,15 +37,15 @@ class SignatureGate:
         """
         if skill.standing is Standing.UNUSABLE:  # it may be of any size, and is served to nobody
             return Refusal(None)
-        digest = reader.digest_over(skill)
+        digest, asked = reader.digest_over(skill), self._verifier.asked()
+        if asked != self._asked or len(self._proved) >= _MOST_PROVED:
+            self._asked = asked
+            self._proved.clear()
         if digest not in self._proved:
-            if len(self._proved) >= _MOST_PROVED:
-                self._proved.clear()
-            self._proved[digest] = self._judge(reader, skill, digest)
+            self._proved[digest] = self._judge(reader, skill, digest, asked)
         return self._proved[digest]
 
-    def _judge(self, reader: Reader, skill: Skill, digest: str) -> Refusal | None:
-        asked = None if self._kept is None else self._verifier.asked()
+    def _judge(self, reader: Reader, skill: Skill, digest: str, asked: str | None) -> Refusal | None:
         if self._kept is not None and asked is not None and self._kept.has(asked, digest):
             return None
         try:

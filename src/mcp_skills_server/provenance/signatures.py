@@ -75,6 +75,8 @@ class Verifier:
         for path, make in zip(keys, self._configs, strict=True):
             try:
                 make()
+            except UsageError:
+                raise
             except Exception as error:  # whatever the library finds wrong with it
                 raise _unusable(path, "this is no public key or certificate that can be used", error) from None
         if identity is not None:

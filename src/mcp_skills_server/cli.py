@@ -21,6 +21,7 @@ _PROGRAM: Final = "mcp-skills-server"
 COMMANDS: Final = {
     "acp": ("acp", "acp"),
     "approve": ("approve", "approve"),
+    "config": ("config", "config"),
     "diff": ("diff", "diff"),
     "fetch": ("fetch", "fetch"),
     "install": ("install", "install"),
@@ -78,10 +79,9 @@ def _variable(error: click.BadParameter) -> str | None:
         return None
     if context.get_parameter_source(parameter.name) is not click.core.ParameterSource.ENVIRONMENT:
         return None
-    own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
-    prefix = context.auto_envvar_prefix
-    names = [*own, *([f"{prefix}_{parameter.name.upper()}"] if prefix else ())]
-    return next((name for name in names if os.environ.get(name)), None)
+    from mcp_skills_server.commands.fields import variables_of
+
+    return next((name for name in variables_of(parameter, context.auto_envvar_prefix) if os.environ.get(name)), None)
 
 
 def _fail(message: str) -> None:

@@ -73,6 +73,14 @@ def test_only_what_was_given_is_handed_on(tmp_path: Path) -> None:
     assert server["args"][4:] == ["--log-level", "error", "--", str(tmp_path)]
 
 
+def test_a_configuration_is_handed_on_and_the_server_is_reached_over_stdio_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text("roots = ['skills']\ntransport = 'http'\nmax-files = 9\n")
+    write_skill(tmp_path / "skills" / "one")
+    (server,) = added("--config", "c.toml", "--max-depth", "3", cwd=tmp_path)
+    given = ["--max-depth", "3", "--config", f"{tmp_path}/c.toml", "--transport", "stdio", "--", f"{tmp_path}/skills"]
+    assert server["args"][4:] == given
+
+
 def test_roots_may_come_from_the_environment(tmp_path: Path) -> None:
     (server,) = added(env={**os.environ, "MCP_SKILLS_ROOTS": str(tmp_path)})
     assert server["args"][-1] == str(tmp_path)

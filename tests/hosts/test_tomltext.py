@@ -111,3 +111,29 @@ def test_tables_that_stand_apart_stay_in_their_order() -> None:
     assert tomltext.drop(APART, "mcp_servers", "skills") == APART.replace(
         '[mcp_servers.skills]\ncommand = "old" # ours\n', ""
     )
+
+
+def test_every_key_has_its_line() -> None:
+    text = (
+        "# one\nroots = [\n  'a',\n]\n'a.b' = 1\nx.y = 2\n\n[[source]] # c\nfrom = '''\n[[source]]\n'''\n"
+        "[source.more]\nz = 1\n[[source]]\nfrom = {q = 1}\n[t.u]\nv = 1\n"
+    )
+    assert tomltext.lines_of(text) == {
+        ("roots",): 2,
+        ("a.b",): 5,
+        ("x",): 6,
+        ("x", "y"): 6,
+        ("source",): 8,
+        ("source", 0): 8,
+        ("source", 0, "from"): 9,
+        ("source", 0, "more"): 12,
+        ("source", 0, "more", "z"): 13,
+        ("source", 1): 14,
+        ("source", 1, "from"): 15,
+        ("source", 1, "from", "q"): 15,
+        ("t",): 16,
+        ("t", "u"): 16,
+        ("t", "u", "v"): 17,
+    }
+    assert tomltext.lines_of(text.replace("\n", "\r\n")) == tomltext.lines_of(text)
+    assert tomltext.lines_of("a = 1\nb = [\n" + "[],\n" * 1000 + "]\n") == {("a",): 1}

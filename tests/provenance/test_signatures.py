@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,18 @@ def test_a_link_in_the_signatures_place_is_not_followed(tmp_path: Path, pair: tu
 def test_verify_wants_a_key_or_an_identity(more: list[str]) -> None:
     done = CliRunner().invoke(cli, ["verify", "x", *more])
     assert isinstance(done.exception, UsageError)
+
+
+def test_a_configuration_wants_signatures_of_one_source_alone(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    for path in ("own/mine", "theirs/signed", "theirs/unsigned"):
+        write_skill(tmp_path / path)
+    run("sign", str(tmp_path / "theirs" / "signed"), "--key", str(pair[0]))
+    file = tmp_path / "c.toml"
+    key = os.path.relpath(pair[1], tmp_path)
+    file.write_text(f"roots = ['own']\n[[source]]\nfrom = 'theirs'\nrequire-signature = ['{key}']\n")
+    with serving("--config", file) as wire:
+        assert {each["frontmatter"]["name"] for each in wire.every_skill()} == {"mine", "signed"}
+        wire.logs(b"it has no signature")
 
 
 def test_a_server_that_wants_signatures_serves_nothing_else(tmp_path: Path, pair: tuple[Path, Path]) -> None:

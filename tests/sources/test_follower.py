@@ -268,3 +268,23 @@ def test_looks_that_are_asked_for_one_after_the_other_are_a_second_apart(tmp_pat
         anyio.run(run)
     # The first look that was asked for comes at once, the second a second after it.
     assert any(0.5 < each <= 1.0 for each in waits)
+
+
+class Asked(Memo):
+    """A memo whose pace is the operator's."""
+
+    def __init__(self, given: str, settings: SourceSettings) -> None:
+        super().__init__(given, settings)
+        self.refresh_s: float | None = settings.refresh_s
+
+
+def test_each_source_has_its_own_refresh_which_may_change(tmp_path: Path) -> None:
+    mirrors = Mirrors(SourceSettings(tmp_path, refresh_s=60.0), (Kind("memo", MEMO.matches, Asked), *KINDS))
+    for given, refresh_s in (("memo:a", None), ("memo:b", 5.0)):
+        mirrors.root(given, refresh_s=refresh_s)
+    paces = [each.source for each in mirrors._followers]
+    assert [each.refresh_s for each in paces] == [60.0, 5.0]
+    mirrors.set_refresh("memo:a", 7.0)
+    mirrors.set_refresh("memo:nobody", 9.0)
+    assert [each.refresh_s for each in paces] == [7.0, 5.0]
+    mirrors.stop()

@@ -432,3 +432,19 @@ def test_who_is_let_in_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert asked(local(tokens=tokens), host="localhost", authorization=f"Bearer {SECRET}") == 200
     assert asked(local(tokens=tokens), "/healthz") == 200
     assert caplog.records == []
+
+
+def test_tokens_are_replaced_by_tokens_and_never_by_none() -> None:
+    tokens, removed = guards.Tokens([first := read_tokens(f"a={SECRET}", "x")[0]]), list[frozenset[bytes]]()
+    tokens.removed = removed.append
+    policy = local(tokens=tokens)  # type: ignore[arg-type]
+    (other,) = read_tokens(f"a={OTHER}", "x")
+    tokens.replace([first, other])
+    assert removed == [] and policy.bearer(f"Bearer {SECRET}") and policy.bearer(f"Bearer {OTHER}")
+    tokens.replace([other])
+    assert removed == [{first.hashed}] and policy.bearer(f"Bearer {SECRET}") is None
+    with pytest.raises(ValueError, match="tokens replace tokens"):
+        tokens.replace([])
+    with pytest.raises(ValueError, match="tokens replace tokens"):
+        guards.Tokens([]).replace([other])
+    assert policy.bearer(f"Bearer {OTHER}") == other and other in tokens and len(tokens) == 1

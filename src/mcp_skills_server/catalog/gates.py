@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,5 +34,15 @@ def all_of(gates: Sequence[Gate]) -> Gate | None:
 
     def judge(reader: Reader, skill: Skill) -> Refusal | None:
         return next((refusal for gate in gates if (refusal := gate(reader, skill)) is not None), None)
+
+    return judge
+
+
+def by_root(gates: Mapping[str, Gate]) -> Gate:
+    """One gate that judges the skills of a root by the gate of its folder, as it was given and absolute."""
+
+    def judge(reader: Reader, skill: Skill) -> Refusal | None:
+        gate = gates.get(reader.roots[skill.root].given)
+        return gate(reader, skill) if gate is not None else None
 
     return judge

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.opening import Followed, open_followed
 from mcp_skills_server.commands.options import RootType
-from mcp_skills_server.commands.running import Followed, FollowOptions, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.running import FollowOptions, leave, say_that_it_waits
 from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
@@ -77,8 +79,10 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
     followed: list[Followed] = []
 
     def open_skills() -> tuple[Registry, Callable[[], None]]:
-        followed.append(open_followed(roots, options))
-        return followed[0].registry, followed[0].start
+        followed.append(open_followed(roots, options, configuration_of(context)))
+        served, start, _ = followed[0]
+        follow_configuration(context, served.mirrors)
+        return served.registry, start
 
     offer = None
     if roots or options.lock is not None:
@@ -99,7 +103,9 @@ def _words(context: click.Context, roots: Sequence[str]) -> list[str]:
     """
     absolute = [os.path.abspath(root) if os.path.exists(root) else root for root in roots]
     own = [os.path.abspath(sys.executable), "-P", "-m", "mcp_skills_server", serve.name or ""]
-    return [*own, *_given(context), _SPLIT, *absolute]
+    # What a file says it reads there by itself; but how that server is reached is not the file's to say.
+    pinned = [] if configuration_of(context) is None else ["--transport", "stdio"]
+    return [*own, *_given(context), *pinned, _SPLIT, *absolute]
 
 
 def _given(context: click.Context) -> Iterator[str]:
@@ -107,7 +113,7 @@ def _given(context: click.Context) -> Iterator[str]:
     known = {each.name: each for each in serve.params}
     for parameter in context.command.params:
         name = parameter.name or ""
-        given = context.get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        given = context.get_parameter_source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         if not isinstance(parameter, click.Option) or name not in known or not given:
             continue
         value = context.params[name]

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
-class _ModelType(click.ParamType[str]):
+class ModelType(click.ParamType[str]):
     """A folder, whose path becomes absolute, or an address."""
 
     name = "model"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """The folder with its absolute path, or the address as it is."""
         return value if "://" in value else os.path.abspath(value)
 
 
@@ -37,7 +38,7 @@ class EmbeddingOptions(Options):
         None,
         "Let skills_search compare meanings too, by a model2vec model in this folder, or by an endpoint that speaks "
         f"OpenAI's embeddings, whose key is in {KEY_VARIABLE}. Needs the extra [embeddings].",
-        type=_ModelType(),
+        type=ModelType(),
         metavar="DIR|URL",
     )
     embeddings_model: str | None = option(None, "The name of the model at an endpoint.", metavar="NAME")

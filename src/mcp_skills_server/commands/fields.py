@@ -57,7 +57,7 @@ def option(default: _T, words: str, *names: str, **more: Any) -> _T:
         default: its value where none is given.
         words: its help.
         names: as on the command line; without any, the field's name with hyphens.
-        more: what `click.Option` takes besides: `type`, `metavar`, `required` ...
+        more: what `click.Option` takes besides: `type`, `metavar`, `required` ...; `secret` where nobody is shown it.
     """
     known = {} if more.get("required") else {"default": default}
     return cast("_T", _Declared(default, names or ("--{}",), {"help": words, **known, **more}))
@@ -106,17 +106,17 @@ def _declared(kind: type[Options]) -> Iterator[tuple[str, _Declared, str]]:
 
 
 class _Option(click.Option):
-    """An option that knows the heading of its help."""
+    """An option that knows the heading of its help, and whether its value may be shown."""
 
-    def __init__(self, *names: Any, heading: str, **more: Any) -> None:
+    def __init__(self, *names: Any, heading: str, secret: bool = False, **more: Any) -> None:
         super().__init__(*names, **more)
         self.heading = heading
+        self.secret = secret
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """The variable of the option's name, as it is documented; click itself takes that of the field's name."""
-        long = next((each for each in self.opts if each.startswith("--")), "")
-        documented = f"{ctx.auto_envvar_prefix}_{long[2:].replace('-', '_').upper()}"
-        return (ctx.auto_envvar_prefix and os.environ.get(documented)) or super().resolve_envvar_value(ctx)
+        prefix = ctx.auto_envvar_prefix
+        return (prefix and os.environ.get(variables_of(self, prefix)[0])) or super().resolve_envvar_value(ctx)
 
 
 class Grouped(click.Command):
@@ -138,3 +138,23 @@ class Grouped(click.Command):
 def heading_of(parameter: click.Parameter) -> str:
     """The heading that an option's help stands below."""
     return parameter.heading if isinstance(parameter, _Option) else Options.heading
+
+
+def is_secret(parameter: click.Parameter) -> bool:
+    """Whether nobody is shown the value of an option."""
+    return isinstance(parameter, _Option) and parameter.secret
+
+
+def key_of(parameter: click.Parameter) -> str:
+    """The name of an option in a configuration file: the long one without hyphens before it; of an argument its own."""
+    long = next((each for each in parameter.opts if each.startswith("--")), parameter.name or "")
+    return long.removeprefix("--")
+
+
+def variables_of(parameter: click.Parameter, prefix: str | None) -> list[str]:
+    """The environment variables of an option or an argument, the documented one first."""
+    own = [parameter.envvar] if isinstance(parameter.envvar, str) else [*(parameter.envvar or ())]
+    if prefix is None or isinstance(parameter, click.Argument):
+        return own
+    names = [f"{prefix}_{each.replace('-', '_').upper()}" for each in (key_of(parameter), parameter.name or "")]
+    return [*dict.fromkeys((*names, *own))]

@@ -38,8 +38,18 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()]))
+    logging.basicConfig(handlers=[handler], level=_of_others(level))
     logging.getLogger(_OURS).setLevel(level.upper())
+
+
+def set_level(level: str) -> None:
+    """Log what is of this level or above from now on; of other packages never less than warnings."""
+    logging.getLogger().setLevel(_of_others(level))
+    logging.getLogger(_OURS).setLevel(level.upper())
+
+
+def _of_others(level: str) -> int:
+    return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
 
 
 class Seldom(logging.Filter):

@@ -146,7 +146,7 @@ def open_roots(
     indexed: bool = False,
     pins: Sequence[str | None] = (),
     gates: Callable[[Sequence[str]], Sequence[Gate]] = lambda _: (),
-    refresh_s: float = 60.0,
+    refresh_s: Sequence[float] = (),
 ) -> tuple[Registry, Mirrors | None]:
     """A registry of these roots, and what keeps those current that are no folders, if there are such.
 
@@ -156,7 +156,7 @@ def open_roots(
         indexed: begin with what an earlier process knew of them, and leave it to the next where a watcher follows them.
         pins: for each root the revision that is wanted, None for the newest; () for the newest of all.
         gates: makes what refuses skills of the folders that the roots are read from.
-        refresh_s: seconds between two looks at what is fetched and has no cache headers.
+        refresh_s: for each root the seconds between two looks at it, if it has no cache headers; () for 60.
 
     Raises:
         UsageError: a root does not exist or cannot be read or fetched.
@@ -168,8 +168,9 @@ def open_roots(
     mirrors: Mirrors | None = None
     folders: list[str | MirroredRoot] = [*given]
     if not all(os.path.isdir(root) for root in given):
-        mirrors = _mirrors(options, refresh_s)
-        folders = [mirrors.root(root, pin) for root, pin in zip(given, pins or [None] * len(given), strict=True)]
+        mirrors = _mirrors(options)
+        each_its_own = zip(given, pins or [None] * len(given), refresh_s or [None] * len(given), strict=True)
+        folders = [mirrors.root(*root) for root in each_its_own]
     gate = all_of(gates([os.path.abspath(each if isinstance(each, str) else each.path) for each in folders]))
     files = index_files(options.cache_dir) if indexed else None
     return Registry(folders, limits, index_files=files, gate=gate), mirrors
@@ -181,7 +182,7 @@ def _limits(options: LimitOptions) -> Limits:
     return Limits(options.max_skill_md, options.max_files, options.max_bytes, options.max_depth, options.hidden)
 
 
-def _mirrors(options: RootOptions, refresh_s: float) -> Mirrors:
+def _mirrors(options: RootOptions) -> Mirrors:
     from pathlib import Path
 
     from mcp_skills_server.dialects import wellknown
@@ -195,7 +196,6 @@ def _mirrors(options: RootOptions, refresh_s: float) -> Mirrors:
         options.hidden,
         FetchSettings(trust=trust, allow_rollback=options.allow_rollback),
         cache_bytes=options.cache_size,
-        refresh_s=refresh_s,
         signers=Path(options.signers) if options.signers else None,
         rewritten=options.accept_rewritten,
     )

@@ -6,10 +6,12 @@ import shlex
 
 import click
 
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.opening import open_followed
 from mcp_skills_server.commands.options import roots_or_lock
-from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, open_followed, say_that_it_waits
+from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 
 
@@ -42,14 +44,18 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     log_requests()
-    registry, start, stop = open_followed(roots, options)
-    runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0)
+    context = click.get_current_context()
+    (registry, mirrors, scripts), start, stop = open_followed(roots, options, configuration_of(context))
+    runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0, roots=scripts)
     methods = Methods(runtime, execution_settings(options))
     say_that_it_waits(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
+    read_again = follow_configuration(context, mirrors)
+    if read_again is not None:
+        on_hangup(read_again)
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import click
@@ -138,7 +139,14 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     return out
 
 
-def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int, catalog_chars: int) -> Runtime:
+def make_runtime(
+    registry: Registry,
+    options: RuntimeOptions,
+    *,
+    max_loaded: int,
+    catalog_chars: int,
+    roots: Mapping[str, bool] = MappingProxyType({}),
+) -> Runtime:
     """The runtime of a server's sessions.
 
     Args:
@@ -146,6 +154,7 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         options: whether and how scripts run.
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
+        roots: whether scripts of single roots may run, by their folders.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -165,6 +174,8 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         ):
             if value:
                 raise UsageError(f"{name} says what scripts may do; give --allow-scripts too")
+        if any(roots.values()):
+            raise UsageError("a [[source]] has scripts = true, and scripts are off; give allow-scripts = true too")
         return Runtime(registry, settings)
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
@@ -188,5 +199,6 @@ def make_runtime(registry: Registry, options: RuntimeOptions, *, max_loaded: int
         env=options.script_env,
         origins=options.script_origins,
         approvals=options.approvals,
+        roots=roots,
     )
     return Runtime(registry, settings, scripts=chosen)

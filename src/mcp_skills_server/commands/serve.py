@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
-    ignore_hangup,
     leave,
     make_watcher,
-    open_served,
+    on_hangup,
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
@@ -88,11 +89,13 @@ class HttpOptions(Options):
     )
     token_file: str | None = option(
         None,
-        "Clients must send a token of this file, which has lines name=token.",
+        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
     )
-    tokens: str | None = option(None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES")
+    tokens: str | None = option(
+        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
+    )
     session_idle: float = option(
         1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
     )
@@ -126,6 +129,7 @@ class HttpOptions(Options):
         "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
         "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
         metavar="SECRET",
+        secret=True,
     )
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
@@ -167,7 +171,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     gc.disable()  # until it serves
     end_on_signals()
     log_to_stderr(options.log_level)
-    registry, mirrors = open_served(roots, options)
+    context = click.get_current_context()
+    registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -185,7 +190,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
-    runtime = make_runtime(registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars)
+    runtime = make_runtime(
+        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts
+    )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     if mirrors is not None:
@@ -194,7 +201,10 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.transport == "stdio":
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
-        _warn_of_unused(click.get_current_context())
+        _warn_of_unused(context)
+        read_again = follow_configuration(context, mirrors)
+        if read_again is not None:
+            on_hangup(read_again)
         given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
@@ -260,21 +270,17 @@ def _over_http(
 ) -> None:
     import anyio
 
-    ignore_hangup()
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import make_policy, read_token_file, read_tokens
+    from mcp_skills_server.web.guards import Tokens, make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
     for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
-    if options.token_file is not None and options.tokens is not None:
-        raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
-    tokens = read_token_file(options.token_file) if options.token_file is not None else []
-    if options.tokens is not None:
-        tokens = read_tokens(options.tokens.replace(",", "\n"), "MCP_SKILLS_TOKENS")
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:

@@ -41,6 +41,36 @@ def read(text: str) -> dict[str, Any]:
         raise UsageError(f"not valid TOML: {error}") from None
 
 
+def lines_of(text: str) -> dict[tuple[str | int, ...], int]:
+    """The line, from 1, where each key of the text stands: `("source", 0, "from")` of the first table `[[source]]`.
+
+    A key within an inline table stands where that one does, and so does what is not here for any other reason.
+    """
+    out: dict[tuple[str | int, ...], int] = {}
+    tables: dict[tuple[str, ...], int] = {}
+    here: tuple[str | int, ...] = ()
+    try:
+        for each in _statements(text):
+            line = text.count("\n", 0, each.start) + 1
+            if each.kind == "nothing":
+                continue
+            if each.kind == "value":
+                path = (*here, *each.path)
+            else:
+                if each.kind == "array":
+                    tables[each.path] = tables.get(each.path, -1) + 1
+                here = path = tuple(
+                    part
+                    for end in range(1, len(each.path) + 1)
+                    for part in (each.path[end - 1], *([tables[each.path[:end]]] if each.path[:end] in tables else []))
+                )
+            for end in range(1, len(path) + 1):
+                out.setdefault(path[:end], line)
+    except UsageError:  # a value of very many lines: what stands before it has its line
+        pass
+    return out
+
+
 def put(text: str, section: str, name: str, value: Mapping[str, object]) -> str:
     """The text with these keys in the table `[section.name]`; other keys of the table stay."""
     old = read(text).get(section, {}).get(name)

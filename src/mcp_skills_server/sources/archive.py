@@ -39,6 +39,7 @@ class Archive:
     remote: bool = False
     place: Path | None = None
     pace: Pace | None = Pace(_CHECK_S, _CHECK_S, _LAST_RETRY_S)
+    refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = given

@@ -19,6 +19,7 @@ class Directory:
     trusted: bool = True
     remote: bool = False
     pace: Pace | None = None
+    refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:  # noqa: ARG002, as of every kind
         self.origin = given

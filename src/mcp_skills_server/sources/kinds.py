@@ -26,6 +26,7 @@ class Kind:
         matches: whether a text is one.
         open: the source of a text. It may raise UsageError.
         is_path: whether a text is a path, which another folder's program would take for another.
+        is_asked: whether the operator says how often it is looked at, since nobody else does.
         keeps_history: whether it can still bring a revision that is not its newest.
     """
 
@@ -33,6 +34,7 @@ class Kind:
     matches: Callable[[str], bool]
     open: Callable[[str, SourceSettings], Source]
     is_path: bool = False
+    is_asked: bool = False
     keeps_history: bool = False
 
 
@@ -56,8 +58,8 @@ def _open_git(given: str, settings: SourceSettings) -> Source:
 
 KINDS: Final[tuple[Kind, ...]] = (
     Kind("site", is_site, _open_site),
-    Kind("oci", is_oci, _open_oci, keeps_history=True),
-    Kind("git", is_git, _open_git, keeps_history=True),
+    Kind("oci", is_oci, _open_oci, is_asked=True, keeps_history=True),
+    Kind("git", is_git, _open_git, is_asked=True, keeps_history=True),
     Kind("archive", is_archive, Archive, is_path=True),
     Kind("folder", lambda _: True, Directory, is_path=True),
 )

@@ -46,21 +46,26 @@ class Mirrors:
         self._kinds: Final = kinds
         self._stores: list[Store] = []
         self._followers: list[Follower] = []
+        self._by_root: dict[str, Follower] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._portal: BlockingPortal | None = None
 
-    def root(self, given: str, pin: str | None = None) -> str | MirroredRoot:
+    def root(self, given: str, pin: str | None = None, refresh_s: float | None = None) -> str | MirroredRoot:
         """What to give the registry for a root: itself for a folder, the folder with its copies for any other.
 
         Args:
             given: the root.
             pin: the revision that is wanted, None for the newest.
+            refresh_s: seconds between two looks at it, None for what the settings say.
 
         Raises:
             UsageError: it is none that can be served.
         """
-        source = open_source(given, replace(self._settings, pin=pin), self._kinds)
+        settings = replace(self._settings, pin=pin)
+        if refresh_s is not None:
+            settings = replace(settings, refresh_s=refresh_s)
+        source = open_source(given, settings, self._kinds)
         if source.pace is None and source.place is not None:
             return given if source.trusted else MirroredRoot(os.fspath(source.place), source.origin)
         store = Store()
@@ -75,6 +80,7 @@ class Mirrors:
         elif source.place is None:  # the registry wants a folder before anything was fetched
             store.serve(store.put(_NOTHING_YET, {}))
         self._followers.append(follower)
+        self._by_root[given] = follower
         path = os.fspath(follower.path)
         return path if source.trusted else MirroredRoot(path, source.origin)
 
@@ -150,6 +156,20 @@ class Mirrors:
         for follower in remote:
             portal.start_task_soon(follower.look)
         return len(remote)
+
+    def set_refresh(self, given: str, seconds: float) -> None:
+        """Look at this root so often from now on, and once now, from any thread. Other roots stay as they are.
+
+        Args:
+            given: the root.
+            seconds: between two looks.
+        """
+        follower = self._by_root.get(given)
+        if follower is None or follower.source.refresh_s in (None, seconds):
+            return
+        follower.source.refresh_s = seconds
+        if self._portal is not None:
+            self._portal.start_task_soon(follower.look)
 
     def stop(self) -> None:
         """Fetch no more, and remove what archives were unpacked to."""

@@ -39,6 +39,7 @@ class Site:
     trusted: bool = False
     remote: bool = True
     pace: Pace | None = Pace(UNSAID_S, 30.0, 3600.0)
+    refresh_s: float | None = None
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self.origin = bare(given)

@@ -72,14 +72,20 @@ class Source(Protocol):
         trusted: its skills count as the operator's own, so that policy asks for no approval of them.
         remote: it is fetched, and a server starts without it. What is not remote is there at the start or refused.
         place: the folder that is served, where the source itself keeps one current; None where its trees go to a store.
-        pace: how often to ask; None where nobody needs to, since the folder itself is watched.
+        refresh_s: seconds between two looks where the operator says it, and may change it while it is followed; None
+            where the source says it itself.
     """
 
     origin: str
     trusted: bool
     remote: bool
     place: Path | None
-    pace: Pace | None
+    refresh_s: float | None
+
+    @property
+    def pace(self) -> Pace | None:
+        """How often to ask; None where nobody needs to, since the folder itself is watched."""
+        ...
 
     async def resolve(self, *, anew: bool = False) -> Revision:
         """What is there now; with `anew` whatever was said before about how long that holds.

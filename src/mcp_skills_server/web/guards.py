@@ -6,20 +6,23 @@ logged; the name that the operator gave one is. Who is let in is counted: by the
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.runtime.quota import owner_of
@@ -31,6 +34,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin", b"authorization"))
+_WANTED: Final = "A bearer token is required"
 _SHORTEST_TOKEN: Final = 16
 _LONGEST_FILE: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
@@ -49,6 +53,41 @@ class Token:
 
     name: str
     hashed: bytes
+
+
+class Tokens(Collection[Token]):
+    """The tokens in force, which may be replaced by others while requests are answered, from any thread.
+
+    Args:
+        tokens: those of the start. An open server stays open, and one that wants tokens never becomes open.
+    """
+
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._tokens = tuple(tokens)
+        self.removed: Callable[[frozenset[bytes]], object] = bool
+        """Called by `replace` with the hashes of the tokens that no longer let anybody in."""
+
+    def __iter__(self) -> Iterator[Token]:
+        return iter(self._tokens)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._tokens
+
+    def replace(self, tokens: Sequence[Token]) -> None:
+        """Let these in from now on, and end what the bearers of the others have open.
+
+        Raises:
+            ValueError: the server was open or would be.
+        """
+        if not tokens or not self._tokens:
+            raise ValueError("tokens replace tokens")
+        before, self._tokens = self._tokens, tuple(tokens)
+        gone = frozenset(each.hashed for each in before) - {each.hashed for each in tokens}
+        if gone:
+            self.removed(gone)
 
 
 def is_loopback(host: str) -> bool:
@@ -120,7 +159,7 @@ class Policy:
 
     hosts: frozenset[str] | None
     origins: frozenset[str]
-    tokens: Sequence[Token] = ()
+    tokens: Collection[Token] = ()
     open_below: tuple[str, ...] = ()
 
     def host_allowed(self, header: str | None) -> bool:
@@ -145,7 +184,7 @@ class Policy:
         return found if scheme.lower() == "bearer" else None
 
 
-def make_policy(host: str, hosts: Iterable[str], origins: Iterable[str], tokens: Sequence[Token]) -> Policy:
+def make_policy(host: str, hosts: Iterable[str], origins: Iterable[str], tokens: Collection[Token]) -> Policy:
     """The policy for a server that listens on `host`.
 
     Raises:
@@ -172,6 +211,11 @@ class Guard:
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app = app
         self._policy = policy
+        self._open: dict[bytes, set[anyio.CancelScope]] = {}
+        """What is being answered, by the hash of the token that let it in."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if isinstance(policy.tokens, Tokens):
+            policy.tokens.removed = self._shut_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with 403 or 401, or hand on with the bearer as the user."""
@@ -190,12 +234,43 @@ class Guard:
             await self._hand_on(scope, receive, send, None)
         elif (token := policy.bearer(headers.get(b"authorization"))) is None:
             logger.warning("refused a request without a token that lets it in", extra=REPEATS)
-            await _refuse(send, 401, "A bearer token is required")
+            await _refuse(send, 401, _WANTED)
         else:
             logger.debug("%s by the bearer of %s", scope["method"], token.name)
             # The SDK binds a session to the user who opened it.
             user = AuthenticatedUser(AccessToken(token=token.name, client_id=token.name, scopes=[]))
-            await self._hand_on({**scope, "user": user}, receive, send, token)
+            await self._answer({**scope, "user": user}, receive, send, token)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, token: Token) -> None:
+        """Hand on what a bearer sends, until it is answered or the token is taken away."""
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        self._loop = asyncio.get_running_loop()
+        mine = self._open.setdefault(token.hashed, set())
+        with anyio.CancelScope() as until_removed:
+            mine.add(until_removed)
+            try:
+                await self._hand_on(scope, receive, sending, token)
+            finally:
+                mine.discard(until_removed)
+        if until_removed.cancelled_caught:
+            with suppress(RuntimeError):  # it had been answered to the end
+                await (send({"type": "http.response.body", "body": b""}) if started else _refuse(send, 401, _WANTED))
+
+    def _shut_out(self, removed: frozenset[bytes]) -> None:
+        """End what the bearers of these tokens have open, from any thread."""
+
+        def end() -> None:
+            for each in [scope for hashed in removed for scope in self._open.pop(hashed, ())]:
+                each.cancel()
+
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(end)
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)

@@ -11,6 +11,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -62,13 +63,21 @@ class Policy:
         registry: where files are read.
         origins: the origins whose approved skills may run, as `canonical` has them.
         file: where approvals are; None for the user's own.
+        roots: what was said of single roots, by folder: see `ScriptSettings`.
     """
 
-    def __init__(self, registry: Registry, origins: Iterable[str] = (), file: str | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        origins: Iterable[str] = (),
+        file: str | None = None,
+        roots: Mapping[str, bool] = MappingProxyType({}),
+    ) -> None:
         self._registry = registry
         self._origins = frozenset(origins) - {""}
         self._file = approvals.default_file() if file is None else Path(file)
-        if file is not None and not self._origins:
+        self._roots = roots
+        if file is not None and not self._origins and not any(roots.values()):
             logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
         self._reported: set[tuple[str, str]] = set()
 
@@ -80,12 +89,20 @@ class Policy:
             StaleFileError: a file changed.
         """
         for skill in skills:
+            root = self._registry.roots[skill.root]
+            said = self._roots.get(root.given)
+            if said is False:
+                raise RequestError(
+                    f"The scripts of {printable(skill.path)} are not run: whoever runs this server has excluded the "
+                    "scripts of its source. Read the script and reach its result another way, or ask the user"
+                )
             if skill.origin is not None:
-                self._check(skill, skill.origin)
+                # What a folder of the operator's own holds of another origin is not what was said of the folder.
+                self._check(skill, skill.origin, named=said is True and root.origin is not None)
 
-    def _check(self, skill: Skill, shown: str) -> None:
+    def _check(self, skill: Skill, shown: str, *, named: bool) -> None:
         name, origin = printable(skill.path), canonical(skill.origin or "")
-        if origin not in self._origins:
+        if origin not in self._origins and not named:
             raise RequestError(
                 f"The scripts of {name} are not run: it comes from {printable(shown)}, and whoever runs this server "
                 "has not allowed the scripts of that origin (--allow-scripts-of). Read the script and reach its result "

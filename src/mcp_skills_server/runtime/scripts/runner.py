@@ -72,7 +72,7 @@ class Scripts:
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
-        self._policy = Policy(registry, settings.origins, settings.approvals)
+        self._policy = Policy(registry, settings.origins, settings.approvals, settings.roots)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)

@@ -29,6 +29,8 @@ class ScriptSettings:
         interpreters: program by extension (`.py`), over the built-in map.
         env: names of variables that callers may set for every skill, beside those that a skill declares.
         origins: sites and archives whose approved skills may run, as `show` prints their origin.
+        roots: whether scripts of the skills of a root may run, by its folder, as it was given and absolute; of a root
+            with copies those that are approved. What is not named here is decided by `origins`.
         approvals: the file of approvals; None for the user's own.
     """
 
@@ -45,4 +47,5 @@ class ScriptSettings:
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
     env: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    roots: Mapping[str, bool] = field(default_factory=dict[str, bool])
     approvals: str | None = None

@@ -64,7 +64,7 @@ class GitFolder:
         self._directory = self._kept.path
         self._place = Place(self._directory)
         self.place: Path | None = self._place.path
-        self.pace: Pace | None = Pace(settings.refresh_s, min(settings.refresh_s, _FIRST_RETRY_S), _LAST_RETRY_S)
+        self.refresh_s: float | None = settings.refresh_s
         self._lock = FileLock(self._directory / "lock", timeout=0)
         self._repository = Repository(
             self._directory / "objects",
@@ -78,6 +78,12 @@ class GitFolder:
             with suppress(UsageError), self._alone():
                 self._place.recover(self._place.read())
 
+    @property
+    def pace(self) -> Pace:
+        """How often to ask."""
+        every = self.refresh_s or self._settings.refresh_s
+        return Pace(every, min(every, _FIRST_RETRY_S), _LAST_RETRY_S)
+
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always looked at
         """The commit that its address names.
 
@@ -86,7 +92,7 @@ class GitFolder:
         """
         pin = self._settings.pin
         tip = Tip(pin, "") if pin is not None else await self._in_thread(self._repository.resolve)
-        return Revision(tip.commit, self._settings.refresh_s if tip.name else _PINNED_S, tip)
+        return Revision(tip.commit, self.pace.check_s if tip.name else _PINNED_S, tip)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, it has a folder of its own
         """Have its folder be what the commit has.

@@ -28,6 +28,7 @@ from mcp_skills_server.sources.settings import SourceSettings
 from mcp_skills_server.sources.source import Pace, Revision, Tree
 from mcp_skills_server.sources.store import Store
 
+_FIRST_RETRY_S: Final = 30.0
 _LAST_RETRY_S: Final = 3600.0
 _PINNED_S: Final = 3600.0
 """Between two looks at what a digest names: it never changes, and only what is on the disk could."""
@@ -49,8 +50,8 @@ class Oci:
 
     def __init__(self, given: str, settings: SourceSettings) -> None:
         self._settings = settings.fetch
-        self._refresh_s = settings.refresh_s
-        self.pace: Pace | None = Pace(settings.refresh_s, min(30.0, settings.refresh_s), _LAST_RETRY_S)
+        self._default_refresh_s = settings.refresh_s
+        self.refresh_s: float | None = settings.refresh_s
         self._hidden = settings.hidden
         named = parse(given, http=settings.fetch.trust.http)
         if settings.pin is not None and not is_digest(settings.pin):
@@ -66,6 +67,12 @@ class Oci:
         self.place: Path | None = self._folder
         FetchedFolder.recover(self._folder)
 
+    @property
+    def pace(self) -> Pace:
+        """How often to ask."""
+        every = self.refresh_s or self._default_refresh_s
+        return Pace(every, min(every, _FIRST_RETRY_S), _LAST_RETRY_S)
+
     async def resolve(self, *, anew: bool = False) -> Revision:  # noqa: ARG002, it is always asked
         """The digest of its manifest, by one HEAD; where the digest was given, it is that without a question.
 
@@ -78,7 +85,7 @@ class Oci:
             digest = await client.digest()
             if digest is None:  # a registry that says it only of what it sends
                 digest, _ = await client.manifest(self._reference.wanted)
-        return Revision(digest, self._refresh_s)
+        return Revision(digest, self.pace.check_s)
 
     async def materialise(self, revision: Revision, store: Store) -> Tree:  # noqa: ARG002, see above
         """Bring its folder up to the manifest.

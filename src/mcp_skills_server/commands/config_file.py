@@ -1,0 +1,263 @@
+"""The configuration file: TOML whose keys are the names of the options, and `[[source]]` for what holds of one root.
+
+What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
+module is imported only where there is such a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Final, cast
+
+import click
+from pydantic import ValidationError
+
+from mcp_skills_server.commands.config_schema import SOURCE_TAKES, model, parameters, takes
+from mcp_skills_server.commands.embedding_options import ModelType
+from mcp_skills_server.commands.options import RootType
+from mcp_skills_server.errors import SkillsServerError, clipped
+from mcp_skills_server.hosts.tomltext import lines_of
+from mcp_skills_server.model import printable
+from mcp_skills_server.sources.kinds import kind_of
+
+_NOT_YET: Final = ("grant", "oauth", "quota")
+_MOST_BYTES: Final = 1 << 20
+_PAGE: Final = "docs/configuration.md lists the keys"
+_AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong.
+
+    Attributes:
+        line: from 1; 0 where it is of the file as a whole.
+        key: as it stands in the file, `source.refresh` for one of a table; "" where there is none.
+        what: what is wrong there. It shows no value, which may be a secret.
+        hint: what to do.
+    """
+
+    line: int
+    key: str
+    what: str
+    hint: str
+
+    def show(self, file: str) -> str:
+        """One line: file, line, key, what, hint."""
+        place = f"{file}:{self.line}" if self.line else file
+        return printable(f"{place}: {f'{clipped(self.key)}: ' if self.key else ''}{self.what}; {self.hint}")
+
+
+class ConfigurationError(SkillsServerError, ValueError):
+    """A configuration file cannot be used. `faults` are all that is wrong with it, in the order of their lines."""
+
+    def __init__(self, file: str, faults: Sequence[Fault]) -> None:
+        more = f" (and {len(faults) - 1:,} more; see 'mcp-skills-server config check')" if len(faults) > 1 else ""
+        super().__init__(faults[0].show(file) + more)
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRules:
+    """What holds of one root alone.
+
+    Attributes:
+        scripts: whether its scripts may run; None where nothing is said of it.
+        require_signature: keys, of which one must have signed its skills.
+        refresh_s: seconds between two looks at it; None for what holds of all.
+        line: where the file says it.
+    """
+
+    scripts: bool | None = None
+    require_signature: tuple[str, ...] = ()
+    refresh_s: float | None = None
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a file says.
+
+    Attributes:
+        file: its path, absolute.
+        values: by the name of the option's field; paths are absolute.
+        sources: the rules of single roots, by the root as `values` has it.
+        lines: where each of `values` stands.
+    """
+
+    file: str
+    values: Mapping[str, Any]
+    sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
+    lines: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def rules_of(self, root: str) -> SourceRules | None:
+        """The rules of a root, however its path is written; None where there are none."""
+        return self.sources.get(_absolute(root, os.getcwd()))
+
+
+def read(path: str) -> Configuration:
+    """What the file at this path says.
+
+    Raises:
+        ConfigurationError: it cannot be read, or something is wrong with it.
+    """
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        fault = Fault(0, "", f"it cannot be read ({error.strerror})", "give the path of a TOML file that you may read")
+        raise ConfigurationError(path, [fault]) from None
+    if len(raw) > _MOST_BYTES:
+        fault = Fault(0, "", f"it has more than {_MOST_BYTES:,} bytes", "give the path of a configuration file")
+        raise ConfigurationError(path, [fault])
+    return parse(raw, path)
+
+
+def parse(raw: bytes, path: str) -> Configuration:
+    """The same of its bytes; relative paths are from the folder of `path`.
+
+    Raises:
+        ConfigurationError: something is wrong with it.
+    """
+    try:
+        text = raw.decode().removeprefix("\ufeff")
+        given = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        fault = Fault(raw.count(b"\n", 0, error.start) + 1, "", "this is not UTF-8", "save the file as UTF-8")
+        raise ConfigurationError(path, [fault]) from None
+    except RecursionError:
+        raise ConfigurationError(path, [Fault(0, "", "it is nested too deeply", _PAGE)]) from None
+    except ValueError as error:  # also a number that is too long
+        raise ConfigurationError(path, [_syntax(raw, str(error))]) from None
+    lines = lines_of(text)
+    faults: list[Fault] = []
+    values: dict[str, Any] = {}
+    try:
+        found = model().model_validate({key: value for key, value in given.items() if key not in _NOT_YET})
+        values = found.model_dump(exclude_unset=True)
+    except ValidationError as error:
+        faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
+    faults += [_not_yet(key, lines) for key in _NOT_YET if key in given]
+    faults += _of_sources(given, lines)
+    if faults:
+        raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
+    return _configuration(values, os.path.abspath(path), lines)
+
+
+# What is wrong
+
+
+def _syntax(raw: bytes, message: str) -> Fault:
+    found = _AT.search(message)
+    line = raw.rstrip().count(b"\n") + 1
+    if found is not None and found[1]:
+        line = int(found[1])
+    reason = _AT.sub("", message)
+    return Fault(
+        line, "", f"this is not TOML: {reason[:1].lower()}{reason[1:]}", "write key = value; text is in quotes"
+    )
+
+
+def _line(place: Sequence[str | int], lines: Mapping[tuple[str | int, ...], int]) -> int:
+    return next((lines[found] for end in range(len(place), 0, -1) if (found := tuple(place[:end])) in lines), 0)
+
+
+def _not_yet(key: str, lines: Mapping[tuple[str | int, ...], int]) -> Fault:
+    return Fault(_line([key], lines), key, "this version does not support this table", "leave it out")
+
+
+def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[tuple[str | int, ...], int]) -> Fault:
+    """What pydantic found, in our words."""
+    line = _line(place, lines)
+    key = ".".join(each for each in place if isinstance(each, str))
+    if place[0] == "source":
+        if len(place) < 3:
+            return Fault(line, key, f"this is {_kind(value)}", "write a table [[source]] with from = ROOT")
+        name, known = str(place[2]), SOURCE_TAKES
+        words = known.get(name, "")
+    else:
+        name, known = str(place[0]), parameters()
+        words = takes(known[name]) if name in known else ""
+    if kind == "extra_forbidden":
+        near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
+        hint = f"write {near}" if near else _PAGE
+        if not near and isinstance(value, dict):
+            hint = f"put its keys at the top of the file; {_PAGE}"
+        return Fault(line, key, "there is no such key", hint)
+    if kind == "missing":
+        return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
+    what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
+    return Fault(line, key, what, f"write {words}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """The key that was probably meant: of an option as on the command line or of a variable, or with a slip."""
+    plain = name.lower().replace("_", "-").removeprefix("--").removeprefix("mcp-skills-")
+    for each in (plain, plain.removeprefix("no-")):
+        if each in known:
+            return each
+    return next(iter(get_close_matches(plain, known, 1)), "")
+
+
+def _kind(value: Any) -> str:
+    kinds = {bool: "true or false", str: "text", int: "a number", float: "a number", list: "a list", dict: "a table"}
+    return kinds.get(cast("type[Any]", type(value)), "a date or a time")
+
+
+def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], int]) -> Iterator[Fault]:
+    """What is wrong with sources of which each key has its form."""
+    sources: Any = given.get("source")
+    roots: Any = given.get("roots")
+    listed: list[Any] = cast("list[Any]", roots) if isinstance(roots, list) else []
+    seen = {each for each in listed if isinstance(each, str)}
+    for number, each in enumerate(cast("list[Any]", sources) if isinstance(sources, list) else []):
+        source = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        root = source.get("from")
+        if not isinstance(root, str) or not root:
+            continue
+        if root in seen:
+            place = ("source", number, "from")
+            yield Fault(_line(place, lines), "source.from", "this root stands twice", "name it once")
+        seen.add(root)
+        if "refresh" in source and not kind_of(root).is_asked:
+            place = ("source", number, "refresh")
+            what = f"nobody asks a {kind_of(root).name} so often: it is watched, or says itself how long it holds"
+            yield Fault(_line(place, lines), "source.refresh", what, "leave it out")
+
+
+# What is made of it
+
+
+def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int]) -> Configuration:
+    folder = os.path.dirname(file)
+    sources: dict[str, SourceRules] = {}
+    for number, each in enumerate(given.pop("source", ())):
+        keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
+        root = _absolute(each["origin"], folder)
+        sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
+    known = {each.name: (key, each) for key, each in parameters().items()}
+    values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
+    where = {name: _line([known[name][0]], lines) for name in values}
+    if sources:
+        values["roots"] = [*values.get("roots", ()), *sources]
+        where.setdefault("roots", _line(["source"], lines))
+    return Configuration(file, values, sources, where)
+
+
+def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
+    """A value with paths that do not depend on where a command is started."""
+    if isinstance(value, list):
+        return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
+    if isinstance(parameter.type, RootType):
+        return _absolute(value, folder)
+    is_path = isinstance(parameter.type, click.Path) or (isinstance(parameter.type, ModelType) and "://" not in value)
+    return os.path.normpath(os.path.join(folder, value)) if is_path else value
+
+
+def _absolute(root: str, folder: str) -> str:
+    return os.path.normpath(os.path.join(folder, root)) if kind_of(root).is_path else root

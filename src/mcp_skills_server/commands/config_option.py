@@ -1,0 +1,119 @@
+"""The option `--config`: a file gives what neither the command line nor the environment does.
+
+click takes the values of the file as its map of defaults, which comes after options and variables. What can be changed
+while a command runs is followed by `reloading`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import click
+
+from mcp_skills_server.commands.fields import Options, option, variables_of
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.commands.config_file import Configuration
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.guards import Token, Tokens
+
+logger = logging.getLogger(__name__)
+
+_READ: Final = "mcp_skills_server.configuration"
+_PREFIX: Final = "MCP_SKILLS_"
+_WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
+"""Variables that are no option, so that no process list shows what they hold."""
+
+
+def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+    """Read the file, before any other option is looked at."""
+    if path is not None and not context.resilient_parsing:
+        from mcp_skills_server.commands.config_file import ConfigurationError, read
+
+        try:
+            configuration = read(path)
+        except ConfigurationError as error:
+            raise UsageError(str(error)) from None
+        context.meta[_READ] = configuration
+        context.default_map = {**configuration.values}
+    return path
+
+
+class ConfigOptions(Options):
+    """Where options are read from that are given nowhere else."""
+
+    heading: ClassVar[str] = "Configuration"
+    config: str | None = option(
+        None,
+        "Take from this TOML file the options that neither the command line nor the environment gives: "
+        "page-size = 20. 'config check' proves it, 'config show' says what is in force.",
+        type=click.Path(),
+        metavar="FILE",
+        is_eager=True,
+        callback=_take,
+    )
+
+
+def configuration_of(context: click.Context) -> Configuration | None:
+    """What the file of this command says; None where none was given."""
+    return context.meta.get(_READ)
+
+
+def tokens_of(file: str | None, lines: str | None) -> list[Token]:
+    """The tokens of a file or of a value; none where neither is given.
+
+    Raises:
+        UsageError: both are given, or they cannot be read.
+    """
+    from mcp_skills_server.web.guards import read_token_file, read_tokens
+
+    if file is not None and lines is not None:
+        raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
+    if lines is not None:
+        return read_tokens(lines.replace(",", "\n"), "MCP_SKILLS_TOKENS")
+    return read_token_file(file) if file is not None else []
+
+
+def follow_configuration(
+    context: click.Context, mirrors: Mirrors | None, tokens: Tokens | None = None
+) -> Callable[[], object] | None:
+    """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
+
+    Args:
+        context: of the command.
+        mirrors: what is fetched, if anything is.
+        tokens: those in force, where there may be some.
+
+    Returns:
+        What has both read again now, from a handler of a signal too; None where there is neither.
+    """
+    warn_of_unknown_variables(context)
+    configuration = configuration_of(context)
+    if configuration is None and (tokens is None or context.params.get("token_file") is None):
+        return None
+    from mcp_skills_server.commands.reloading import Reloader
+
+    reloader = Reloader(context, configuration, mirrors, tokens)
+    reloader.start()
+    return reloader.ask
+
+
+def warn_of_unknown_variables(context: click.Context) -> None:
+    """Name each variable that is spelled as one of ours and is none, with the nearest that is one."""
+    prefix = context.auto_envvar_prefix
+    own = {each for parameter in context.command.params for each in variables_of(parameter, prefix)}
+    unknown = {each for each in os.environ if each.startswith(_PREFIX)} - own - {*_WITHOUT_OPTION}
+    if not unknown:
+        return
+    from difflib import get_close_matches
+
+    from mcp_skills_server.commands.config_schema import parameters  # variables of other commands are known, too
+
+    known = own | {each for parameter in parameters().values() for each in variables_of(parameter, prefix)}
+    for name in sorted(unknown - known):
+        near = next(iter(get_close_matches(name, sorted(known), 1)), "")
+        logger.warning("%s: there is no such variable; %s", name, f"set {near}" if near else "unset it")

@@ -1,0 +1,177 @@
+"""Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
+
+A new version that is broken is one line in the log, and the old one stays. Tokens, the level of the log and how often
+sources are looked at change at once; of all else one line says that it takes effect at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
+from mcp_skills_server.commands.config_option import tokens_of
+from mcp_skills_server.commands.fields import key_of
+from mcp_skills_server.commands.logs import set_level
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry.log import log_requests
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.guards import Tokens
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+_SETTLE_S: Final = 0.2
+"""A file that is being written is read when it has stayed the same for so long."""
+_LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
+
+
+class Reloader:
+    """Keeps what can change while a command runs as its files say, in a thread of its own.
+
+    The files are looked at by their time stamps, and not by events: what mounts a secret moves links, and network file
+    systems send none.
+
+    Args:
+        context: of the command; what the command line or the environment says, no file changes.
+        configuration: as it was read at the start; None where there is no file.
+        mirrors: what is fetched, if anything is.
+        tokens: those in force, where there may be some.
+    """
+
+    def __init__(
+        self,
+        context: click.Context,
+        configuration: Configuration | None,
+        mirrors: Mirrors | None,
+        tokens: Tokens | None,
+    ) -> None:
+        self._parameters = {each.name or "": each for each in context.command.params}
+        above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+        self._fixed = {
+            name: context.params[name] for name in self._parameters if context.get_parameter_source(name) in above
+        }
+        plain = click.Context(context.command)  # where the file gives no defaults
+        self._defaults = {name: each.get_default(plain) for name, each in self._parameters.items() if name in _LIVE}
+        self._configuration = configuration
+        self._mirrors = mirrors
+        self._tokens = tokens
+        self._logs_requests = self._value("log_level", configuration) == "debug"
+        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._seen = self._look()
+
+    def start(self) -> None:
+        """Look from now on, until the process ends."""
+        threading.Thread(target=self._follow, name="skills-configuration", daemon=True).start()
+
+    def ask(self) -> None:
+        """Have everything read again now; to be called from anywhere, handlers of signals too."""
+        self._asked.put(None)  # which is reentrant, and the lock of an Event is not
+
+    def reload(self) -> None:
+        """Read everything again, and take what is new in it."""
+        before = self._configuration
+        if before is not None:
+            try:
+                self._configuration = read(before.file)
+            except ConfigurationError as error:
+                logger.warning("%s; the configuration stays as it was", error)
+        try:
+            self._take_tokens()
+        except UsageError as error:
+            logger.warning("%s; the tokens stay as they were", error)
+        if before is not None and self._configuration is not None and self._configuration != before:
+            self._take(before, self._configuration)
+
+    def _value(self, name: str, configuration: Configuration | None) -> Any:
+        """What holds of an option by a configuration."""
+        if name in self._fixed:
+            return self._fixed[name]
+        default = self._defaults.get(name)
+        return default if configuration is None else configuration.values.get(name, default)
+
+    def _take_tokens(self) -> None:
+        if self._tokens is None:
+            return
+        file = self._value("token_file", self._configuration)
+        found = tokens_of(file, self._value("tokens", self._configuration))
+        if not found and not self._tokens:
+            return
+        if not found or not self._tokens:
+            raise UsageError("whether tokens are wanted takes effect at the next start")
+        if [*self._tokens] != found:
+            self._tokens.replace(found)
+            logger.info("the tokens were read again; there are %s of them", len(found))
+
+    def _take(self, before: Configuration, now: Configuration) -> None:
+        if self._value("log_level", before) != (level := self._value("log_level", now)):
+            set_level(level)
+            if level == "debug" and not self._logs_requests:
+                log_requests()  # its lines are of this level, and so there are none at any other
+                self._logs_requests = True
+        logger.info("%s was read again", now.file)
+        if self._mirrors is not None:
+            for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:
+                rules = now.rules_of(root)
+                own = rules.refresh_s if rules is not None else None
+                self._mirrors.set_refresh(root, own or self._value("refresh", now))
+        names = {
+            name
+            for name in (before.values.keys() | now.values.keys()) & self._parameters.keys()
+            if before.values.get(name) != now.values.get(name) and name not in _LIVE and name not in self._fixed
+        }
+        later = sorted(key_of(self._parameters[name]) for name in names)
+        if _without_refresh(before) != _without_refresh(now):
+            later.append("source")
+        if later:
+            logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
+
+    def _look(self) -> list[tuple[int, ...] | None]:
+        """What tells one version of the files from another; None of one that is not there."""
+        files = [self._configuration.file] if self._configuration is not None else []
+        if self._tokens is not None and (file := self._value("token_file", self._configuration)) is not None:
+            files.append(file)
+        return [_signature(each) for each in files]
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                self._asked.get(timeout=_LOOK_S)
+            except Empty:
+                now = self._look()
+                if now == self._seen:
+                    continue
+                while True:
+                    try:
+                        self._asked.get(timeout=_SETTLE_S)
+                        break
+                    except Empty:
+                        before, now = now, self._look()
+                        if before == now:
+                            break
+            try:
+                self._seen = self._look()  # before they are read, so that a later change is another one
+                self.reload()
+            except Exception:  # a bug must not end the looking
+                logger.exception("the configuration could not be read again")
+
+
+def _signature(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+
+
+def _without_refresh(configuration: Configuration) -> dict[str, object]:
+    return {root: replace(rules, refresh_s=None) for root, rules in configuration.sources.items()}

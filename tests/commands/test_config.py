@@ -1,0 +1,298 @@
+"""The configuration file: what is wrong is said with its line, and what is right comes after what was given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+from click.core import ParameterSource
+from click.testing import CliRunner
+
+from mcp_skills_server.cli import cli
+from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
+from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.config_schema import READERS, parameters
+from mcp_skills_server.commands.fields import variables_of
+from mcp_skills_server.commands.serve import serve
+from wire import ROOT, write_skill
+
+WRONG: list[tuple[str, int, str, str]] = [
+    # text, line, key, the beginning or a part of the hint
+    # What is no TOML
+    ("page-size 7", 1, "", "write key = value"),
+    ("page-size =", 1, "", "write key = value"),
+    ("watch = True", 1, "", "write key = value"),
+    ("host = localhost", 1, "", "write key = value"),
+    ("roots = [\n  'a'\n  'b'\n]", 3, "", "write key = value"),
+    ("roots = ['a'", 1, "", "write key = value"),
+    ("port = 1\nport = 2", 2, "", "write key = value"),
+    ("[[source]\nfrom = 'a'", 1, "", "write key = value"),
+    ("# fine\nhost = 'a\nport = 1", 3, "", "write key = value"),
+    ('host = """a\nb', 2, "", "write key = value"),
+    ("port = 1\n\n[source]\n[[source]]", 4, "", "write key = value"),
+    # No such key
+    ("page_size = 7", 1, "page_size", "write page-size"),
+    ("pagesize = 7", 1, "pagesize", "write page-size"),
+    ("PAGE-SIZE = 7", 1, "PAGE-SIZE", "write page-size"),
+    ("MCP_SKILLS_PAGE_SIZE = 7", 1, "MCP_SKILLS_PAGE_SIZE", "write page-size"),
+    ('"--page-size" = 7', 1, "--page-size", "write page-size"),
+    ("no-watch = true", 1, "no-watch", "write watch"),
+    ("root = ['a']", 1, "root", "write roots"),
+    ("tokenfile = 'a'", 1, "tokenfile", "write token-file"),
+    ("token_file = 'a'", 1, "token_file", "write token-file"),
+    ("allowed-hosts = ['a']", 1, "allowed-hosts", "write allowed-host"),
+    ("prompt_choice = ['a']", 1, "prompt_choice", "write prompt"),
+    ("zzzzzz = 1", 1, "zzzzzz", "docs/configuration.md"),
+    ("config = 'other.toml'", 1, "config", "docs/configuration.md"),
+    ("help = true", 1, "help", "docs/configuration.md"),
+    ("[server-settings]\nport = 1", 1, "server-settings", "put its keys at the top of the file"),
+    ("[http]\nport = 1", 1, "http", "put its keys at the top of the file"),
+    ("[[sources]]\nfrom = 'a'", 1, "sources", "write source"),
+    ("[[source]]\nform = 'a'\nfrom = 'b'", 2, "source.form", "write from"),
+    ("[[source]]\nfrom = 'a'\nrequire_signature = ['k']", 3, "source.require_signature", "write require-signature"),
+    ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
+    ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
+    # What is not there yet
+    ("[oauth]\nissuer = 'https://login.example'", 1, "oauth", "leave it out"),
+    ("port = 1\n\n[[grant]]\nwho = ['*']", 3, "grant", "leave it out"),
+    ("[quota]\nrequests-per-minute = 600", 1, "quota", "leave it out"),
+    ("quota = 1", 1, "quota", "leave it out"),
+    # Of another type
+    ("page-size = '7'", 1, "page-size", "write a whole number from 1 to 1000"),
+    ("page-size = 7.5", 1, "page-size", "write a whole number from 1 to 1000"),
+    ("page-size = true", 1, "page-size", "write a whole number from 1 to 1000"),
+    ("watch = 'false'", 1, "watch", "write true or false"),
+    ("watch = 0", 1, "watch", "write true or false"),
+    ("host = 127", 1, "host", "write text in quotes"),
+    ("host = ['127.0.0.1']", 1, "host", "write text in quotes"),
+    ("prompt = 'acme/*'", 1, "prompt", 'write a list of text, such as ["PATTERN"]'),
+    ("roots = 'skills'", 1, "roots", "write a list of text"),
+    ("roots = [\n  'a',\n  1,\n]", 1, "roots", "write a list of text"),
+    ("log-level = 1", 1, "log-level", 'write one of "debug", "info", "warning", "error"'),
+    ("session-idle = 1979-05-27", 1, "session-idle", 'write a number from 1, or "90s", "5m", "1h"'),
+    ("source = 'a'", 1, "source", "write a table [[source]]"),
+    ("[source]\nfrom = 'a'", 1, "source", "write a table [[source]]"),
+    ("source = ['a']", 1, "source", "write a table [[source]]"),
+    ("[[source]]\nfrom = 1", 2, "source.from", "write text in quotes, any ROOT"),
+    ("[[source]]\nfrom = 'a'\nscripts = 'yes'", 3, "source.scripts", "write true or false"),
+    ("[[source]]\nfrom = 'a'\nrequire-signature = 'k'", 3, "source.require-signature", "write a list of paths"),
+    # Of a value that is not taken
+    ("page-size = 0", 1, "page-size", "write a whole number from 1 to 1000"),
+    ("page-size = 1001", 1, "page-size", "write a whole number from 1 to 1000"),
+    ("port = 65536", 1, "port", "write a whole number from 0 to 65535"),
+    ("request-timeout = 0", 1, "request-timeout", "write a number above 0"),
+    ("request-timeout = nan", 1, "request-timeout", "write a number above 0"),
+    ("refresh = '5 minutes'", 1, "refresh", 'write a number from 1, or "90s"'),
+    ("refresh = '0.5s'", 1, "refresh", 'write a number from 1, or "90s"'),
+    ("log-level = 'loud'", 1, "log-level", 'write one of "debug"'),
+    ("transport = 'HTTP'", 1, "transport", 'write one of "stdio", "http"'),
+    ("host = ''", 1, "host", "write text in quotes"),
+    ('token-file = "a\\u0000b"', 1, "token-file", "write text in quotes"),
+    ("roots = ['']", 1, "roots", "write a list of text"),
+    ("# one\n\n[[source]]\nscripts = false", 3, "source.from", 'write from = "ROOT"'),
+    ("[[source]]\nfrom = ''", 2, "source.from", "write text in quotes, any ROOT"),
+    ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
+    ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
+    # Of values that do not go together
+    ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'a'", 4, "source.from", "name it once"),
+    ("roots = ['a']\n[[source]]\nfrom = 'a'", 3, "source.from", "name it once"),
+    ("[[source]]\nfrom = 'skills'\nrefresh = 60", 3, "source.refresh", "leave it out"),
+    ("[[source]]\nfrom = 'https://skills.example'\nrefresh = 60", 3, "source.refresh", "leave it out"),
+]
+
+
+def faults_of(text: str | bytes) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as raised:
+        parse(text if isinstance(text, bytes) else text.encode(), "c.toml")
+    return raised.value
+
+
+def test_the_corpus_is_of_sixty_files_and_more() -> None:
+    assert len({text for text, *_ in WRONG}) == len(WRONG) >= 60
+
+
+@pytest.mark.parametrize(("text", "line", "key", "hint"), WRONG)
+def test_a_wrong_file_is_one_line_with_file_line_key_and_hint(text: str, line: int, key: str, hint: str) -> None:
+    (fault,) = faults_of(text).faults
+    shown = fault.show("c.toml")
+    assert (fault.line, fault.key) == (line, key)
+    assert fault.hint.startswith(hint) or hint in fault.hint
+    assert shown.startswith(f"c.toml:{line}: {key}") and shown.endswith(f"; {fault.hint}") and shown.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\n\xff = 1", "c.toml:2: this is not UTF-8"),
+        (b"a = " + b"[" * 5000, "nested too deeply"),
+        (b"port = " + b"9" * 5000, "this is not TOML"),
+        (b"\x00", "c.toml:1: this is not TOML"),
+    ],
+)
+def test_wild_bytes_are_one_line_too(raw: bytes, said: str) -> None:
+    error = faults_of(raw)
+    assert said in str(error) and str(error).isprintable()
+
+
+def test_all_faults_are_found_at_once_and_no_value_is_shown() -> None:
+    secret = "not-a-real-secret"
+    error = faults_of(f"tokens = ['{secret}']\nport = '{secret}'\n[[source]]\nfrom = 'a'\nscripts = '{secret}'\n")
+    assert [(each.line, each.key) for each in error.faults] == [(1, "tokens"), (2, "port"), (5, "source.scripts")]
+    assert secret not in "".join(each.show("c.toml") for each in error.faults)
+    assert "(and 2 more; see 'mcp-skills-server config check')" in str(error)
+
+
+@pytest.mark.parametrize("key", parameters())
+def test_every_option_can_stand_in_a_file(key: str) -> None:
+    parameter = parameters()[key]
+    text = {
+        bool: "true",
+        list: "['.py=a']",
+    }.get(kind_of(parameter), "'a'")
+    if isinstance(parameter.type, click.Choice):
+        text = f"'{parameter.type.choices[0]}'"
+    elif isinstance(parameter.type, (click.IntRange, click.FloatRange)):
+        text = str(max(1, int(parameter.type.min or 1)))
+    assert parameter.name in parse(f"{key} = {text}".encode(), "c.toml").values
+
+
+def kind_of(parameter: click.Parameter) -> type:
+    if isinstance(parameter, click.Argument) or parameter.multiple:
+        return list
+    return bool if isinstance(parameter, click.Option) and parameter.is_flag else str
+
+
+def test_every_option_of_its_readers_is_a_key() -> None:
+    with click.Context(cli) as context:
+        names = {each.name for name in READERS for each in (cli.get_command(context, name) or click.Command("")).params}
+    assert names - {each.name for each in parameters().values()} == {"config"}
+
+
+def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: Path) -> None:
+    found = parse(
+        b"roots = ['skills', '/abs', 'https://skills.example']\ntoken-file = '../tokens'\n"
+        b"require-signature = ['keys/a']\nlock = 'skills.lock'\nembeddings = 'https://models.example/v1'\n"
+        b"[[source]]\nfrom = 'more'\nscripts = false\nrequire-signature = ['keys/b']\n"
+        b"[[source]]\nfrom = 'git+https://git.example/a@main'\nrefresh = '5m'\nscripts = true\n",
+        f"{tmp_path}/etc/c.toml",
+    )
+    etc, git = f"{tmp_path}/etc", "git+https://git.example/a@main"
+    assert found.values["roots"] == [f"{etc}/skills", "/abs", "https://skills.example", f"{etc}/more", git]
+    assert (found.values["token_file"], found.values["lock"]) == (f"{tmp_path}/tokens", f"{etc}/skills.lock")
+    assert found.values["require_signature"] == [f"{etc}/keys/a"]
+    assert found.values["embeddings"] == "https://models.example/v1"
+    rules, fetched = found.rules_of(os.path.relpath(f"{etc}/more")), found.rules_of(git)
+    assert rules is not None and fetched is not None and found.rules_of("/abs") is None
+    assert (rules.scripts, rules.require_signature, rules.refresh_s) == (False, (f"{etc}/keys/b",), None)
+    assert (fetched.scripts, fetched.refresh_s) == (True, 300)
+
+
+def taken(*words: str) -> tuple[click.Context, Configuration]:
+    with serve.make_context("serve", [*words]) as context:
+        found = configuration_of(context)
+        assert found is not None
+        return context, found
+
+
+def test_options_come_before_variables_before_the_file_before_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        "page-size = 7\nmax-files = 8\nmax-depth = 9\nprompt = ['a', 'b c']\nwatch = false\nroots = ['x']\n"
+    )
+    monkeypatch.setenv("MCP_SKILLS_PAGE_SIZE", "70")
+    monkeypatch.setenv("MCP_SKILLS_MAX_FILES", "80")
+    context, _ = taken("--config", str(file), "--page-size", "700")
+    values = {name: context.params[name] for name in ("page_size", "max_files", "max_depth", "max_loaded", "watch")}
+    assert values == {"page_size": 700, "max_files": 80, "max_depth": 9, "max_loaded": 8, "watch": False}
+    assert (context.params["prompt_choice"], context.params["roots"]) == (("a", "b c"), (f"{tmp_path}/x",))
+    assert context.get_parameter_source("max_depth") is ParameterSource.DEFAULT_MAP
+    assert taken("--config", str(file), "elsewhere")[0].params["roots"] == ("elsewhere",)
+
+
+def test_check_prints_a_line_for_each_fault(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("port = 1\npage_size = 7\nhost = 3\n")
+    done = CliRunner().invoke(cli, ["config", "check", str(file)], standalone_mode=False)
+    assert done.return_value == 1
+    assert [line.split(": ")[:2] for line in done.output.splitlines()] == [
+        [f"{file}:2", "page_size"],
+        [f"{file}:3", "host"],
+    ]
+    file.write_text("port = 1\n")
+    done = CliRunner().invoke(cli, ["config", "check", str(file)], standalone_mode=False)
+    assert (done.return_value, done.output) == (0, f"{file}: nothing is wrong\n")
+    done = CliRunner().invoke(cli, ["config", "check", f"{file}x"], standalone_mode=False)
+    assert done.return_value == 1 and done.output.startswith(f"{file}x: it cannot be read (No such file")
+
+
+def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "not-a-real-secret-0123456789"
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\n"
+        f"[[source]]\nfrom = 'git+https://me:{secret}@git.example/a'\nscripts = false\nrefresh = '5m'\n"
+    )
+    monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
+    done = CliRunner().invoke(cli, ["config", "show", "serve", "--config", str(file), "--page-size", "5"])
+    rows = {line.split()[0]: line.split()[1:] for line in done.output.splitlines()}
+    assert done.exit_code == 0 and secret not in done.output
+    assert rows["page-size"] == ["option", "5"]
+    assert rows["max-depth"] == ["environment", "MCP_SKILLS_MAX_DEPTH", "9"]
+    assert rows["max-files"] == [f"{file}:1", "8"]
+    assert rows["max-loaded"] == ["default", "8"]
+    assert rows["tokens"] == [f"{file}:2", "********"] and rows["refresh-secret"][1] == "********"
+    assert rows["roots"] == [f"{file}:4", "git+https://git.example/a"]
+    assert rows["source"] == [f"{file}:4", "git+https://git.example/a", "scripts=false", "refresh=300"]
+
+
+def test_every_reader_can_be_shown() -> None:
+    for name in READERS:
+        assert CliRunner().invoke(cli, ["config", "show", name]).exit_code == 0
+
+
+def test_a_variable_of_every_option_is_known() -> None:
+    names = {each for parameter in parameters().values() for each in variables_of(parameter, "MCP_SKILLS")}
+    assert {"MCP_SKILLS_PAGE_SIZE", "MCP_SKILLS_ROOTS", "MCP_SKILLS_ALLOW_SCRIPTS_OF", "MCP_SKILLS_GRACE"} <= names
+
+
+def test_the_configuration_of_the_deployment_is_right() -> None:
+    file = ROOT / "deploy" / "config.toml"
+    assert parse(file.read_bytes(), str(file)).values
+
+
+def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
+    from mcp_skills_server.commands.opening import open_served
+    from mcp_skills_server.commands.script_options import make_runtime
+    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.errors import RequestError
+    from mcp_skills_server.runtime.scripts.policy import Policy
+
+    for name in ("one", "two"):
+        write_skill(tmp_path / name / name)
+    found = parse(b"roots = ['one']\n[[source]]\nfrom = 'two'\nscripts = false\n", f"{tmp_path}/c.toml")
+    options = ServeOptions(allow_scripts=True, sandbox="off")
+    registry, _, scripts = open_served(found.values["roots"], options, found)
+    assert scripts == {f"{tmp_path}/two": False}
+    registry.load()
+    policy = Policy(registry, roots=scripts)
+    policy.check([registry.snapshot.skills["one"]])
+    with pytest.raises(RequestError, match="excluded the scripts of its source"):
+        policy.check([registry.snapshot.skills["two"]])
+    assert make_runtime(registry, ServeOptions(), max_loaded=1, catalog_chars=0, roots=scripts)
+
+
+@pytest.mark.parametrize("source", ["link", "two/SKILL.md"])
+def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: str) -> None:
+    from mcp_skills_server.commands.opening import open_served
+    from mcp_skills_server.commands.serve import ServeOptions
+    from mcp_skills_server.errors import UsageError
+
+    write_skill(tmp_path / "two")
+    (tmp_path / "link").symlink_to(tmp_path / "two")
+    found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
+    with pytest.raises(UsageError, match="name the folder itself, once"):
+        open_served(found.values["roots"], ServeOptions(), found)

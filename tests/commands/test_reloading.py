@@ -1,0 +1,141 @@
+"""What changes while a server runs: tokens, the level of the log. What is broken changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import forkserver
+from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
+from wire import COMMAND, DEADLINE, serving, write_skill
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and modes as POSIX has them")
+
+OLD, NEW, OTHER = ("a-made-up-token-0123456789", "another-made-up-token-0123456789", "a-third-token-0123456789")
+
+
+def replace(path: Path, text: str) -> None:
+    """Write it as careful tools do, so that nobody reads half of it."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(text)
+    fresh.chmod(0o600)
+    os.replace(fresh, path)
+
+
+def ask(server: Server, token: str) -> Reply:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {token}",
+    }
+    return server.send(body=json.dumps(body).encode(), headers=headers)
+
+
+@contextmanager
+def listening(server: Server, token: str) -> Iterator[Stream]:
+    stream = HttpClient(server, "modern", token=token).listen(skillsListChanged=True)
+    try:
+        yield stream
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("by", ["signal", "change"])
+def test_tokens_are_read_again_and_only_who_lost_one_is_disconnected(tmp_path: Path, by: str) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    tokens = tmp_path / "tokens"
+    replace(tokens, f"a={OLD}\nb={OTHER}\n")
+    with http_serving(tmp_path / "skills", "--token-file", tokens) as server, ExitStack() as opened:
+        leaving, staying = opened.enter_context(listening(server, OLD)), opened.enter_context(listening(server, OTHER))
+        assert ask(server, NEW).status == 401
+        replace(tokens, f"a={NEW}\nb={OTHER}\n")
+        if by == "signal":
+            server.process.send_signal(signal.SIGHUP)
+        server.said("the tokens were read again; there are 2 of them")
+        assert leaving.rest() == []
+        assert (ask(server, OLD).status, ask(server, NEW).status, ask(server, OTHER).status) == (401, 200, 200)
+        assert staying.messages.empty() and staying.whole is None
+        assert OLD not in server.stderr and NEW not in server.stderr
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"), [("a=short\n", "fewer than 16"), ("", "there is no token"), (None, "No such file")]
+)
+def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
+    tmp_path: Path, broken: str | None, said: str
+) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    tokens = tmp_path / "tokens"
+    replace(tokens, f"a={OLD}\n")
+    with http_serving(tmp_path / "skills", "--token-file", tokens) as server:
+        if broken is None:
+            tokens.unlink()
+        else:
+            replace(tokens, broken)
+        server.said(f"{said}.*; the tokens stay as they were")
+        assert (ask(server, OLD).status, ask(server, NEW).status) == (200, 401)
+        replace(tokens, f"a={NEW}\n")
+        server.said("the tokens were read again")
+        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
+
+
+def test_a_configuration_is_read_again(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "c.toml"
+    replace(tmp_path / "tokens", f"a={OLD}\n")
+    replace(tmp_path / "more", f"a={NEW}\n")
+    text = "roots = ['skills']\ntoken-file = 'tokens'\n"
+    replace(file, text)
+    with http_serving("--config", file, "--max-depth", "3") as server:
+        assert ask(server, OLD).status == 200
+        replace(file, text + "page_size = 7\n")
+        server.said(r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; the configuration stays")
+        assert ask(server, OLD).status == 200
+        replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
+        server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
+        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
+        server.said("DEBUG: ")
+        replace(file, "roots = ['skills']\nlog-level = 'info'\n")
+        server.said("whether tokens are wanted takes effect at the next start")
+        assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
+
+
+def test_a_wrong_configuration_is_one_line_and_2(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("page_size = 7\nhost = 1\n")
+    for command in ("serve", "rpc", "acp"):
+        words = [*COMMAND, command, "--config", str(file)]
+        done = forkserver.run(
+            words, capture_output=True, text=True, timeout=DEADLINE, check=False, stdin=subprocess.DEVNULL
+        )
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"{file}:1: page_size: there is no such key; write page-size (and 1 more" in done.stderr
+
+
+def test_over_stdio_a_configuration_gives_roots_and_the_level_of_the_log(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "c.toml"
+    file.write_text("roots = ['skills']\n")
+    with serving("--config", file) as wire:
+        assert [each["name"] for each in wire.every_skill()] == ["one"]
+        replace(file, "roots = ['skills']\nlog-level = 'debug'\n")
+        wire.logs(b"c.toml was read again")
+        wire.every_skill()
+        wire.logs(b"DEBUG: ")
+
+
+def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    given = {"MCP_SKILLS_PAGESIZE": "7", "MCP_SKILLS_GRACE": "3", "MCP_SKILLS_PAGE_SIZE": "8"}
+    with http_serving(tmp_path, environment=given) as server:
+        server.said("MCP_SKILLS_PAGESIZE: there is no such variable; set MCP_SKILLS_PAGE_SIZE")
+        assert server.stderr.count("there is no such variable") == 1

@@ -167,7 +167,7 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
 def validate(options: ValidateOptions, paths: tuple[str, ...]) -> int:
     """Check every skill at each PATH against the Agent Skills rules, and say how to fix what is wrong.
 
-    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or the address of a site. Each is looked at
+    A PATH is a skill, its SKILL.md, a folder of skills, an archive, or an address (docs/sources.md). Each is looked at
     alone, and then all together, in the order given: which skill hides which. Exit code 1 when there are errors.
 
     \b

@@ -23,7 +23,7 @@ _COUNT = click.IntRange(min=1)
 
 
 class RootType(click.Path):
-    """A folder, an archive, or the address of a site or a repository."""
+    """A folder, an archive, or the address of a site, a repository or a registry."""
 
     def split_envvar_value(self, rv: str) -> list[str]:
         """The roots of a variable, separated as in PATH; not within `https://host:8443`, nor before a tag of oci://."""
@@ -66,7 +66,7 @@ class LimitOptions(Options):
 class SiteOptions(Options):
     """How roots are fetched that are sites."""
 
-    heading: ClassVar[str] = "Roots that are sites"
+    heading: ClassVar[str] = "Roots that are fetched"
     cache_dir: str | None = option(
         None,
         "Where skills of sites are kept, what a restart and publish need not read again; by default the user's cache.",

@@ -43,7 +43,7 @@ class RefreshOptions(Options):
     heading: ClassVar[str] = "Following changes"
     refresh: float = option(
         60,
-        "How often to look whether a root in git has changed. A site says so itself.",
+        "How often to look whether a root in git or a registry has changed. A site says so itself.",
         type=click.FloatRange(min=1),
         metavar="SECONDS",
         show_default=True,

@@ -155,9 +155,10 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
 def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """Serve the skills below each ROOT over MCP, on stdin and stdout or over HTTP.
 
-    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, or that of a folder
-    in git. Of two skills with the same path the one of the earlier ROOT is served. Every option has an environment
-    variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS for the roots, separated as in PATH.
+    A ROOT is a folder that holds skills, a skill itself, a .zip or .tar.gz, the address of a site, of a folder in git
+    (git+https://...) or of artifacts in a registry (oci://...). Of two skills with the same path the one of the earlier
+    ROOT is served. Every option has an environment variable: MCP_SKILLS_PAGE_SIZE for --page-size, and MCP_SKILLS_ROOTS
+    for the roots, separated as in PATH.
 
     \b
     Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -102,7 +103,16 @@ def ssh_server(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         process.communicate(timeout=DEADLINE)
 
 
+def has_shell() -> bool:
+    """Whether sshd lets this user in: an account of a service has no shell to log in to."""
+    try:
+        return not pwd.getpwuid(os.getuid()).pw_shell.endswith(("nologin", "false"))
+    except KeyError:
+        return False
+
+
 @pytest.mark.needs_program("sshd", "ssh", "ssh-keygen")
+@pytest.mark.skipif(not has_shell(), reason="sshd lets nobody in whose account has no shell")
 def test_ssh_uses_the_configuration_and_the_keys_of_the_user(
     upstream: Upstream, tmp_path: Path, own_configuration: Path
 ) -> None:

@@ -87,6 +87,14 @@ class Reader:
             return file.digest or digest_of(raw)
         return file.digest
 
+    def read_all(self, skill: Skill) -> dict[str, bytes]:
+        """The exact bytes of every file of a skill, by path.
+
+        Raises:
+            StaleFileError: as for `read`.
+        """
+        return {path: self.read(file) for path, file in skill.files.items()}
+
     def digest_over(self, skill: Skill) -> str:
         """One digest over all files of a skill, their paths and bytes: approvals and lock files name a skill by it.
 

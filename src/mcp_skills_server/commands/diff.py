@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from mcp_skills_server.commands.fields import option, takes
-from mcp_skills_server.commands.options import RootOptions
-from mcp_skills_server.commands.pinning import Offer, offered, read_lock
+from mcp_skills_server.commands.options import RootOptions, reading
+from mcp_skills_server.commands.pinning import Offer, elsewhere, offered, read_lock
 from mcp_skills_server.commands.printing import say, say_lines
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.sources.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -59,10 +59,9 @@ def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
     locked = read_lock(path)
     for each in locked:
         pin = each.revision if kind_of(each.given).keeps_history else None
-        others = {path for other in locked if other.given == each.given and other is not each for path in other.skills}
         with ExitStack() as opened:
             after = opened.enter_context(offered(each.given, options))
-            changed = _changed(each, after, others)
+            changed = _changed(each, after, elsewhere(locked, each))
             if not changed:
                 continue
             if pin is not None:
@@ -77,7 +76,7 @@ def _since_lock(path: str, options: RootOptions) -> Iterable[Difference]:
                 yield Difference(skill, kind, (), ("its locked text is no longer to be had from this source",))
 
 
-def _changed(source: LockedSource, after: Offer, others: set[str]) -> set[str]:
+def _changed(source: LockedSource, after: Offer, others: frozenset[str]) -> set[str]:
     now = after.digests()
     return {path for path in (source.skills.keys() | now.keys()) - others if source.skills.get(path) != now.get(path)}
 
@@ -102,20 +101,17 @@ def _same(before: Offer, after: Offer, path: str) -> bool:
     modes = [(each, file.executable) for each, file in one.files.items()]
     if modes != [(each, file.executable) for each, file in other.files.items()]:
         return False
-    return before.registry.digest_over(one) == after.registry.digest_over(other)
+    with reading():
+        return before.registry.digest_over(one) == after.registry.digest_over(other)
 
 
 def _files(offer: Offer, path: str) -> Files | None:
     skill = offer.skills.get(path)
     if skill is None:
         return None
-    try:
-        read: Mapping[str, tuple[bytes, bool]] = {
-            each: (offer.registry.read(file), file.executable) for each, file in skill.files.items()
-        }
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again once nobody writes there") from None
-    return read
+    with reading():
+        read = offer.registry.read_all(skill)
+    return {each: (raw, skill.files[each].executable) for each, raw in read.items()}
 
 
 def _shown(found: Difference) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -11,7 +12,15 @@ import click
 
 from mcp_skills_server.commands.fields import option, takes
 from mcp_skills_server.commands.options import RootOptions, roots
-from mcp_skills_server.commands.pinning import DEFAULT, LockFileOptions, Offer, offered, read_lock, write_lock
+from mcp_skills_server.commands.pinning import (
+    DEFAULT,
+    LockFileOptions,
+    Offer,
+    elsewhere,
+    offered,
+    read_lock,
+    write_lock,
+)
 from mcp_skills_server.commands.printing import remark, say, say_json
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.provenance.lock import LockedSource
@@ -172,9 +181,8 @@ def _joined(sources: Iterable[LockedSource]) -> list[LockedSource]:
     for each in sources:
         key = each.given, each.revision
         out[key] = replace(each, skills={**out[key].skills, **each.skills}) if key in out else each
-    return [
-        each for each in out.values() if each.skills or sum(other.given == each.given for other in out.values()) == 1
-    ]
+    entries = Counter(given for given, _ in out)
+    return [each for each in out.values() if each.skills or entries[each.given] == 1]
 
 
 def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
@@ -188,7 +196,7 @@ def _moved(locked: Sequence[LockedSource], options: RootOptions) -> list[Moved]:
             with offered(each.given, options) as offer:
                 offers[each.given] = _locked(each.given, offer)
         now = offers[each.given]
-        others = {path for other in locked if other.given == each.given and other is not each for path in other.skills}
+        others = elsewhere(locked, each)
         wanted = now.skills.keys() - others if last[each.given] == number else now.skills.keys() & each.skills.keys()
         out.append(Moved(each, replace(now, skills={path: now.skills[path] for path in now.skills if path in wanted})))
     return out
@@ -200,11 +208,7 @@ def _locked(given: str, offer: Offer) -> LockedSource:
 
 def _check(given: str) -> None:
     """Refuse an address that holds a secret, which would stand in the file for everybody to read."""
-    if (
-        not kind_of(given).is_path
-        and "@" in urlsplit(given).netloc
-        and ":" in urlsplit(given).netloc.rpartition("@")[0]
-    ):
+    if not kind_of(given).is_path and ":" in urlsplit(given).netloc.rpartition("@")[0]:
         raise UsageError("an address with a password cannot be locked; have a credential helper know the password")
 
 

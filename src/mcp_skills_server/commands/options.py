@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
@@ -11,6 +12,7 @@ import click
 from mcp_skills_server.commands.caches import cache_folder, index_files
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.logs import log_to_stderr
+from mcp_skills_server.errors import StaleFileError, UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.gates import Gate
@@ -114,6 +116,19 @@ def open_folder(given: str, options: LimitOptions) -> Registry:
     from mcp_skills_server.catalog.registry import Registry
 
     return Registry([given], _limits(options))
+
+
+@contextmanager
+def reading() -> Generator[None]:
+    """While this is entered, a file that changes while it is read is wrong usage and not a fault of ours.
+
+    Raises:
+        UsageError: one did.
+    """
+    try:
+        yield
+    except StaleFileError as error:
+        raise UsageError(f"{error}; try again once nobody writes there") from None
 
 
 def make_registry(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.commands.fields import Options, option
-from mcp_skills_server.commands.options import RootOptions, open_roots
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.commands.options import RootOptions, open_roots, reading
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, Standing
 from mcp_skills_server.provenance import lock
 from mcp_skills_server.provenance.lock import LockedSource
@@ -51,10 +51,8 @@ class Offer(NamedTuple):
         Raises:
             UsageError: a file changes all the time or cannot be read.
         """
-        try:
+        with reading():
             return {path: self.registry.digest_over(skill) for path, skill in self.skills.items()}
-        except StaleFileError as error:
-            raise UsageError(f"{error}; try again once nobody writes there") from None
 
 
 @contextmanager
@@ -110,11 +108,17 @@ def pins_of(locked: Sequence[LockedSource], folders: Sequence[str]) -> Pins:
     """The gate of these entries, whose skills lie in these folders."""
     from mcp_skills_server.provenance.pins import Pins
 
-    elsewhere = {
-        folder: frozenset(path for other in locked if other.given == each.given for path in other.skills)
-        for each, folder in zip(locked, folders, strict=True)
-    }
-    return Pins({folder: each.skills for each, folder in zip(locked, folders, strict=True)}, elsewhere)
+    entries = [*zip(folders, locked, strict=True)]
+    return Pins(
+        {folder: each.skills for folder, each in entries},
+        {folder: elsewhere(locked, each) for folder, each in entries},
+    )
+
+
+def elsewhere(locked: Sequence[LockedSource], source: LockedSource) -> frozenset[str]:
+    """The skills that other entries of the same source have, which come from other revisions of it."""
+    others = (each for each in locked if each.given == source.given and each is not source)
+    return frozenset(path for each in others for path in each.skills)
 
 
 def _place(given: str) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from mcp_skills_server.commands.fields import many, option, takes
-from mcp_skills_server.commands.options import LimitOptions, RootOptions, make_registry, open_folder, roots
+from mcp_skills_server.commands.options import LimitOptions, RootOptions, make_registry, open_folder, reading, roots
 from mcp_skills_server.commands.printing import remark, say
-from mcp_skills_server.errors import StaleFileError, UsageError
+from mcp_skills_server.durable import replace_file
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -132,22 +131,13 @@ def verify(options: VerifyOptions, roots: tuple[str, ...]) -> int:
 
 
 def _files(registry: Registry, skill: Skill) -> dict[str, bytes]:
-    try:
-        return {path: registry.read(file) for path, file in skill.files.items()}
-    except StaleFileError as error:
-        raise UsageError(f"{error}; try again once nobody writes there") from None
+    with reading():
+        return registry.read_all(skill)
 
 
 def _replace(path: Path, raw: bytes) -> None:
     """Write a signature whole, with the mode that the skill's other files have as a rule."""
-    made = ""
     try:
-        descriptor, made = tempfile.mkstemp(prefix=".skill-", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(raw)
-        os.chmod(made, 0o644)
-        os.replace(made, path)
+        replace_file(path, raw, 0o644)
     except OSError as error:
-        with suppress(OSError):
-            os.unlink(made)
         raise UsageError(f"{path}: cannot be written ({error.strerror}); check the folder's permissions") from None

@@ -49,7 +49,7 @@ class SignatureGate:
         if self._kept is not None and asked is not None and self._kept.has(asked, digest):
             return None
         try:
-            self._verifier.check({path: reader.read(file) for path, file in skill.files.items()})
+            self._verifier.check(reader.read_all(skill))
         except UnsignedError as error:
             return Refusal(problem(error.code, str(error)))
         if self._kept is not None and asked is not None:

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.errors import SkillsServerError, UsageError
 from mcp_skills_server.model import printable
 
@@ -70,8 +71,13 @@ class Verifier:
 
     def __init__(self, keys: Sequence[Path], identity: Identity | None = None) -> None:
         self._keys = [*keys]
+        self._marks: list[str] | None = None
+        self._digests: list[str] = []
+        self._has_certificates = False
         # The library's objects are made anew for each skill: they remember how the last signature was hashed.
-        self._configs: list[Callable[[], _Config]] = [partial(_by_key, path, _is_certificate(path)) for path in keys]
+        self._configs: list[Callable[[], _Config]] = [
+            partial(_by_key, path, _is_certificate(_read(path))) for path in keys
+        ]
         for path, make in zip(keys, self._configs, strict=True):
             try:
                 make()
@@ -95,11 +101,16 @@ class Verifier:
         if len(self._keys) != len(self._configs):
             return None
         try:
-            keys = sorted(hashlib.sha256(_read(path)).hexdigest() for path in self._keys)
-            day = f"{datetime.now(UTC):%Y-%m-%d}" if any(map(_is_certificate, self._keys)) else ""
-        except UsageError:
+            # It is asked for each skill, and keys are seldom others.
+            marks = [signature(path.stat()) for path in self._keys]
+            if marks != self._marks:
+                raws = [_read(path) for path in self._keys]
+                self._digests = sorted(hashlib.sha256(raw).hexdigest() for raw in raws)
+                self._has_certificates = any(map(_is_certificate, raws))
+                self._marks = marks
+        except (OSError, UsageError):
             return None
-        return " ".join((*keys, day))
+        return " ".join((*self._digests, f"{datetime.now(UTC):%Y-%m-%d}" if self._has_certificates else ""))
 
     def check(self, files: Files) -> None:
         """Prove a skill.
@@ -142,8 +153,8 @@ def _by_identity(identity: Identity) -> _Config:
     )
 
 
-def _is_certificate(path: Path) -> bool:
-    return b"-----BEGIN CERTIFICATE-----" in _read(path)
+def _is_certificate(raw: bytes) -> bool:
+    return b"-----BEGIN CERTIFICATE-----" in raw
 
 
 def sign(files: Files, key: Path, password: bytes | None = None, certificates: Sequence[Path] = ()) -> bytes:

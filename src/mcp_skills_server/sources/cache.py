@@ -82,7 +82,11 @@ def trim(cache: Path, most_bytes: int) -> list[str]:
     """
     removed: list[str] = []
     with suppress(OSError, Timeout):
-        sizes = {folder: _size(folder) for folder in _folders(cache)}
+        marked = [*_marked(cache)]
+        for kind in {folder.parent for folder in marked}:
+            for left in kind.glob(f"{_GONE}*"):  # a process that was removing it was killed
+                shutil.rmtree(left, ignore_errors=True)
+        sizes = {folder: _size(folder) for folder in marked if folder.is_dir() and not folder.is_symlink()}
         _remove_marks_without(cache, [*sizes])
         total = sum(sizes.values())
         for folder in sorted(sizes, key=_last_used):
@@ -123,17 +127,13 @@ def _make_own(folder: Path) -> None:
         raise OSError(errno.EPERM, f"it {reason}")
 
 
-def _folders(cache: Path) -> Iterator[Path]:
-    """What is kept of each source: what has marks, since somebody may have named a folder with other things in it."""
+def _marked(cache: Path) -> Iterator[Path]:
+    """Where there is, or was, a source's folder. What has no marks is not ours: somebody may have named a folder with
+    other things in it."""
     for marks in (cache / _USED).iterdir() if (cache / _USED).is_dir() else ():
         kind, _, name = marks.name.partition("-")
-        if not (_PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name)) or (cache / kind).is_symlink():
-            continue
-        for left in (cache / kind).glob(f"{_GONE}*"):  # a process that was removing it was killed
-            shutil.rmtree(left, ignore_errors=True)
-        folder = cache / kind / name
-        if folder.is_dir() and not folder.is_symlink():
-            yield folder
+        if _PLAIN.fullmatch(kind) and _PLAIN.fullmatch(name) and not (cache / kind).is_symlink():
+            yield cache / kind / name
 
 
 def _take_away(cache: Path, folder: Path) -> Path | None:

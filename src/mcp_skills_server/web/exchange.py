@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.front.dispatch import notification
 
 PING_S: Final = 15.0
 """Seconds without a word after which an answer becomes a stream, and a stream says that it is still there."""
@@ -49,8 +50,7 @@ class Exchange:
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification."""
-        body = b"" if params is None else b',"params":' + jsonrpc.dump(params)
-        await self._event(event(b'{"jsonrpc":"2.0","method":' + jsonrpc.dump(method) + body + b"}"))
+        await self._event(event(notification(method, params)))
 
     async def end(self, answer: bytes, status: int) -> None:
         """Send the answer, after which there is nothing."""

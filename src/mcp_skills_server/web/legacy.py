@@ -11,9 +11,8 @@ from typing import Final
 
 from starlette.types import Scope, Send
 
-from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.front.dispatch import Dispatcher
+from mcp_skills_server.server.front.dispatch import Dispatcher, answer
 from mcp_skills_server.server.front.eras import LEGACY, LEGACY_VERSIONS, Client
 from mcp_skills_server.server.front.request import Request
 from mcp_skills_server.server.messages import Message
@@ -56,7 +55,7 @@ class Legacy:
         if body is None:
             return False
         self._sessions.touch(session)
-        await exchange.end_stream(session, b'{"jsonrpc":"2.0","id":' + jsonrpc.dump(request.id) + body + b"}")
+        await exchange.end_stream(session, b"".join(answer(message.id, body)))
         return True
 
 

@@ -15,10 +15,9 @@ from typing import Any, Final, TypeAlias, cast
 import anyio
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.front.dispatch import Dispatcher, refused
+from mcp_skills_server.server.front.dispatch import Dispatcher, answer, refused
 from mcp_skills_server.server.front.eras import MODERN, NOBODY
 from mcp_skills_server.server.front.parameters import VERSION_KEY
 from mcp_skills_server.server.front.request import FaultError, Request
@@ -83,7 +82,7 @@ class Modern:
         if body is None:
             body, status = await self._awaited(request, exchange, receive)
         if body is not None:
-            await exchange.end(b'{"jsonrpc":"2.0","id":' + jsonrpc.dump(request.id) + body + b"}", status)
+            await exchange.end(b"".join(answer(request.id, body)), status)
 
     async def _awaited(self, request: Request, exchange: Exchange, receive: Receive) -> tuple[bytes | None, int]:
         """What the answer has beside its id, None where the client has left; and its status."""

@@ -11,11 +11,10 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
-from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
-from mcp_skills_server.server.front.dispatch import Dispatcher, refused
+from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notification, refused
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
 from mcp_skills_server.server.front.request import FaultError, Params, Request
 from mcp_skills_server.server.message_lines import Lines, MessageLines
@@ -87,9 +86,8 @@ class Connection:
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """Send a notification."""
-        body = b"" if params is None else b',"params":' + jsonrpc.dump(params)
         try:
-            await self._messages.send(b'{"jsonrpc":"2.0","method":' + jsonrpc.dump(method) + body + b"}")
+            await self._messages.send(notification(method, params))
         except BrokenPipeError:
             self.is_gone = True
             raise
@@ -182,5 +180,4 @@ class Connection:
 
     def _send_answer(self, id_: Id, body: bytes) -> None:
         self._messages.end(id_)
-        shown = b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_)
-        self._messages.send_now(b'{"jsonrpc":"2.0","id":', shown, body, b"}")
+        self._messages.send_now(*answer(id_, body))

@@ -11,6 +11,7 @@ from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.answers import Answers
 from mcp_skills_server.server.front.eras import INITIALIZE, PING, Era
 from mcp_skills_server.server.front.request import FaultError, Request
+from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer
 from mcp_skills_server.telemetry import events
@@ -94,6 +95,18 @@ class Dispatcher:
 
 def _written(result: dict[str, Any]) -> bytes:
     return dump(result, b',"result":')
+
+
+def answer(id_: Id, body: bytes) -> tuple[bytes, ...]:
+    """The answer of a request in parts, which may be large: `body` is what it has beside its id."""
+    shown = b"%d" % id_ if isinstance(id_, int) else jsonrpc.dump(id_)
+    return b'{"jsonrpc":"2.0","id":', shown, body, b"}"
+
+
+def notification(method: str, params: dict[str, Any] | None) -> bytes:
+    """A notification."""
+    body = b"" if params is None else b',"params":' + jsonrpc.dump(params)
+    return b'{"jsonrpc":"2.0","method":' + jsonrpc.dump(method) + body + b"}"
 
 
 def refused(fault: Fault) -> bytes:

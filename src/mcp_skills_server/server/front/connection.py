@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
-from anyio.abc import TaskGroup
 
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
@@ -65,8 +64,14 @@ class Connection:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                async for message in self._messages.received():
-                    await self._take(message, tasks)
+                async for left in self._messages.received(self._take):
+                    request = self._in_turn(left) if isinstance(left, Message) else left
+                    if request is None:
+                        continue
+                    if request.method == INITIALIZE:
+                        await self._answer(request)  # before the next message is looked at, which may count on it
+                    else:
+                        tasks.start_soon(self._answer, request)
                 await self.last_answers(1.5)
                 self._closing = True
                 for request in list(self._requests.values()):
@@ -94,21 +99,29 @@ class Connection:
 
     # What comes in
 
-    async def _take(self, message: Message, tasks: TaskGroup) -> None:
+    def _take(self, message: Message) -> Message | Request | None:
+        """What is left of a message for a task to do."""
+        return message if message.kind != "request" or self._before is not None else self._asked(message)
+
+    def _in_turn(self, message: Message) -> Request | None:
         """A message in its turn; what comes before the first request waits for it to decide the era."""
         if self._before is not None:
             if message.kind != "request":
                 if len(self._before) < _MOST_BEFORE:
                     self._before.append(message)
-                return
+                return None
             fields, waiting, self._before = message.fields, self._before, None
             if eras.opens_modern(fields["method"], fields.get("params")):
                 self._era = MODERN
             for each in waiting:
                 self._hear(each)
-        if message.kind != "request":
-            self._hear(message)
-            return
+        if message.kind == "request":
+            return self._asked(message)
+        self._hear(message)
+        return None
+
+    def _asked(self, message: Message) -> Request | None:
+        """A request that has to be awaited; None where it could be answered at once."""
         fields, era = message.fields, self._era
         admitted = era.modern or self._is_open
         request = Request(
@@ -117,12 +130,9 @@ class Connection:
         body = self._dispatcher.at_once(request)
         if body is not None:
             self._send_answer(request.id, body)
-            return
+            return None
         self._requests[type(request.id), request.id] = request
-        if request.method == INITIALIZE:
-            await self._answer(request)  # before the next message is looked at, which may count on it
-        else:
-            tasks.start_soon(self._answer, request)
+        return request
 
     def _hear(self, message: Message) -> None:
         """A notification; an answer is to nothing that was asked, and is passed over."""

@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server import Registry, Runtime, attach
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
@@ -105,18 +106,18 @@ async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, seen: 
         ("skills-protocol", "ok", ("a",)),
         ("skills-protocol", "refused", ()),
     ]
-    assert last[0].principal == "alice" and last[0].era is None and last[0].host is None
+    assert last[0].principal == "token:alice" and last[0].era is None and last[0].host is None
     assert len(seen) == 3
 
 
 async def ask(rpc: Rpc, method: str, **params: Any) -> Any:
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    return json.loads(await rpc.answer(raw, "token alice", "alice") or b"")
+    return json.loads(await rpc.answer(raw, "token:alice", Principal("token", "alice")) or b"")
 
 
 def test_a_principal_is_a_name_and_no_token() -> None:
     user = AuthenticatedUser(AccessToken(token="a-secret", client_id="alice", scopes=[]))
-    assert principal({"user": user}) == "alice"
+    assert principal({"user": user}) == Principal("user", "alice")
     assert principal({}) is principal({"user": SimpleNamespace()}) is None
 
 

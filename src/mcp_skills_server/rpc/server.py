@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import anyio.lowlevel
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.errors import REPEATS
@@ -40,13 +41,13 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(self, raw: bytes, owner: Owner = None, principal: str | None = None) -> bytes | None:
+    async def answer(self, raw: bytes, owner: Owner = None, principal: Principal | None = None) -> bytes | None:
         """The answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
             owner: among whose things counts what it leaves here.
-            principal: the name that the client proved, None where nobody has to.
+            principal: whom the client proved to be, None where nobody has to.
         """
         if len(raw) > self.max_message:
             return self.too_long()
@@ -75,13 +76,14 @@ class Rpc:
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
-    async def _one(self, message: object, owner: Owner, principal: str | None) -> bytes | None:
+    async def _one(self, message: object, owner: Owner, principal: Principal | None) -> bytes | None:
         try:
             call = messages.call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            with events.observe("skills-protocol", call.method, principal=principal):
+            who = None if principal is None else principal.id
+            with events.observe("skills-protocol", call.method, principal=who):
                 result = await self.methods.call(call.method, call.params, owner)
             answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:

@@ -67,8 +67,9 @@ class Dispatcher:
             request.client = self._clients.of(request.params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
-        principal, host = request.channel.principal, request.client.name
-        with events.Request("mcp", request.method, principal=principal, era=era.name, host=host) as event:
+        who, host = request.channel.principal, request.client.name
+        name = None if who is None else who.id
+        with events.Request("mcp", request.method, principal=name, era=era.name, host=host) as event:
             try:
                 result = await self._handled(request)
             except FaultError as error:

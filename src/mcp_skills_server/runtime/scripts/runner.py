@@ -41,6 +41,7 @@ from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, exec
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.usage import Usage
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Scripts:
     """
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
+        self._registry = registry
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
         self._policy = Policy(registry, settings.origins, settings.approvals, settings.roots)
@@ -227,6 +229,7 @@ class Scripts:
     ) -> tuple[Ended, str | None]:
         """What the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._preparation.command, request, workspace, directory)
+        await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
         usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
@@ -248,6 +251,20 @@ class Scripts:
                 beat=beat,
             )
         return ended, reason
+
+    def _record(self, request: RunRequest) -> None:
+        """Say that a run is about to start. Blocks.
+
+        Raises:
+            NotRecordedError: nobody could say afterwards that it was.
+            StaleFileError: a file of the skill changed.
+        """
+        if not events.has_readers():
+            return
+        skill = request.skills.get(request.within)
+        events.concerns(request.skills.values())  # what is laid out for code that came with the call
+        digest = "" if skill is None else self._registry.digest_over(skill)
+        events.runs("" if skill is None else skill.path, request.path, digest)
 
     def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
         """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""

@@ -73,16 +73,20 @@ class Reader:
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
-        # A file so young that a later write may leave the same times is read each time: only its bytes tell.
-        keeps = file.mtime_reliable and file.size <= _SMALL
-        if keeps:
-            kept = self._small.get(file)
-            if kept is not None and disk.is_fresh(self.roots[file.root].path, file):
-                return kept
+        kept = self._small.get(file)
+        if kept is not None and self.is_unchanged(file):
+            return kept
         raw = self._prove(file)
-        if keeps:
+        if len(raw) <= _SMALL:
             self._small.put(file, raw)
         return raw
+
+    def is_unchanged(self, file: SkillFile) -> bool:
+        """Whether a look at a file says that it holds the bytes that were scanned.
+
+        Of a file so young that a later write may leave the same times no look says that.
+        """
+        return file.mtime_reliable and disk.is_fresh(self.roots[file.root].path, file)
 
     def _prove(self, file: SkillFile) -> bytes:
         raw = disk.read(self.roots[file.root].path, file)
@@ -232,6 +236,18 @@ class BoundedCache(Generic[_K, _V]):
     def get(self, key: _K) -> _V | None:
         """The value of this key, if it is still there."""
         return self._kept.get(key)
+
+    def drop(self, key: _K) -> None:
+        """Keep the value of this key no longer, if it is still there."""
+        with self._lock:
+            if key in self._kept:
+                self._total -= len(self._measure(self._kept.pop(key)))
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+            self._total = 0
 
     def put(self, key: _K, value: _V) -> None:
         """Keep this value, and let the oldest go where there is too much."""

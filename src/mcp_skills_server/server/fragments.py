@@ -127,8 +127,7 @@ def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
         return before + b"{}"
     parts = [before]
     for key, value in result.items():
-        kind = type(value)
-        if kind is int or (kind is str and len(value) <= _WORD):
+        if isinstance(value, int) or (isinstance(value, str) and len(value) <= _WORD):
             parts.append(_word(key, value))  # most say the same in every result
             continue
         raw = value.raw() if isinstance(value, Fragment | Fragments) else value
@@ -145,7 +144,7 @@ def _field(key: str, value: Any) -> bytes:
     return b',"%b":%b' % (key.encode(), jsonrpc.dump(value))
 
 
-_word: Final = lru_cache(maxsize=64)(_field)
+_word: Final = lru_cache(maxsize=64, typed=True)(_field)
 """The same of a short value."""
 
 

@@ -50,16 +50,24 @@ class MessageLines:
         self._under_way = UnderWay()
         self._all_answered: anyio.Event | None = None
 
-    async def received(self, take: Callable[[Message], _T | None]) -> AsyncIterator[_T]:
+    async def received(
+        self, take: Callable[[Message], _T | None], repeats: Callable[[bytes], bool] | None = None
+    ) -> AsyncIterator[_T]:
         """What `take` leaves of what comes until the client has no more to say; None is for what it is done with.
 
-        What cannot be handed on is answered here. `take` must not wait, and need not be called in a task.
+        What cannot be handed on is answered here. Neither callable may wait, or count on a task.
+
+        Args:
+            take: called with each message that can be handed on.
+            repeats: called with each line before it is judged; returns whether it is done with it.
 
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
 
         def judged(line: bytes | None) -> Refusal | _T | None:
+            if repeats is not None and line is not None and repeats(line):
+                return None
             found = too_long(self._lines.max_line) if line is None else judge(line)
             if isinstance(found, Message):
                 refusal = self._under_way.begin(found.id) if found.kind == "request" else None
@@ -72,6 +80,10 @@ class MessageLines:
                 await self.send(left.answer)
             else:
                 yield left
+
+    def is_under_way(self, id_: Id) -> bool:
+        """Whether a request of this id has no answer yet."""
+        return id_ in self._under_way
 
     def end(self, id_: Id) -> None:
         """A request has its answer, or will get none: the client may use its id again. Call it before `send`."""

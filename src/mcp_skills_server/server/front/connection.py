@@ -16,6 +16,7 @@ from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notification, refused
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
+from mcp_skills_server.server.front.repeats import Repeats, Words, parted
 from mcp_skills_server.server.front.request import FaultError, Params, Request
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
@@ -48,6 +49,9 @@ class Connection:
         self._messages = MessageLines(lines)
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
+        self._answers = Repeats(self._dispatcher.view)
+        self._words: Words | None = None
+        """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}
         self._before: list[Message] | None = []
         self._era = LEGACY
@@ -65,7 +69,7 @@ class Connection:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                async for left in self._messages.received(self._take):
+                async for left in self._messages.received(self._take, self._repeats):
                     request = self._in_turn(left) if isinstance(left, Message) else left
                     if request is None:
                         continue
@@ -100,12 +104,23 @@ class Connection:
 
     # What comes in
 
+    def _repeats(self, line: bytes) -> bool:
+        """Whether a line is a request that could be answered as the same one before was."""
+        said = parted(line)
+        self._words = None if said is None else said[0]
+        body = None if said is None else self._answers.find(said[0])
+        if said is None or body is None or self._messages.is_under_way(said[1]):
+            return False
+        self._messages.send_now(*answer(said[1], body))
+        return True
+
     def _take(self, message: Message) -> Message | Request | None:
         """What is left of a message for a task to do."""
         return message if message.kind != "request" or self._before is not None else self._asked(message)
 
     def _in_turn(self, message: Message) -> Request | None:
         """A message in its turn; what comes before the first request waits for it to decide the era."""
+        self._words = None
         if self._before is not None:
             if message.kind != "request":
                 if len(self._before) < _MOST_BEFORE:
@@ -130,6 +145,8 @@ class Connection:
         )
         body = self._dispatcher.at_once(request)
         if body is not None:
+            if self._words is not None and request.made_from is not None:
+                self._answers.keep(self._words, request.made_from, body)
             self._send_answer(request.id, body)
             return None
         self._requests[type(request.id), request.id] = request
@@ -174,6 +191,7 @@ class Connection:
                 if request.method == INITIALIZE and request.params:
                     self._client = eras.client_of(request.params["clientInfo"], request.params["capabilities"])
                     self._is_open = True
+                    self._answers.clear()
             except FaultError as error:
                 body = refused(error.fault)
             finally:

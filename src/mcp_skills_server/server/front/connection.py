@@ -164,6 +164,9 @@ class Connection:
             if request is not None:
                 request.taken_back = True
                 request.scope.cancel()
+                # Its id is free from here on: the work may take some more turns of the event loop to end.
+                del self._requests[type(request.id), request.id]
+                self._messages.end(request.id)
         elif method == INITIALIZED:
             if self._era is LEGACY:
                 self._is_open = self._is_open or _INITIALIZED_PARAMS(params)
@@ -199,7 +202,6 @@ class Connection:
                 if self._requests.get((type(id_), id_)) is request:
                     del self._requests[type(id_), id_]
         if request.taken_back:
-            self._messages.end(id_)
             return
         if body is None:
             if not self._closing:

@@ -1,7 +1,7 @@
 """Answers that are given again, to a request that says the same as an earlier one but for its id.
 
-The earlier one was read, checked and answered; this one is told from it by its bytes alone. The answer holds while the
-snapshot is the same one, and each file that was read for it still is the one that was read.
+The earlier one was read, checked and answered; that this one is the same its bytes alone say. The answer holds while
+the snapshot is the same one, and each file that was read for it still is the one that was read.
 """
 
 from __future__ import annotations

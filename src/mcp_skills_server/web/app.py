@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -101,7 +101,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
-    quotas: QuotaSettings = QuotaSettings()
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
     @property

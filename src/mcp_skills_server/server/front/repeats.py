@@ -26,6 +26,8 @@ _LARGEST: Final = 1 << 14
 _MOST: Final = 64
 _SIZE: Final = 1 << 19
 """How many answers are kept, and bytes of them all."""
+_MOST_SEEN: Final = 1 << 10
+"""How many requests are known to have been asked once, by which alone nothing is kept."""
 _ID: Final = re.compile(rb'"id": ?(0|[1-9][0-9]{0,14})(?=[,}])')
 _QUOTED_ID: Final = b'"id"'
 
@@ -59,6 +61,7 @@ class Repeats:
     def __init__(self, view: Callable[[], View]) -> None:
         self._view = view
         self._snapshot: ReferenceType[Snapshot] | None = None
+        self._seen: set[int] = set()
         self._kept: BoundedCache[Words, _Answer] = BoundedCache(_MOST, _SIZE, lambda answer: answer.body)
 
     def find(self, words: Words) -> bytes | None:
@@ -76,8 +79,14 @@ class Repeats:
         return kept.body
 
     def keep(self, words: Words, view: View, body: bytes) -> None:
-        """Keep an answer that was made from a view, and from nothing else."""
+        """Keep an answer that was made from a view, and from nothing else, where it was asked for before."""
         if len(body) > _LARGEST:
+            return
+        mark = hash(words)  # of two requests with one mark the second is kept too soon, which does no harm
+        if mark not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._seen.clear()
+            self._seen.add(mark)
             return
         if not self._holds(view):
             self.clear()

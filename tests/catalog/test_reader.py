@@ -217,7 +217,8 @@ def test_a_small_file_is_read_once_and_a_young_or_large_one_each_time(
         return real(root_path, file)
 
     monkeypatch.setattr(disk, "read", counted)
-    quiet(registry, "small"), quiet(registry, "large")
+    for path in ("small", "large"):
+        quiet(registry, path)
     young = registry.snapshot.skills["a"].files["young"]
     young.mtime_reliable = False
     for file in registry.snapshot.skills["a"].files.values():

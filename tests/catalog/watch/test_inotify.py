@@ -50,7 +50,7 @@ def watches(events: DirectoryEvents) -> int:
 
 def paths(events: DirectoryEvents) -> set[str]:
     """The paths that its watches stand for."""
-    return {place.path() for places in events._places.values() for place in places}
+    return {place.path() for watch in events._places for place in events._at(watch)}
 
 
 def until(events: DirectoryEvents, *wanted: Path) -> set[str]:

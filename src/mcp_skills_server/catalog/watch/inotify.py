@@ -8,14 +8,17 @@ same however many directories there are.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
+import inotify_simple  # pyright: ignore[reportMissingTypeStubs]
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
@@ -40,12 +43,14 @@ _LOOK_FOR_STOP_MS: Final = 100
 class _Place:
     """A watched directory: a root by its absolute path, any other by its name in the one above."""
 
-    __slots__ = ("above", "below", "name", "watch")
+    __slots__ = ("above", "below", "name", "twin", "watch")
 
     def __init__(self, name: str, above: _Place | None) -> None:
-        self.name = name
+        self.name = sys.intern(name)  # many skills have directories of the same names
         self.above = above
         self.below: dict[str, _Place] | None = None  # most directories have none
+        self.twin: _Place | None = None
+        """Another place of the same directory, which has the same watch."""
         self.watch = -1
 
     def path(self) -> str:
@@ -80,8 +85,10 @@ class DirectoryEvents:
         self._reach = reach
         self._stop = stop
         self._hidden = hidden
-        self._places: dict[int, tuple[_Place, ...]] = {}
+        self._places: dict[int, _Place] = {}
         """By watch. The kernel has one for a directory, also where that is seen at several paths."""
+        self._last: tuple[str, str, _Place] | None = None
+        """Root, location and place of the directory that was entered last: the next one is most often near it."""
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
         self._tops = {top: _Place(top, None) for top in tops}
@@ -93,6 +100,7 @@ class DirectoryEvents:
         place = self._entered(top, location)
         if place is None or place.watch >= 0 or self._trouble is not None:
             return
+        self._last = top, location, place
         try:
             self._watch(place, f"{top}{os.sep}{location}" if location else top)
         except CannotWatchError as error:
@@ -109,14 +117,37 @@ class DirectoryEvents:
 
         That is gone then, or another by now, and the event of that has the rest armed.
         """
-        place = self._tops.get(top)
-        names = location.split("/") if location else []
-        for number, name in enumerate(names, 1):
-            if place is None or place.watch < 0:
+        if not location:
+            return self._tops.get(top)
+        parent, _, name = location.rpartition("/")
+        above = self._near(top, parent) or self._found(top, parent)
+        if above is None or above.watch < 0:
+            return None
+        return (above.below.get(name) if above.below else None) or _Place(name, above)
+
+    def _near(self, top: str, location: str) -> _Place | None:
+        """The place of a directory if it is that which was entered last, or that above it, and is still watched."""
+        if self._last is None or self._last[0] != top:
+            return None
+        _, last, place = self._last
+        if location != last:
+            if not last.startswith(location) or location != last.rpartition("/")[0]:
                 return None
-            known = place.below.get(name) if place.below else None
-            place = known or (_Place(name, place) if number == len(names) else None)
+            place = place.above
+        return place if place is not None and place.watch >= 0 else None
+
+    def _found(self, top: str, location: str) -> _Place | None:
+        place = self._tops.get(top)
+        for name in location.split("/") if location else ():
+            place = place.below.get(name) if place is not None and place.below else None
         return place
+
+    def _at(self, watch: int) -> Iterator[_Place]:
+        """The places of a watch."""
+        place = self._places.get(watch)
+        while place is not None:
+            yield place
+            place = place.twin
 
     def close(self) -> None:
         """Give back every watch."""
@@ -136,7 +167,7 @@ class DirectoryEvents:
             for watch, mask, _cookie, name in cast("list[tuple[int, int, int, str]]", self._notify.read(timeout)):
                 if mask & _OVERFLOW:
                     raise WatchLostError("more happened than the system keeps events of")
-                for place in self._places.get(watch, ()):
+                for place in tuple(self._at(watch)):
                     self._handle(place, mask, name, changed)
         return changed
 
@@ -197,8 +228,9 @@ class DirectoryEvents:
             return []  # gone meanwhile; its end is an event of the directory above
 
     def _add(self, place: _Place, path: str) -> None:
-        place.watch = cast("int", self._notify.add_watch(path, _MASK))
-        self._places[place.watch] = (*self._places.get(place.watch, ()), place)
+        place.watch = watch = cast("int", self._notify.add_watch(path, _MASK))
+        place.twin = self._places.get(watch)
+        self._places[watch] = place
         if place.above is not None:
             if place.above.below is None:
                 place.above.below = {}
@@ -218,12 +250,19 @@ class DirectoryEvents:
             place = todo.pop()
             todo += (place.below or {}).values()
             place.below = None
-            others = tuple(other for other in self._places.pop(place.watch, ()) if other is not place)
-            if others:
-                self._places[place.watch] = others
-            elif place.watch >= 0:
-                self._remove(place.watch)
-            place.watch = -1
+            if place.watch >= 0:
+                self._let_go(place)
+
+    def _let_go(self, place: _Place) -> None:
+        """End the watch of a place, unless it is that of another one, too."""
+        others = [other for other in self._at(place.watch) if other is not place]
+        self._places.pop(place.watch, None)
+        if not others:
+            self._remove(place.watch)
+        for other in others:
+            other.twin = self._places.get(place.watch)
+            self._places[place.watch] = other
+        place.watch, place.twin = -1, None
 
     def _remove(self, watch: int) -> None:
         with suppress(OSError):  # it may have ended with its directory
@@ -231,6 +270,8 @@ class DirectoryEvents:
 
 
 def _open() -> Any:
+    # Where it has none it has another program look for the C library, and that takes as long as some hundred watches.
+    inotify_simple._libc = inotify_simple._libc or ctypes.CDLL(None, use_errno=True)  # pyright: ignore[reportPrivateUsage]
     try:
         return INotify()
     except OSError as error:

@@ -12,8 +12,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.path_index import above, join
@@ -40,8 +39,7 @@ _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """What a first look found.
 
     Attributes:
@@ -142,8 +140,10 @@ class _Walk:
             found = self.found[root.index]
             tops = set(found)
             for directory in self._known[root.index].directories if root.index in self._known else ():
-                if directory not in tops and self.may_hold_skill(directory) and any(
-                    place in tops for place in above(directory)
+                if (
+                    directory not in tops
+                    and self.may_hold_skill(directory)
+                    and any(place in tops for place in above(directory))
                 ):
                     found.append(directory)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format import colons
 from mcp_skills_server.format.yaml_reader import Reader
 from mcp_skills_server.model import Json, Problem
 
@@ -104,6 +103,8 @@ def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
     fields = reader.read()
     if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):
         return reader, fields
+    from mcp_skills_server.format import colons  # what few files need, a start does without
+
     changed = colons.quoted(text)
     if changed is None:
         return reader, None

@@ -7,7 +7,6 @@ model can put right is a result that says how, never an exception.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -63,7 +62,9 @@ class Session:
     """
 
     def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        self.session_id = secrets.token_urlsafe(18)
+        from secrets import token_urlsafe  # of the handshake there is no session
+
+        self.session_id = token_urlsafe(18)
         self.calls = 0
         self._runtime = runtime
         self._registry = runtime.registry

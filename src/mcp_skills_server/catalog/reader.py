@@ -11,8 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
@@ -27,8 +26,7 @@ _KEPT: Final = 256
 _KEPT_SIZE: Final = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A skill's instructions, made ready.
 
     Attributes:

@@ -8,10 +8,10 @@ model can put right is a result that says how, never an exception.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import anyio
 from anyio import to_thread
@@ -287,8 +287,7 @@ class Session:
         return None if self._hosted else self._runtime.briefing.news(self._since)
 
 
-@dataclass(frozen=True, slots=True)
-class _Manner:
+class _Manner(NamedTuple):
     """How a call wants its answer."""
 
     progress: Progress | None

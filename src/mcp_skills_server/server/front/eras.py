@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
 from mcp_skills_server.dialects import jsonrpc
@@ -33,8 +33,7 @@ UNFIT: Final = Fault(INVALID_PARAMS, "Invalid request parameters", "")
 Params: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """Who asks.
 
     Attributes:

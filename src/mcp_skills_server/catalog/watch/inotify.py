@@ -8,7 +8,6 @@ same however many directories there are.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import sys
@@ -270,8 +269,8 @@ class DirectoryEvents:
 
 
 def _open() -> Any:
-    # Where it has none it has another program look for the C library, and that takes as long as some hundred watches.
-    inotify_simple._libc = inotify_simple._libc or ctypes.CDLL(None, use_errno=True)  # pyright: ignore[reportPrivateUsage]
+    # The C library is part of this process already. To look for its file another program is started.
+    inotify_simple.find_library = _loaded_already
     try:
         return INotify()
     except OSError as error:
@@ -282,6 +281,10 @@ def _open() -> Any:
             )
             raise CannotWatchError(message) from None
         raise CannotWatchError(f"inotify cannot be used here ({error.strerror})") from None
+
+
+def _loaded_already(_library: str) -> None:
+    """The file of a library, as `ctypes.util.find_library` says it; None stands for the process itself."""
 
 
 def _no_watches() -> str:

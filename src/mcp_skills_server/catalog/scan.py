@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
@@ -224,7 +223,7 @@ class _Scanner:
         if reading.problems:
             place = self._root.show(join(here.path, SKILL_MD))
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = replace(reading, problems=located)
+            reading = reading._replace(problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origins.of(here.path)

@@ -79,8 +79,7 @@ class Problem(NamedTuple):
         return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What SKILL.md says, as far as it could be read.
 
     Attributes:

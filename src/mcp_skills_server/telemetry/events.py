@@ -70,6 +70,7 @@ class Event(NamedTuple):
         bytes: bytes of skill files that were read for the answer.
         found: how many skills a search found, None where nothing was searched for.
         question: what was searched for, where a reader keeps that; else "".
+        request: the id of the request of HTTP, which its answer carries; None where there is none.
     """
 
     time: float
@@ -86,6 +87,7 @@ class Event(NamedTuple):
     bytes: int = 0
     found: int | None = None
     question: str = ""
+    request: str | None = None
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -96,6 +98,9 @@ class Event(NamedTuple):
 Reader: TypeAlias = Callable[[Event], None]
 _readers: dict[object, Reader] = {}
 _keeps_questions = False
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The id of the request of HTTP that is being answered here."""
 
 
 def subscribe(reader: Reader) -> Callable[[], None]:
@@ -159,6 +164,7 @@ def emit_refusal(method: str, reason: str, *, principal: str | None = None, addr
                 principal=principal,
                 address=address,
                 reason=reason,
+                request=request_id.get(),
             )
         )
 
@@ -237,6 +243,7 @@ class Request:
             bytes=self._bytes,
             found=self._found[0],
             question=self._found[1],
+            request=request_id.get(),
         )
 
 

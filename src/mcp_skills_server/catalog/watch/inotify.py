@@ -86,8 +86,6 @@ class DirectoryEvents:
         self._hidden = hidden
         self._places: dict[int, _Place] = {}
         """By watch. The kernel has one for a directory, also where that is seen at several paths."""
-        self._last: tuple[str, str, _Place] | None = None
-        """Root, location and place of the directory that was entered last: the next one is most often near it."""
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
         self._tops = {top: _Place(top, None) for top in tops}
@@ -99,7 +97,6 @@ class DirectoryEvents:
         place = self._entered(top, location)
         if place is None or place.watch >= 0 or self._trouble is not None:
             return
-        self._last = top, location, place
         try:
             self._watch(place, f"{top}{os.sep}{location}" if location else top)
         except CannotWatchError as error:
@@ -116,29 +113,13 @@ class DirectoryEvents:
 
         That is gone then, or another by now, and the event of that has the rest armed.
         """
-        if not location:
-            return self._tops.get(top)
-        parent, _, name = location.rpartition("/")
-        above = self._near(top, parent) or self._found(top, parent)
-        if above is None or above.watch < 0:
-            return None
-        return (above.below.get(name) if above.below else None) or _Place(name, above)
-
-    def _near(self, top: str, location: str) -> _Place | None:
-        """The place of a directory if it is that which was entered last, or that above it, and is still watched."""
-        if self._last is None or self._last[0] != top:
-            return None
-        _, last, place = self._last
-        if location != last:
-            if not last.startswith(location) or location != last.rpartition("/")[0]:
-                return None
-            place = place.above
-        return place if place is not None and place.watch >= 0 else None
-
-    def _found(self, top: str, location: str) -> _Place | None:
         place = self._tops.get(top)
-        for name in location.split("/") if location else ():
-            place = place.below.get(name) if place is not None and place.below else None
+        names = location.split("/") if location else []
+        for number, name in enumerate(names, 1):
+            if place is None or place.watch < 0:
+                return None
+            known = place.below.get(name) if place.below else None
+            place = known or (_Place(name, place) if number == len(names) else None)
         return place
 
     def _at(self, watch: int) -> Iterator[_Place]:

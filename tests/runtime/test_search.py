@@ -28,7 +28,7 @@ def registry(*found: Skill) -> Registry:
 
 def skill(path: str, *headings: str, **fields: Any) -> Skill:
     made = build.skill(path, **fields)
-    return replace(made, reading=replace(made.reading, headings=headings))
+    return replace(made, reading=made.reading._replace(headings=headings))
 
 
 def ask(search: Search, query: str, limit: int = 5) -> list[str]:
@@ -197,7 +197,7 @@ CROWD = [skill(f"crowd-{number}", description=f"Something else, number {number}.
 
 def opening(path: str, text: str) -> Skill:
     made = skill(path, description="Does what it says.")
-    return replace(made, reading=replace(made.reading, opening=text))
+    return replace(made, reading=made.reading._replace(opening=text))
 
 
 def test_how_a_body_begins_is_found_where_no_field_has_it() -> None:

@@ -11,8 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
@@ -31,8 +30,7 @@ _SMALL_KEPT_SIZE: Final = 1 << 20
 """Files of at most so many bytes are kept as they were proved: so many, and so many bytes of them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A skill's instructions, made ready.
 
     Attributes:

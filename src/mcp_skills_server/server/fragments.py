@@ -74,7 +74,7 @@ def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
     return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
 
 
-_kept: Final = lru_cache(maxsize=8)(_joined)
+_kept: Final = lru_cache(maxsize=4)(_joined)
 """The same of pages, since the first of a list is what every client asks for."""
 
 

@@ -55,7 +55,6 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     # What is not there yet
-    ("[oauth]\nissuer = 'https://login.example'", 1, "oauth", "leave it out"),
     ("port = 1\n\n[[grant]]\nwho = ['*']", 3, "grant", "leave it out"),
     ("[quota]\nrequests-per-minute = 600", 1, "quota", "leave it out"),
     ("quota = 1", 1, "quota", "leave it out"),

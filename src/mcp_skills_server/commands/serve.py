@@ -34,6 +34,7 @@ from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
@@ -89,7 +90,8 @@ class HttpOptions(Options):
     )
     token_file: str | None = option(
         None,
-        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
     )
@@ -229,6 +231,9 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter) == HttpOptions.heading
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
+    configuration = configuration_of(context)
+    if configuration is not None and configuration.oauth is not None:
+        unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -266,14 +271,26 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
     anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
 
 
+def _resource_server() -> ResourceServer | None:
+    """What takes the tokens of the issuer that the configuration names."""
+    configuration = configuration_of(click.get_current_context())
+    if configuration is None or configuration.oauth is None:
+        return None
+    from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.web.issuer_fetch import fetch
+
+    return ResourceServer(configuration.oauth, fetch)
+
+
 def _over_http(
     runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
 ) -> None:
     import anyio
 
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import Tokens, make_policy
+    from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -282,7 +299,7 @@ def _over_http(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, _resource_server())
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -39,7 +39,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, refresh, rpc
+from mcp_skills_server.web import probes, refresh, resource_metadata, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -123,14 +123,19 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    middleware = [Middleware(Guard, policy=http.policy)]
+    policy = http.policy
+    if policy.oauth is not None:
+        routes = [*resource_metadata.routes(policy.oauth), *routes]
+        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+
+    middleware = [Middleware(Guard, policy=policy)]
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "WWW-Authenticate"],
         )
         middleware.insert(0, cors)
 
@@ -200,7 +205,7 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
         Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
+        shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )

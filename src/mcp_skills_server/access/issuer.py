@@ -208,7 +208,7 @@ def _object(body: bytes, place: str) -> dict[str, Any]:
 
 def _is_public(key: Any) -> bool:
     """Whether this is half of a key by which others can prove what the issuer signs, and no more than that."""
-    return key.get("kty") in {"RSA", "EC", "OKP"} and "d" not in key and key.get("use", "sig") == "sig"
+    return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
 
 
 def _fits(key: Mapping[str, Any], algorithm: str) -> bool:

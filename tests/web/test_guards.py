@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -10,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.tokens import find, read_tokens
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.server.callers import PRINCIPAL
 from mcp_skills_server.web import guards
 from mcp_skills_server.web.bearer import secret_of
 from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy
@@ -289,3 +293,96 @@ def test_who_is_let_in_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert asked(local(tokens=tokens), host="localhost", authorization=f"Bearer {SECRET}") == 200
     assert asked(local(tokens=tokens), "/healthz") == 200
     assert caplog.records == []
+
+
+def requested(
+    policy: Policy, app: Any, headers: list[tuple[bytes, bytes]], query: bytes = b"", path: str = "/mcp"
+) -> list[Any]:
+    """What is sent for one request that is handed to this app, if it is."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads the body")
+
+    raw = [(b"host", b"localhost"), *headers]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": raw}
+
+    async def work() -> None:
+        with anyio.fail_after(20):
+            await guards.Guard(app, policy)(scope, receive, send)
+
+    anyio.run(work)
+    return sent
+
+
+async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
+    """An app that answers with who asks."""
+    await send({"type": "http.response.start", "status": 200, "headers": [], "who": scope.get(PRINCIPAL)})
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "status"),
+    [
+        ([f"Bearer {SECRET}"], b"", 200),
+        ([f"Bearer {SECRET}"], b"q=access_token", 200),
+        ([f"Bearer {SECRET}", f"Bearer {SECRET}"], b"", 400),
+        ([f"Bearer {SECRET}", ""], b"", 400),
+        ([f"Bearer {SECRET}"], b"access_token=x", 400),
+        ([], f"access_token={SECRET}".encode(), 400),
+        ([], b"a=b&access%5Ftoken", 400),
+        ([f"Bearer {SECRET}, Bearer {SECRET}"], b"", 401),
+        (["Bearer"], b"", 401),
+        ([], b"", 401),
+    ],
+)
+def test_a_token_is_borne_once(headers: list[str], query: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET} groups=a,b", "x")))
+    first, *_ = requested(policy, hand_over, [(b"authorization", each.encode()) for each in headers], query)
+    assert first["status"] == status and SECRET not in caplog.text
+    if status == 200:
+        assert first["who"] == Principal("token", "me", groups=frozenset("ab"))
+    else:
+        challenge = dict(first["headers"])[b"www-authenticate"]
+        assert (b'error="invalid_request"' in challenge) == (status == 400)
+        assert (b"error=" in challenge) == (headers != ["Bearer"] and bool(headers or query))
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_what_a_token_opened_ends_with_it(started: bool) -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await anyio.sleep_forever()
+
+    token = replace(read_tokens(f"me={SECRET}", "x")[0], expires=time.time() + 0.05)
+    sent = requested(local(tokens=(token,)), app, [(b"authorization", f"Bearer {SECRET}".encode())])
+    assert sent[0]["status"] == (200 if started else 401)
+    assert len(sent) == 2 and not sent[1].get("more_body")
+
+
+def test_a_token_that_has_ended_is_refused_as_an_unknown_one(caplog: pytest.LogCaptureFixture) -> None:
+    policy = local(tokens=(replace(read_tokens(f"me={SECRET}", "x")[0], expires=time.time() - 1),))
+    answers = [
+        requested(policy, hand_over, [(b"authorization", f"Bearer {each}".encode())]) for each in (SECRET, OTHER)
+    ]
+    assert answers[0] == answers[1] and answers[0][0]["status"] == 401
+    assert [each.getMessage().partition(",")[0] for each in caplog.records] == [
+        "refused the token me",
+        "refused a request without a token that lets it in",
+    ]
+
+
+def test_nothing_is_kept_of_requests_that_were_answered() -> None:
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET}", "x")))
+    guard = guards.Guard(hand_over, policy)
+
+    async def send(_: Any) -> None:
+        pass
+
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {SECRET}".encode())]
+    anyio.run(guard, {"type": "http", "method": "GET", "path": "/mcp", "headers": headers}, send, send)
+    assert guard._open == {}  # type: ignore[attr-defined]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -435,3 +437,9 @@ def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:
         "page-size = 3\n[oauth]\nissuer = 'http://login.example'\naudience = 'https://skills.example/mcp'\n"
     )
     assert "c.toml:3: oauth.issuer: it does not take this value; write the https URL" in refused("--config", file)
+
+
+def test_without_an_issuer_nothing_is_loaded_that_proves_signatures() -> None:
+    code = "import sys, mcp_skills_server.web.app; print('jwt' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

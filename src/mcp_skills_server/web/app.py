@@ -39,7 +39,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, refresh, resource_metadata, rpc
+from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -125,6 +125,8 @@ def make_app(
 
     policy = http.policy
     if policy.oauth is not None:
+        from mcp_skills_server.web import resource_metadata
+
         routes = [*resource_metadata.routes(policy.oauth), *routes]
         policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
 

@@ -10,15 +10,17 @@ import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import Scope, Send
 
 from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
-from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.tokens import Token, at, find
 from mcp_skills_server.errors import REPEATS
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer  # which loads what proves signatures
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -22,7 +23,6 @@ from mcp.server.auth.provider import AccessToken
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.admission import Admission
-from mcp_skills_server.access.oauth import ResourceServer
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
@@ -30,6 +30,9 @@ from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.server.callers import PRINCIPAL
 from mcp_skills_server.web.bearer import OVER, Refusal, admission
 from mcp_skills_server.web.places import PLACE, Place
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
 
 logger = logging.getLogger(__name__)
 
@@ -141,9 +144,7 @@ class Guard:
                 return
             who = found.principal
             logger.debug("%s by the bearer of %s", scope["method"], who.name)
-            # The SDK binds a session to the user who opened it.
-            user = AuthenticatedUser(AccessToken(token=who.key, client_id=who.key, scopes=[]))
-            await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, found)
+            await self._answer({**scope, "user": _user(who.key), PRINCIPAL: who}, receive, send, found)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, found: Admission) -> None:
         """Hand on what a bearer sends, until it is answered, or the token expires or is taken away."""
@@ -187,6 +188,12 @@ class Guard:
             await self._app(scope, receive, send)
         else:
             await Refusal(503, "All connections are busy; try again in a moment").send(send)
+
+
+@lru_cache(maxsize=1024)
+def _user(key: str) -> AuthenticatedUser:
+    """What the SDK binds a session to: the user who opened it."""
+    return AuthenticatedUser(AccessToken(token=key, client_id=key, scopes=[]))
 
 
 def _deadline(found: Admission) -> float:

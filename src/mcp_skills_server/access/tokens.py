@@ -30,8 +30,6 @@ _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
-_BETWEEN: Final = re.compile(r",(?=[ \t]*(?:[A-Za-z0-9._@-]+[ \t]*=|[,#\r\n]|\Z))")
-"""A comma that ends a line, and does not stand between groups."""
 _FORM: Final = "name=token, and after it expires=2027-01-31 and groups=a,b if you like"
 
 
@@ -172,7 +170,16 @@ def read_token_value(value: str, source: str) -> list[Token]:
     Raises:
         UsageError: as for `read_tokens`.
     """
-    return read_tokens(_BETWEEN.sub("\n", value), source)
+    first, *rest = value.split(",")
+    lines = "".join(("\n" if _begins_line(each) else ",") + each for each in rest)
+    return read_tokens(first + lines, source)
+
+
+def _begins_line(part: str) -> bool:
+    """Whether the comma before this part ends a line, and does not stand between groups."""
+    plain = part.lstrip(" \t")
+    name, equals, _ = plain.partition("=")
+    return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
 
 
 def read_token_file(path: str) -> list[Token]:

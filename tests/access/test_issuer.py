@@ -459,10 +459,17 @@ def test_a_token_of_another_issuer_causes_no_look() -> None:
     server = resource(web)
 
     async def work() -> None:
+        await server._issuer.look()  # type: ignore[attr-defined]
+        web.asked.clear()
+        web.now += 100
         for token in ("x", "x.y.z", signed(claims(iss="https://evil.example")), signed(headers={"typ": "no"})):
             with pytest.raises(RefusedError):
                 await server.verify(token)
+        await anyio.wait_all_tasks_blocked()
         assert web.asked == []
+        with pytest.raises(RefusedError):
+            await server.verify(signed(headers={"kid": "another"}))
+        assert web.asked == [META, KEYS]
 
     run(work)
 

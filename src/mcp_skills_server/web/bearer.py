@@ -34,12 +34,14 @@ class Refusal:
     Attributes:
         status: of HTTP.
         message: for the client.
+        reason: for the readers of events; one of a few.
         error: the code of RFC 6750, "" where nothing was borne.
         retry_after_s: with 503, when to ask again.
     """
 
     status: int
     message: str
+    reason: str
     error: Literal["", "invalid_request", "invalid_token", "insufficient_scope"] = ""
     retry_after_s: int = 1
 
@@ -66,10 +68,12 @@ class Refusal:
         return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
 
 
-UNBORNE: Final = Refusal(401, "A bearer token is required")
-OVER: Final = Refusal(401, UNBORNE.message, "invalid_token")
-_TWICE: Final = Refusal(400, "A token belongs into one Authorization header", "invalid_request")
-_BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "insufficient_scope")
+UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
+UNKNOWN: Final = Refusal(401, UNBORNE.message, "unknown-token", "invalid_token")
+EXPIRED: Final = Refusal(401, UNBORNE.message, "expired-token", "invalid_token")
+"""To the client the same as an unknown one."""
+_TWICE: Final = Refusal(400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request")
+_BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "scope", "insufficient_scope")
 
 
 def secret_of(header: str | None) -> str | None:
@@ -90,10 +94,10 @@ async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer
         if token.expires > time.time():
             return token.admission
         logger.warning("refused the token %s, which expired at %s", token.name, at(token.expires), extra=REPEATS)
-        return OVER
+        return EXPIRED
     if secret is None or oauth is None:
         logger.warning("refused a request without a token that lets it in", extra=REPEATS)
-        return UNBORNE if secret is None else OVER
+        return UNBORNE if secret is None else UNKNOWN
     try:
         return await oauth.verify(secret)
     except ScopeError as error:
@@ -101,10 +105,11 @@ async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer
         return _BEYOND
     except RefusedError as error:
         logger.warning("refused a token: %s", error, extra=REPEATS)
-        return OVER
+        return UNKNOWN
     except UnavailableError as error:
         logger.warning("refused a request, since %s", error, extra=REPEATS)
-        return Refusal(503, "The issuer of tokens does not answer; try again later", retry_after_s=error.retry_after_s)
+        message = "The issuer of tokens does not answer; try again later"
+        return Refusal(503, message, "issuer", retry_after_s=error.retry_after_s)
 
 
 def _in_query(query: bytes) -> bool:

@@ -27,8 +27,9 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL
-from mcp_skills_server.web.bearer import OVER, Refusal, admission
+from mcp_skills_server.server.callers import PRINCIPAL, address
+from mcp_skills_server.telemetry.events import emit_refusal
+from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
+_HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
+_ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
+_BUSY: Final = Refusal(503, "All connections are busy; try again in a moment", "busy")
 _HOST: Final = re.compile(r"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{0,5})?", re.ASCII | re.IGNORECASE)
 _ORIGIN: Final = re.compile(r"https?://(.+)", re.IGNORECASE)
 
@@ -131,16 +135,16 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         if not policy.host_allowed(headers.get(b"host")):
             logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
-            await Refusal(403, "This Host is not served here").send(send)
+            await self._refuse(scope, send, _HOST_REFUSED)
         elif not policy.origin_allowed(headers.get(b"origin")):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
-            await Refusal(403, "This Origin may not come in").send(send)
+            await self._refuse(scope, send, _ORIGIN_REFUSED)
         elif policy.is_open or scope["path"].startswith(policy.open_below) or scope["path"] in policy.open_at:
             await self._hand_on(scope, receive, send, None)
         else:
             found = await admission(scope, policy.tokens, policy.oauth)
             if isinstance(found, Refusal):
-                await found.send(send, policy.oauth)
+                await self._refuse(scope, send, found)
                 return
             who = found.principal
             logger.debug("%s by the bearer of %s", scope["method"], who.name)
@@ -170,7 +174,7 @@ class Guard:
                 if started:
                     await send({"type": "http.response.body", "body": b""})
                 else:
-                    await OVER.send(send, self._policy.oauth)
+                    await self._refuse(scope, send, EXPIRED)
 
     def _shut_out(self, removed: frozenset[bytes]) -> None:
         """End what the bearers of these tokens have open, from any thread."""
@@ -187,7 +191,11 @@ class Guard:
         if place is None or place.admitted(who.key if who else None):
             await self._app(scope, receive, send)
         else:
-            await Refusal(503, "All connections are busy; try again in a moment").send(send)
+            await self._refuse(scope, send, _BUSY)
+
+    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        emit_refusal(scope["method"], refusal.reason, address=address(scope))
+        await refusal.send(send, self._policy.oauth)
 
 
 @lru_cache(maxsize=1024)

@@ -18,6 +18,7 @@ from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -80,6 +81,17 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
         found = read_token_file(file) if file is not None else []
     warn_of_ends(found, time.time())
     return found
+
+
+def issuer_of(context: click.Context) -> ResourceServer | None:
+    """What takes the tokens of the issuer that the file of this command names; None where it names none."""
+    configuration = configuration_of(context)
+    if configuration is None or configuration.oauth is None:
+        return None
+    from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.web.issuer_fetch import fetch
+
+    return ResourceServer(configuration.oauth, fetch)
 
 
 def follow_configuration(

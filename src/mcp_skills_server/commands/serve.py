@@ -16,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
@@ -31,11 +32,11 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
@@ -137,7 +138,11 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, AuditOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+    """What is recorded and shown of what happens."""
+
+
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RecordOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -200,6 +205,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -223,6 +229,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
+    if end_usage is not None:
+        end_usage()
     leave()
 
 
@@ -239,8 +247,7 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter) == HttpOptions.heading
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    configuration = configuration_of(context)
-    if configuration is not None and configuration.oauth is not None:
+    if issuer_of(context) is not None:
         unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
@@ -279,17 +286,6 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
     anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
 
 
-def _resource_server() -> ResourceServer | None:
-    """What takes the tokens of the issuer that the configuration names."""
-    configuration = configuration_of(click.get_current_context())
-    if configuration is None or configuration.oauth is None:
-        return None
-    from mcp_skills_server.access.oauth import ResourceServer
-    from mcp_skills_server.web.issuer_fetch import fetch
-
-    return ResourceServer(configuration.oauth, fetch)
-
-
 def _over_http(
     runtime: Runtime,
     settings: Settings,
@@ -314,7 +310,7 @@ def _over_http(
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, _resource_server())
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
@@ -323,6 +319,8 @@ def _over_http(
             )
         refresh = checked_secret(options.refresh_secret), mirrors.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
+    sites = mirrors.states if mirrors is not None else list
+    shown = make_metrics(options, runtime.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -336,8 +334,9 @@ def _over_http(
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
-        sites=mirrors.states if mirrors is not None else list,
+        sites=sites,
         lean=options.front == "lean",
+        metrics=shown if options.metrics else None,
         refresh=refresh,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -115,6 +115,28 @@ class HttpOptions(Options):
         metavar="SECONDS",
     )
     max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
+    keep_alive: int = option(
+        5,
+        "Close a connection that had no request for so long. A proxy must give its connections up before.",
+        type=_COUNT,
+        metavar="SECONDS",
+    )
+    root_path: str = option(
+        "",
+        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
+        metavar="PATH",
+    )
+    trusted_proxy: tuple[str, ...] = many(
+        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
+        "(Forwarded, X-Forwarded-*). May be repeated.",
+        metavar="CIDR",
+    )
+    drain: float = option(
+        0,
+        "After SIGTERM answer requests for so long, and say at /readyz that it ends.",
+        type=click.FloatRange(min=0),
+        metavar="SECONDS",
+    )
     publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
     publish_only: bool = flag("Publish the skills and answer no MCP.")
     publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
@@ -273,6 +295,7 @@ def _over_http(
 
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
+    from mcp_skills_server.web.forwarded import Proxies, checked_prefix
     from mcp_skills_server.web.guards import Tokens, make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
@@ -307,5 +330,9 @@ def _over_http(
         sites=mirrors.states if mirrors is not None else list,
         lean=options.front == "lean",
         refresh=refresh,
+        root_path=checked_prefix(options.root_path),
+        proxies=Proxies(options.trusted_proxy),
+        keep_alive=options.keep_alive,
+        drain=options.drain,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -42,7 +42,9 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.forwarded import Forwarding, Proxies
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.legacy import Legacy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
@@ -50,6 +52,7 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
@@ -81,6 +84,10 @@ class HttpSettings:
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
+        proxies: those that are believed when they say for whom they ask.
+        keep_alive: seconds for which a connection stays without a request.
+        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
     """
 
     host: str
@@ -98,6 +105,10 @@ class HttpSettings:
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    root_path: str = ""
+    proxies: Proxies = field(default_factory=Proxies)
+    keep_alive: int = 5
+    drain: float = 0
 
     @property
     def entrance(self) -> str:
@@ -110,7 +121,7 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 
 
 def make_app(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
+    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, drain: Drain | None = None
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
     routes, running, end = (
@@ -133,15 +144,17 @@ def make_app(
             expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
         )
         middleware.insert(0, cors)
+    if http.root_path or http.proxies:
+        middleware.insert(0, Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         async with running():
             yield
 
-    app = Starlette(
-        routes=[*routes, *probes.routes(runtime.registry, http.sites)], middleware=middleware, lifespan=lifespan
-    )
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain())]
+    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    redirect_relatively(app.router)
     return app, end
 
 
@@ -199,7 +212,7 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
 def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
-        Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
+        Publication(runtime.registry, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
         shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
@@ -214,7 +227,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         UsageError: the address cannot be listened on.
     """
     give_large_blocks_back()
-    app, end = make_app(runtime, settings, http, watcher)
+    drain = Drain(http.drain)
+    app, end = make_app(runtime, settings, http, watcher, drain)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -225,7 +239,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
         try:
-            await app(scope, receive, _closing(place, send) if place is not None and place.spare else send)
+            closes = drain.begun or (place is not None and place.spare)
+            await app(scope, receive, _closing(drain, place, send) if closes else send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
             if not server.should_exit:
@@ -239,6 +254,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         access_log=False,
         lifespan="on",
         server_header=False,
+        timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
     server = _Server(config, allowed, lines)
@@ -246,10 +262,9 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         async with anyio.create_task_group() as tasks:
 
             async def end_on_signal() -> None:
-                async for _ in signals:
-                    end()  # streams first, then the doors
-                    server.should_exit = True
-                    return
+                await drain.until_end(signals)
+                end()  # streams first, then the doors
+                server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
@@ -258,11 +273,11 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
             tasks.cancel_scope.cancel()
 
 
-def _closing(place: Place, send: Send) -> Send:
-    """What sends an answer after which the connection ends, unless it has got a place by then."""
+def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then and the server stays."""
 
     async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and place.spare:
+        if message["type"] == "http.response.start" and (drain.begun or (place is not None and place.spare)):
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await send(message)
 

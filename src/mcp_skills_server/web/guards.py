@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.server.callers import PRINCIPAL
+from mcp_skills_server.web.forwarded import HOST, OWNER
 from mcp_skills_server.web.places import PLACE, Place
 
 logger = logging.getLogger(__name__)
@@ -168,9 +169,12 @@ class Policy:
     tokens: Collection[Token] = ()
     open_below: tuple[str, ...] = ()
 
-    def host_allowed(self, header: str | None) -> bool:
-        """Whether this Host header names the server."""
-        return self.hosts is None or (header is not None and _host_name(header) in self.hosts)
+    def host_allowed(self, header: str | None, forwarded: str | None = None) -> bool:
+        """Whether this Host header names the server, and the one that a proxy says it got, if it does."""
+        if self.hosts is None:
+            return True
+        named = header is not None and _host_name(header) in self.hosts
+        return named and (forwarded is None or _host_name(forwarded) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
         """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
@@ -230,8 +234,9 @@ class Guard:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
         policy = self._policy
-        if not policy.host_allowed(headers.get(b"host")):
-            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
+        if not policy.host_allowed(headers.get(b"host"), scope.get(HOST)):
+            named = scope.get(HOST) or headers.get(b"host")
+            logger.warning("refused Host %.100r; --allowed-host admits it", named, extra=REPEATS)
             await _refuse(send, 403, "This Host is not served here")
         elif not policy.origin_allowed(headers.get(b"origin")):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
@@ -281,7 +286,7 @@ class Guard:
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
-        if place is None or place.admitted(token.principal.key if token else None):
+        if place is None or place.admitted(token.principal.key if token else scope.get(OWNER)):
             await self._app(scope, receive, send)
         else:
             await _refuse(send, 503, "All connections are busy; try again in a moment")

@@ -254,6 +254,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         access_log=False,
         lifespan="on",
         server_header=False,
+        proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )

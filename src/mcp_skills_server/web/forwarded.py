@@ -45,6 +45,9 @@ _EMPTY: Final = re.compile(r"[ \t]*+(?=[,;]|\Z)")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _PORT: Final = r"(?::(?:[0-9]{1,5}|_[A-Za-z0-9._-]{1,63}))?"
 _NODE: Final = re.compile(rf"(?:\[([0-9a-f:.]+)\]|([0-9.]+)|(_[a-z0-9._-]{{1,63}})){_PORT}", re.ASCII | re.IGNORECASE)
+_WELL_KNOWN: Final = "/.well-known/"
+_INSERTED: Final = "/.well-known/oauth-protected-resource"
+"""What stands before the path of the endpoint, and so before the prefix too (RFC 9728 3.1)."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]++)++", re.ASCII)
 
 _Network: TypeAlias = IPv4Network | IPv6Network
@@ -97,7 +100,7 @@ def checked_prefix(path: str) -> str:
     if path in ("", "/"):
         return ""
     found = _prefix(path)
-    if found is None:
+    if found is None or f"{found}/".startswith(_WELL_KNOWN):  # below which there are paths of ours
         raise UsageError(f"--root-path takes a path such as /skills, of letters, digits and -._~, not {path!r}")
     return found
 
@@ -167,9 +170,11 @@ class Forwarding:
 
 
 def _below(path: str, *prefixes: str) -> str:
+    """The path without the first of these prefixes that it has."""
+    before = _INSERTED if path.startswith(_INSERTED + "/") else ""
     for each in prefixes:
-        if each and path.startswith(each + "/"):
-            return path[len(each) :]
+        if each and path.startswith(f"{before}{each}/"):
+            return before + path[len(before) + len(each) :]
     return path
 
 

@@ -7,7 +7,6 @@ import re
 from mcp_skills_server.commands.serve import serve
 from wire import ROOT
 
-
 _COMING = {"MCP_SKILLS_REDIS"}
 """Goes when `serve` has the option."""
 

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.proxy_options import ProxyOptions
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _COUNT = click.IntRange(min=1)
+_OVER_HTTP = "(--transport http)"
+"""The end of the headings of options that do nothing over stdio."""
 
 
 class ShownOptions(Options):
@@ -115,28 +119,6 @@ class HttpOptions(Options):
         metavar="SECONDS",
     )
     max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
-    keep_alive: int = option(
-        5,
-        "Close a connection that had no request for so long. A proxy must give its connections up before.",
-        type=_COUNT,
-        metavar="SECONDS",
-    )
-    root_path: str = option(
-        "",
-        "What stands before all paths that clients see, such as /skills, if a proxy takes it off or not.",
-        metavar="PATH",
-    )
-    trusted_proxy: tuple[str, ...] = many(
-        "The address or network of a proxy, such as 10.0.0.0/8, that is believed when it says for whom it asks "
-        "(Forwarded, X-Forwarded-*). May be repeated.",
-        metavar="CIDR",
-    )
-    drain: float = option(
-        0,
-        "After SIGTERM answer requests for so long, and say at /readyz that it ends.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
     publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
     publish_only: bool = flag("Publish the skills and answer no MCP.")
     publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
@@ -156,7 +138,9 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(
+    ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, ProxyOptions, AuditOptions
+):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -218,6 +202,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
@@ -226,8 +211,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
         read_again = follow_configuration(context, mirrors)
-        if read_again is not None:
-            on_hangup(read_again)
+        if read_again or reopen:
+            on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
@@ -237,7 +222,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options)
+        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     leave()
@@ -248,7 +233,7 @@ def _warn_of_unused(context: click.Context) -> None:
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter) == HttpOptions.heading
+        if heading_of(parameter).endswith(_OVER_HTTP)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
     if unused:
@@ -289,7 +274,13 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
+    runtime: Runtime,
+    settings: Settings,
+    watcher: Watcher | None,
+    mirrors: Mirrors | None,
+    options: ServeOptions,
+    *,
+    reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
 
@@ -304,7 +295,7 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
+    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:

@@ -29,6 +29,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -52,6 +54,7 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.unread import give_large_blocks_back
 
@@ -83,6 +86,7 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
         proxies: those that are believed when they say for whom they ask.
@@ -104,6 +108,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
     root_path: str = ""
     proxies: Proxies = field(default_factory=Proxies)
@@ -135,6 +140,8 @@ def make_app(
         routes = [*routes, *_discovery(runtime, http)]
 
     middleware = [Middleware(Guard, policy=http.policy)]
+    if http.quotas.requests_per_minute is not None:
+        middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,

@@ -9,17 +9,19 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 from time import monotonic
+from typing import TypeAlias
 
 from forkserver import Popen
 from web.http_wire import Server
 from wire import DEADLINE, ROOT
 
 DEPLOY = ROOT / "deploy"
+Edits: TypeAlias = Sequence[tuple[str, str]]
 _PAUSE = threading.Event()
 """Never set: what waits for a state that nobody announces looks again after a while."""
 NGINX = """
@@ -86,9 +88,8 @@ class Proxy(Server):
         self.process.stderr.close()
 
 
-def until(holds: object, why: str = "it never came") -> None:
+def until(holds: Callable[[], object], why: str = "it never came") -> None:
     """Look again and again until this holds."""
-    assert callable(holds)
     end = monotonic() + DEADLINE
     while not holds():
         assert monotonic() < end, why
@@ -98,13 +99,15 @@ def until(holds: object, why: str = "it never came") -> None:
 class HaProxy(Proxy):
     """haproxy as `deploy/haproxy.cfg` has it, and a socket that says what it thinks of its servers."""
 
-    def __init__(self, folder: Path, *replicas: int) -> None:
+    def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
         port = free_port()
         self._socket = folder / "haproxy.sock"
         more = folder / "more.cfg"
         more.write_text(f"global\n    stats socket {self._socket}\n")
         super().__init__(
-            ["haproxy", "-db", "-f", str(DEPLOY / "haproxy.cfg"), "-f", str(more)], port, where(port, *replicas)
+            ["haproxy", "-db", "-f", str(edited(folder, "haproxy.cfg", edits)), "-f", str(more)],
+            port,
+            where(port, *replicas),
         )
 
     def state(self, name: str) -> str:
@@ -123,6 +126,18 @@ class HaProxy(Proxy):
         until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
 
 
+def edited(folder: Path, name: str, edits: Edits) -> Path:
+    """The file of `deploy/`, or a copy with these changes: pairs of what stands there and what shall."""
+    if not edits:
+        return DEPLOY / name
+    text = (DEPLOY / name).read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return folder / name
+
+
 def where(port: int, *replicas: int) -> dict[str, str]:
     """The environment of both files; one replica stands for two."""
     first, second = (*replicas, *replicas)[:2]
@@ -137,11 +152,11 @@ def where(port: int, *replicas: int) -> dict[str, str]:
 class Nginx(Proxy):
     """nginx as `deploy/nginx.conf.template` has it."""
 
-    def __init__(self, folder: Path, *replicas: int, **changed: str) -> None:
+    def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
         port = free_port()
         user = "" if os.geteuid() else "user root;"  # its workers write below a folder that is private
-        site = (DEPLOY / "nginx.conf.template").read_text()
-        (folder / "skills.conf").write_text(Template(site).safe_substitute(where(port, *replicas) | changed))
+        site = edited(folder, "nginx.conf.template", edits).read_text()
+        (folder / "skills.conf").write_text(Template(site).safe_substitute(where(port, *replicas)))
         (folder / "nginx.conf").write_text(NGINX.format(folder=folder, user=user))
         super().__init__(["nginx", "-c", str(folder / "nginx.conf")], port, {})
 

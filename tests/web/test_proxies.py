@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
-from web.proxies import HaProxy, Nginx, Proxy, free_port, running, until
-from wire import FIXTURES, Era, write_skill
+from web.proxies import Edits, HaProxy, Nginx, Proxy, free_port, running, until
+from wire import DEADLINE, FIXTURES, Era, write_skill
 
 SKILLS = "notifications/skills/list_changed"
 TOKEN = "made-up-token-of-alpha-000001"
@@ -45,6 +45,13 @@ def behind(server: Server, address: str, era: Era = "modern", **options: Any) ->
         yield one
     finally:
         one.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that believes this machine, for tests that change nothing."""
+    with http_serving(FIXTURES, *TRUSTING) as started:
+        yield started
 
 
 def from_address(server: Server, address: str) -> HttpClient:
@@ -117,11 +124,10 @@ def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options
         assert mine.request("skills/list")["skills"]
 
 
-def test_two_headers_that_disagree_are_a_line_and_no_two_clients() -> None:
-    with http_serving(FIXTURES, *TRUSTING) as server:
-        said = {"X-Forwarded-For": "203.0.113.1", "Forwarded": "for=6.6.6.6"}
-        assert server.send("GET", INDEX, headers=said).status == 200
-        server.said("Forwarded and X-Forwarded-For name two clients")
+def test_two_headers_that_disagree_are_a_line_and_no_two_clients(server: Server) -> None:
+    said = {"X-Forwarded-For": "203.0.113.1", "Forwarded": "for=6.6.6.6"}
+    assert server.send("GET", INDEX, headers=said).status == 200
+    server.said("Forwarded and X-Forwarded-For name two clients")
 
 
 # By which name and path
@@ -189,11 +195,16 @@ def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() ->
         ("/mcp/", {"X-Forwarded-Prefix": "https://evil.example"}, "/mcp"),
     ],
 )
-def test_a_redirect_names_no_host_and_stays_below_the_prefix(sent: str, said: dict[str, str], location: str) -> None:
-    with http_serving(FIXTURES, *TRUSTING) as server:
-        reply = server.send("POST", sent, b"{}", headers=said)
-        assert (reply.status, reply.headers["Location"]) == (307, location)
-        assert server.send("POST", "//evil.example/", b"{}").status == 404
+def test_a_redirect_names_no_host_and_stays_below_the_prefix(
+    server: Server, sent: str, said: dict[str, str], location: str
+) -> None:
+    reply = server.send("POST", sent, b"{}", headers=said)
+    assert (reply.status, reply.headers["Location"]) == (307, location)
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/"])
+def test_a_path_that_leads_nowhere_is_not_redirected(server: Server, path: str) -> None:
+    assert server.send("POST", path, b"{}").status == 404
 
 
 @pytest.mark.parametrize(
@@ -255,13 +266,16 @@ def kind(request: pytest.FixtureRequest) -> Callable[..., Proxy]:
 
 @contextmanager
 def through(
-    kind: Callable[..., Proxy], folder: Path, *options: str | Path, **changed: str
+    kind: Callable[..., Proxy], folder: Path, *options: str | Path, edits: Edits = (), command: list[str] | None = None
 ) -> Iterator[tuple[Server, Proxy]]:
     """A server on the skills of a folder, and a proxy before it."""
     skills, files = folder / "skills", folder / "proxy"
     write_skill(skills / "a", guide_md="guide")
     files.mkdir()
-    with http_serving(skills, *TRUSTING, *options) as server, running(kind(files, server.port, **changed)) as proxy:
+    with (
+        http_serving(skills, *TRUSTING, *options, command=command) as server,
+        running(kind(files, server.port, edits=edits)) as proxy,
+    ):
         yield server, proxy
 
 
@@ -281,6 +295,32 @@ def test_what_is_sent_is_not_held_back(kind: Callable[..., Proxy], tmp_path: Pat
             write_skill(tmp_path / "skills" / f"more-{number}")
             stream.until(SKILLS)
         assert stream.headers["Content-Type"].startswith("text/event-stream")
+
+
+SOON_PING = """
+import sys
+from mcp_skills_server.web import exchange
+from sse_starlette import EventSourceResponse
+exchange.PING_S = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.3
+from mcp_skills_server.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
+    kind: Callable[..., Proxy], era: Era, tmp_path: Path
+) -> None:
+    waits = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
+    command = [sys.executable, "-c", SOON_PING]
+    with (
+        through(kind, tmp_path, edits=[(f"{waits} 60s", f"{waits} 1s")], command=command) as (_, proxy),
+        client(proxy, era) as one,
+    ):
+        stream = one.hear()
+        for _ in range(6):  # which takes nearly two seconds
+            stream.comments.get(timeout=DEADLINE)
+        write_skill(tmp_path / "skills" / "b")
+        stream.until(SKILLS)
 
 
 def is_open(one: HttpClient, streams: list[Stream]) -> bool:
@@ -325,10 +365,9 @@ def test_clients_are_counted_by_their_own_address(kind: Callable[..., Proxy], tm
 @pytest.mark.needs_program("nginx")
 @pytest.mark.parametrize("strips", [True, False])
 def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) -> None:
-    changed = {"LOCATION": "/skills/ { rewrite ^/skills(/.*) $1 break; #"} if strips else {"LOCATION": "/skills/"}
-    if strips:
-        changed["LOCATION"] = "/skills/ {\n        rewrite ^/skills(/.*)$ $1 break;\n        #"
-    with through(Nginx, tmp_path, "--root-path", "/skills", **changed) as (_, proxy):
+    strip = "        rewrite ^/skills(/.*)$ $1 break;\n" if strips else ""
+    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + strip)]
+    with through(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as (_, proxy):
         assert proxy.send("GET", INDEX).status == 404  # nginx's own
         proxy.prefix = "/skills"
         with client(proxy, era) as one:

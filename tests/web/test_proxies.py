@@ -464,6 +464,26 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
             stream.until(SKILLS)
 
 
+@pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize("number", [0, 1])  # nginx has sent this machine's requests to one of them
+def test_nginx_takes_the_other_replica_when_one_has_drained(number: int, tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    with ExitStack() as stack:
+        options = (tmp_path / "skills", "--drain", "600", *TRUSTING)
+        replicas = [stack.enter_context(http_serving(*options)) for _ in range(2)]
+        proxy = stack.enter_context(running(Nginx(tmp_path, *(each.port for each in replicas))))
+        load = Load(proxy, 4)
+        stack.callback(load.end)
+        load.goes_on()
+        replicas[number].process.send_signal(signal.SIGTERM)
+        until(lambda: replicas[number].send("GET", "/readyz").status == 503)
+        load.goes_on()
+        assert replicas[number].signal(signal.SIGTERM)[0] == 0
+        load.goes_on()
+        load.end()
+        assert load.failed == []
+
+
 def is_over(stream: Stream) -> bool:
     """Whether a stream has ended or is just ending: its last message is here."""
     return not stream.messages.empty()

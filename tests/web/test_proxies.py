@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,13 @@ def test_two_headers_that_disagree_are_a_line_and_no_two_clients(server: Server)
     said = {"X-Forwarded-For": "203.0.113.1", "Forwarded": "for=6.6.6.6"}
     assert server.send("GET", INDEX, headers=said).status == 200
     server.said("Forwarded and X-Forwarded-For name two clients")
+
+
+def test_a_head_that_is_too_long_is_refused_and_one_of_many_lines_is_read(server: Server) -> None:
+    with suppress(ConnectionError):  # it may be closed before all of it is sent
+        assert server.send("GET", INDEX, headers={"X-Forwarded-For": "6.6.6.6," * (1 << 17)}).status == 400
+    lines = [("Forwarded", "for=10.0.0.1"), ("X-Forwarded-For", "10.0.0.1"), ("X-Forwarded-Host", "localhost")] * 200
+    assert server.send("GET", INDEX, headers=lines).status == 200
 
 
 # By which name and path
@@ -439,6 +446,8 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
             proxy.sees(name, "UP")
         listening = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
         streams: list[Stream] = [one.listen(skillsListChanged=True) for one in listening]
+        legacy = stack.enter_context(client(proxy, "legacy"))
+        followed = legacy.follow()
         load = Load(proxy, 4)
         stack.callback(load.end)
         for number, name in enumerate(names):
@@ -459,6 +468,11 @@ def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path
         load.goes_on()
         load.end()
         assert load.failed == [] and load.answered > 100
+        assert followed.next() is None and followed.whole
+        assert legacy.post(legacy.message("skills/list")).status == 404
+        legacy.session = None
+        legacy.open()  # as the protocol wants it after 404
+        streams.append(legacy.follow())
         write_skill(tmp_path / "skills" / "b")
         for stream in streams:
             stream.until(SKILLS)

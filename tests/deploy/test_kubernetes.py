@@ -20,7 +20,7 @@ from wire import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.33", "1.37")
-"""`sleep` before a stop came in the first, without a gate that must be opened."""
+"""The oldest that docs/container.md names, and the newest whose schemas there are."""
 BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
 KEYS = {
     *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),

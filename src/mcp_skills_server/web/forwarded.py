@@ -33,6 +33,7 @@ PREFIX: Final = "mcp_skills_server.prefix"
 _MOST_HOPS: Final = 32
 _LONGEST: Final = 8192
 """Characters of one header line. More is no list of proxies."""
+_LONGEST_NODE: Final = 128
 _LONGEST_PREFIX: Final = 256
 _FORWARDED: Final = b"forwarded"
 _FOR, _PROTO, _HOST_NAME, _PREFIX = (b"x-forwarded-" + each for each in (b"for", b"proto", b"host", b"prefix"))
@@ -214,6 +215,11 @@ def _walk(peer: str, nodes: Sequence[str], trusted: Proxies) -> tuple[str, int]:
 
 def _address(node: str) -> str | None:
     """The address of a node, without its port; its name where it is hidden; None where it is neither."""
+    return _canonical(node) if len(node) <= _LONGEST_NODE else None
+
+
+@lru_cache(maxsize=4096)
+def _canonical(node: str) -> str | None:
     found = _NODE.fullmatch(node)
     if found is not None and found[3]:
         return found[3]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import Any
 
+import anyio
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.forwarded import Client, Proxies, believed, checked_prefix
+from mcp_skills_server.web.forwarded import HOST, OWNER, PREFIX, Client, Forwarding, Proxies, believed, checked_prefix
 
 PROXY = "10.0.0.1"
 TRUSTED = Proxies(["10.0.0.0/8", "fd00::/8"])
@@ -205,6 +208,58 @@ def test_what_is_no_network_is_refused_in_one_line(given: str) -> None:
     with pytest.raises(UsageError, match="--trusted-proxy takes an address or a network") as caught:
         Proxies([given])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        ("/skills/mcp", "/mcp"),
+        ("/mcp", "/mcp"),
+        ("/skills/skills/mcp", "/skills/mcp"),  # one is taken off, and no more
+        ("/skills", "/skills"),
+        ("/skills/", "/"),
+        ("/skillset/mcp", "/skillset/mcp"),
+        ("//skills/mcp", "//skills/mcp"),
+        ("/skills//evil.example", "//evil.example"),
+        # The path of a resource stands behind the well-known name (RFC 9728).
+        ("/.well-known/oauth-protected-resource/skills/mcp", "/.well-known/oauth-protected-resource/mcp"),
+        ("/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource"),
+        ("/skills/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-protected-resource/mcp"),
+        ("/.well-known/agent-skills/skills/x", "/.well-known/agent-skills/skills/x"),
+    ],
+)
+def test_what_stands_before_a_path_is_taken_off_once(sent: str, seen: str) -> None:
+    assert forwarded(sent)["path"] == seen
+
+
+def test_a_request_looks_as_its_client_sent_it() -> None:
+    said = {"x-forwarded-for": REAL, "x-forwarded-proto": "https", "x-forwarded-host": "skills.example"}
+    scope = forwarded("/team/mcp", said | {"x-forwarded-prefix": "/team"})
+    assert (scope["client"], scope["scheme"], scope["path"]) == ((REAL, 0), "https", "/mcp")
+    assert (scope[OWNER], scope[HOST], scope[PREFIX]) == (f"address {REAL}", "skills.example", "/team")
+    # What a proxy that says nothing uses again belongs to no client that was there before.
+    scope = forwarded("/mcp")
+    assert (scope["client"], scope["scheme"], scope[OWNER]) == ((PROXY, 5), "http", f"address {PROXY}")
+    scope = forwarded("/mcp", said, peer="203.0.113.9")
+    assert (scope["client"], scope["scheme"]) == (("203.0.113.9", 5), "http")
+    assert OWNER not in scope and HOST not in scope
+
+
+def forwarded(path: str, said: Mapping[str, str] | None = None, peer: str = PROXY) -> dict[str, Any]:
+    """The scope that the application sees, of a server at `/skills`."""
+    headers = [(name.encode(), value.encode()) for name, value in (said or {}).items()]
+    given = {"type": "http", "path": path, "scheme": "http", "client": (peer, 5), "headers": headers}
+    seen: list[Any] = []
+
+    async def app(scope: Any, *_: Any) -> None:
+        seen.append(scope)
+
+    async def nothing(*_: Any) -> Any:
+        """Neither side says anything more."""
+
+    anyio.run(Forwarding(app, "/skills", TRUSTED), given, nothing, nothing)
+    assert given["path"] == path  # which the server goes on to use
+    return seen[0]
 
 
 # Whatever comes

@@ -65,6 +65,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LAST_S: Final = 0.2
+"""How long, at the end of a drain, the connections that came last may take to send their request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
 
@@ -272,7 +274,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines)
+    server = _Server(config, allowed, lines, drain)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -302,10 +304,11 @@ def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain) -> None:
         super().__init__(config)
         self._allowed = allowed
         self._lines = lines
+        self._drain = drain
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -323,3 +326,11 @@ class _Server(uvicorn.Server):
         accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
         self.servers = accepting
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for each in self.servers:
+            each.close()
+        if self._drain.begun:
+            # Who has just connected has asked already, and a proxy cannot ask another replica any more.
+            await anyio.sleep(_LAST_S)
+        await super().shutdown(sockets)

@@ -26,6 +26,8 @@ _FILES: Final = 128
 _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 16
+_LAST: Final = 128
+"""Connections that are accepted at the end at most."""
 _RETRY_S: Final = 0.5
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -150,7 +152,9 @@ class Accepting:
         self._resume()
 
     def close(self) -> None:
-        """Accept no more, and take what waits in the kernel off its queue."""
+        """Accept what waits in the kernel, since its clients may have asked already, and then no more."""
+        if self._listener.fileno() != -1:
+            self._accept(_LAST)
         self._pause()
         if self._retry is not None:
             self._retry.cancel()
@@ -168,8 +172,8 @@ class Accepting:
         if self._listener.fileno() != -1:
             self._loop.remove_reader(self._listener.fileno())
 
-    def _accept(self) -> None:
-        for _ in range(self._at_once):
+    def _accept(self, most: int | None = None) -> None:
+        for _ in range(most or self._at_once):
             try:
                 connection, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -309,6 +309,7 @@ class _Server(uvicorn.Server):
         self._allowed = allowed
         self._lines = lines
         self._drain = drain
+        self._accepting: Sequence[Accepting] = ()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -324,13 +325,13 @@ class _Server(uvicorn.Server):
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
         accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
-        self.servers = accepting
+        self._accepting = self.servers = accepting
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for each in self.servers:
-            each.close()
         if self._drain.begun:
+            for each in self._accepting:
+                each.close_after_the_last()
             # Who has just connected has asked already, and a proxy cannot ask another replica any more.
             await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

@@ -7,6 +7,7 @@ is answered meanwhile, no file opens, and the log fills the disk. Here descripto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -152,13 +153,22 @@ class Accepting:
         self._resume()
 
     def close(self) -> None:
-        """Accept what waits in the kernel, since its clients may have asked already, and then no more."""
-        if self._listener.fileno() != -1:
-            self._accept(_LAST)
+        """Accept no more, and take what waits in the kernel off its queue."""
         self._pause()
         if self._retry is not None:
             self._retry.cancel()
         self._listener.close()
+
+    def close_after_the_last(self) -> None:
+        """Accept what waits in the kernel, since its clients may have asked already, and then no more."""
+        last: list[socket.socket] = []
+        self._pause()
+        with contextlib.suppress(OSError):  # no more waits
+            while len(last) < _LAST:
+                last.append(self._listener.accept()[0])
+        self.close()  # at once: what comes in between is lost
+        for each in last:
+            self._arrive(each)
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for: the connections are those of the server."""
@@ -172,8 +182,8 @@ class Accepting:
         if self._listener.fileno() != -1:
             self._loop.remove_reader(self._listener.fileno())
 
-    def _accept(self, most: int | None = None) -> None:
-        for _ in range(most or self._at_once):
+    def _accept(self) -> None:
+        for _ in range(self._at_once):
             try:
                 connection, _address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -187,12 +197,15 @@ class Accepting:
                 if self._retry is None:
                     self._retry = self._loop.call_later(_RETRY_S, self._resume)
                 return
-            connection.setblocking(False)
-            task = self._loop.create_task(self._loop.connect_accepted_socket(self._protocol, connection))
-            self._arriving.add(task)
-            task.add_done_callback(self._arrived)
+            self._arrive(connection)
         if self._arriving:
             self._pause()
+
+    def _arrive(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        task = self._loop.create_task(self._loop.connect_accepted_socket(self._protocol, connection))
+        self._arriving.add(task)
+        task.add_done_callback(self._arrived)
 
     def _arrived(self, task: asyncio.Task[object]) -> None:
         self._arriving.discard(task)

@@ -30,6 +30,7 @@ from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.forwarded import HOST, OWNER
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -68,9 +69,12 @@ class Policy:
     open_below: tuple[str, ...] = ()
     open_at: frozenset[str] = frozenset()
 
-    def host_allowed(self, header: str | None) -> bool:
-        """Whether this Host header names the server."""
-        return self.hosts is None or (header is not None and _host_name(header) in self.hosts)
+    def host_allowed(self, header: str | None, forwarded: str | None = None) -> bool:
+        """Whether this Host header names the server, and the one that a proxy says it got, if it does."""
+        if self.hosts is None:
+            return True
+        named = header is not None and _host_name(header) in self.hosts
+        return named and (forwarded is None or _host_name(forwarded) in self.hosts)
 
     def origin_allowed(self, header: str | None) -> bool:
         """Whether a request from this Origin may pass; one without Origin comes from no browser (MCP-45)."""
@@ -133,8 +137,9 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
-        if not policy.host_allowed(headers.get(b"host")):
-            logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
+        if not policy.host_allowed(headers.get(b"host"), scope.get(HOST)):
+            named = scope.get(HOST) or headers.get(b"host")
+            logger.warning("refused Host %.100r; --allowed-host admits it", named, extra=REPEATS)
             await self._refuse(scope, send, _HOST_REFUSED)
         elif not policy.origin_allowed(headers.get(b"origin")):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
@@ -188,7 +193,7 @@ class Guard:
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, who: Principal | None) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
-        if place is None or place.admitted(who.key if who else None):
+        if place is None or place.admitted(who.key if who else scope.get(OWNER)):
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send, _BUSY)

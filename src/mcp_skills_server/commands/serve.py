@@ -21,6 +21,7 @@ from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -134,7 +135,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RedisOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -226,7 +227,7 @@ def _warn_of_unused(context: click.Context) -> None:
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter) == HttpOptions.heading
+        if heading_of(parameter) in (HttpOptions.heading, RedisOptions.heading)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
     if unused:
@@ -283,13 +284,14 @@ def _over_http(
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look
+        refresh = checked_secret(options.refresh_secret), mirrors.look if shared is None else shared.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     http = HttpSettings(
         host=options.host,
@@ -308,4 +310,7 @@ def _over_http(
         lean=options.front == "lean",
         refresh=refresh,
     )
+    if shared is not None:
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
+        shared.start()
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -39,6 +39,8 @@ class ActiveSkills:
         self._registry = runtime.registry
         self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
+        self._awaited: tuple[str, ...] | None = None
+        """The skill paths that are to be loaded instead, once their files can be read; None where there is nothing."""
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
 
@@ -51,6 +53,18 @@ class ActiveSkills:
     def names(self) -> list[str]:
         """What they are called here, likewise."""
         return [loaded.name for loaded in self.all]
+
+    @property
+    def digests(self) -> tuple[tuple[str, str], ...]:
+        """Path and digest of the SKILL.md of each loaded skill, likewise."""
+        return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
+
+    def restore(self, paths: Sequence[str]) -> None:
+        """Have the skills of these paths loaded, and no others, from the next `keep_current` on.
+
+        One that is not there or cannot be used by then is not loaded, like one that was removed since.
+        """
+        self._awaited = tuple(paths)
 
     async def load(self, names: Sequence[str], *, add: bool) -> list[Loaded]:
         """Load these skills, all of them or none.
@@ -84,19 +98,23 @@ class ActiveSkills:
 
     def clear(self) -> None:
         """Forget all at once: nobody is going to ask any more."""
-        self._loaded = {}
+        self._loaded, self._awaited = {}, None
 
     async def keep_current(self) -> None:
         """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
 
         def is_current() -> bool:
             skills = self._registry.snapshot.skills
-            return all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+            same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+            return same and self._awaited is None
 
         if not is_current():
             async with self._changing:
+                awaited = self._awaited
                 with suppress(StaleFileError):
                     self._loaded = await retry_when_stale(self._registry, self._current)
+                    if self._awaited is awaited:
+                        self._awaited = None
 
     async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
         """The skills of these names, made ready; every body is there before anything changes."""
@@ -120,10 +138,11 @@ class ActiveSkills:
     async def _current(self, view: View) -> _Active:
         """What is loaded, as it is now."""
         now: _Active = {}
-        for path, (skill, loaded) in self._loaded.items():
+        for path in self._loaded if self._awaited is None else self._awaited:
             found = view.snapshot.skills.get(path)
-            if found is skill:
-                now[path] = (skill, loaded)
+            known = self._loaded.get(path)
+            if known is not None and found is known[0]:
+                now[path] = known
             elif found is not None and runtime.is_usable(found):
                 now[path] = (found, await self._prepare(found, view))
         return now

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -33,13 +33,14 @@ from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.scripts.outcome import Outcome
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
+    from mcp_skills_server.runtime.session_record import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
 
+_HERE: Final = "here"
 _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 _NEAREST: Final = 3
@@ -56,21 +57,28 @@ class Session:
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
+        handle: that of a session which another process has begun; a new one unless given.
 
     Attributes:
         session_id: its handle, which nobody can guess.
         calls: calls that are being answered now.
+        changed: how often something was loaded or unloaded.
+        moved: how often scripts began to run in this process.
     """
 
-    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        self.session_id = secrets.token_urlsafe(18)
+    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
+        self.session_id = handle or secrets.token_urlsafe(18)
         self.calls = 0
+        self.changed = 0
+        self.moved = 0
         self._runtime = runtime
         self._registry = runtime.registry
         self._hosted = hosted
         self._since = runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
+        self._scripts_at = ""
+        """Where a script of the session ran last: "" nowhere, else a name of the process, `_HERE` for this one."""
 
     def __enter__(self) -> Session:
         return self
@@ -158,6 +166,26 @@ class Session:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self.close)
 
+    # What another process goes on with
+
+    def record(self, owner: str, here: str) -> SessionRecord:
+        """What another process needs to go on with this session.
+
+        Args:
+            owner: what stands there for whose it is.
+            here: what stands there for this process.
+        """
+        at = here if self._scripts_at == _HERE else self._scripts_at
+        from mcp_skills_server.runtime.session_record import SessionRecord
+
+        return SessionRecord(owner, self._runtime.briefing.time_of(self._since), self._active.digests, at)
+
+    def restore(self, record: SessionRecord, here: str) -> None:
+        """Go on where another process has left the session. Skills are as they are here when the next call comes."""
+        self._since = self._runtime.briefing.moment_at(record.since)
+        self._active.restore([path for path, _ in record.skills])
+        self._scripts_at = _HERE if record.scripts_at == here else record.scripts_at
+
     # The tools
 
     async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
@@ -189,6 +217,7 @@ class Session:
 
     async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         fresh = await self._active.load(given["names"], add=given.get("mode") == "add")
+        self.changed += 1
         return self._receipt(fresh, once=manner.once, note=self._news())
 
     async def _unload(self, given: Mapping[str, Any], _: _Manner) -> Result:
@@ -199,6 +228,7 @@ class Session:
             await self._active.unload(names)
         else:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
+        self.changed += 1
         return self._receipt()
 
     async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
@@ -220,9 +250,17 @@ class Session:
 
     async def _read_output(self, path: str, given: Mapping[str, Any]) -> Result:
         """A file that a script of this session left in the work directory."""
-        if self._workspace is None:
-            raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
-        raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        try:
+            if self._workspace is None:
+                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+            raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        except RequestError:
+            if self._scripts_at in {"", _HERE}:
+                raise
+            raise RequestError(
+                f"A script of this session ran on another replica of this server, and what it left in "
+                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
+            ) from None
         shown = runtime.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
@@ -251,6 +289,9 @@ class Session:
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
         if self._workspace is None:
             self._workspace = scripts.workspace()
+        if self._scripts_at != _HERE:
+            self._scripts_at = _HERE
+            self.moved += 1
         events.concerns([skill])
         outcome = await scripts.run(
             skill,
@@ -262,7 +303,7 @@ class Session:
             timeout_s=given.get("timeout_s"),
             progress=manner.progress,
         )
-        return runtime.outcome(_as_json(outcome))
+        return runtime.outcome(outcome.as_json())
 
     # What they share
 
@@ -303,9 +344,3 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
-
-
-def _as_json(outcome: Outcome) -> dict[str, Json]:
-    """What a script did, JSON-safe, with files as they are read again."""
-    files: list[Json] = [{"path": runtime.WORKSPACE + each.path, "size": each.size} for each in outcome.files]
-    return {**asdict(outcome), "sandbox_gaps": [*outcome.sandbox_gaps], "files": files}

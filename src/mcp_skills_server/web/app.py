@@ -36,6 +36,7 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
@@ -81,6 +82,8 @@ class HttpSettings:
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        sessions: makes what keeps the sessions of the tools.
+        shared: tells the state of what is shared with other replicas, a line for each thing.
     """
 
     host: str
@@ -98,6 +101,8 @@ class HttpSettings:
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    shared: Callable[[], Sequence[str]] = tuple
 
     @property
     def entrance(self) -> str:
@@ -140,14 +145,18 @@ def make_app(
             yield
 
     app = Starlette(
-        routes=[*routes, *probes.routes(runtime.registry, http.sites)], middleware=middleware, lifespan=lifespan
+        routes=[*routes, *probes.routes(runtime.registry, http.sites, http.shared)],
+        middleware=middleware,
+        lifespan=lifespan,
     )
     return app, end
 
 
 def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
     server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    attachment = attach(
+        server, runtime.registry, settings, watch=watcher or False, runtime=runtime, sessions=http.sessions
+    )
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.

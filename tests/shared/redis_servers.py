@@ -34,7 +34,10 @@ class RealRedis:
         bound = ("--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no")
         port = () if "--tls-port" in self.arguments else ("--port", str(self.port))
         self.process = subprocess.Popen(
-            ["redis-server", *port, *bound, *self.arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["redis-server", *port, *bound, *self.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         assert self.process.stdout is not None
         said: list[str] = []
@@ -63,7 +66,7 @@ class RealRedis:
         done = subprocess.run(["redis-cli", *options, *words], capture_output=True, timeout=DEADLINE, check=True)
         return done.stdout.decode("utf-8", "replace").strip()
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         """All keys that are there."""
         return sorted(self.say("--raw", "keys", "*").split())
 
@@ -87,7 +90,7 @@ def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iter
 
 
 @contextmanager
-def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
     """Something that listens where Redis should, does this with each connection, and is no Redis; its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -49,7 +49,7 @@ def test_an_address_says_where_redis_is(url: str, wanted: RedisSettings) -> None
     ],
 )
 def test_what_is_no_address_is_one_line_without_it(url: str) -> None:
-    with pytest.raises(UsageError, match="^--redis: ") as caught:
+    with pytest.raises(UsageError, match=r"^--redis: ") as caught:
         redis_settings(url)
     assert SECRET not in str(caught.value) and "\n" not in str(caught.value)
 

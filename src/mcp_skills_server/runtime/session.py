@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
 
-_HERE: Final = "here"
+HERE: Final = "here"
 _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 _NEAREST: Final = 3
@@ -64,6 +64,7 @@ class Session:
         calls: calls that are being answered now.
         changed: how often something was loaded or unloaded.
         moved: how often scripts began to run in this process.
+        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.
     """
 
     def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
@@ -71,14 +72,13 @@ class Session:
         self.calls = 0
         self.changed = 0
         self.moved = 0
+        self.scripts_at = ""
         self._runtime = runtime
         self._registry = runtime.registry
         self._hosted = hosted
         self._since = runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
-        self._scripts_at = ""
-        """Where a script of the session ran last: "" nowhere, else a name of the process, `_HERE` for this one."""
 
     def __enter__(self) -> Session:
         return self
@@ -168,23 +168,26 @@ class Session:
 
     # What another process goes on with
 
-    def record(self, owner: str, here: str) -> SessionRecord:
-        """What another process needs to go on with this session.
+    @property
+    def began(self) -> float:
+        """When the catalogue was as the model knows it, in seconds of the wall clock."""
+        return self._runtime.briefing.time_of(self._since)
 
-        Args:
-            owner: what stands there for whose it is.
-            here: what stands there for this process.
-        """
-        at = here if self._scripts_at == _HERE else self._scripts_at
-        from mcp_skills_server.runtime.session_record import SessionRecord
-
-        return SessionRecord(owner, self._runtime.briefing.time_of(self._since), self._active.digests, at)
+    @property
+    def loaded(self) -> tuple[tuple[str, str], ...]:
+        """Path and digest of the SKILL.md of each loaded skill, the latest last."""
+        return self._active.digests
 
     def restore(self, record: SessionRecord, here: str) -> None:
-        """Go on where another process has left the session. Skills are as they are here when the next call comes."""
+        """Go on where another process has left the session. Skills are as they are here when the next call comes.
+
+        Args:
+            record: what it has left.
+            here: what stands in records for this process.
+        """
         self._since = self._runtime.briefing.moment_at(record.since)
         self._active.restore([path for path, _ in record.skills])
-        self._scripts_at = _HERE if record.scripts_at == here else record.scripts_at
+        self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
 
     # The tools
 
@@ -255,7 +258,7 @@ class Session:
                 raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
             raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
         except RequestError:
-            if self._scripts_at in {"", _HERE}:
+            if self.scripts_at in {"", HERE}:
                 raise
             raise RequestError(
                 f"A script of this session ran on another replica of this server, and what it left in "
@@ -289,8 +292,8 @@ class Session:
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
         if self._workspace is None:
             self._workspace = scripts.workspace()
-        if self._scripts_at != _HERE:
-            self._scripts_at = _HERE
+        if self.scripts_at != HERE:
+            self.scripts_at = HERE
             self.moved += 1
         events.concerns([skill])
         outcome = await scripts.run(

@@ -60,8 +60,8 @@ def parsed(text: str) -> SessionRecord:
         raise SessionRecordError("no JSON object")
     fields = cast("dict[str, object]", found)
     version, since = fields.get("version"), fields.get("since")
-    if version != VERSION:
-        raise SessionRecordError(f"of version {str(version)[:20]}")
+    if isinstance(version, bool) or version != VERSION:
+        raise SessionRecordError(f"of version {ascii(version)[:20]}")
     if isinstance(since, bool) or not isinstance(since, int | float) or not _is_time(since):
         raise SessionRecordError("without a time")
     return SessionRecord(

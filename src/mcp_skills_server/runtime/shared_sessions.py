@@ -19,12 +19,12 @@ import anyio
 
 from mcp_skills_server.errors import REPEATS, RequestError
 from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.runtime.session import HERE, Session
 from mcp_skills_server.runtime.session_record import SessionRecord, SessionRecordError, parsed
 from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,8 @@ class SharedSessions(Sessions):
             changed, moved = session.changed, session.moved
             if known.text is not None and (known.changed, known.moved, known.lost) == (changed, moved, False):
                 return
-            text = session.record(_owner(owner), self._here).text()
+            at = self._here if session.scripts_at == HERE else session.scripts_at
+            text = SessionRecord(_owner(owner), session.began, session.loaded, at).text()
             try:
                 await self._store.write(handle, counted, text, replaces=None if known.lost else known.text)
             except RequestError:

@@ -269,7 +269,7 @@ def _reason(error: BaseException, settings: RedisSettings) -> str:
         return f"it does not let us in ({said}); see to the user of --redis and to MCP_SKILLS_REDIS_PASSWORD"
     if "CERTIFICATE_VERIFY_FAILED" in said:
         return "its certificate is not proved; give the authority that it is from by --redis-ca"
-    if said == "Invalid Database":
+    if "DB index is out of range" in said:
         return f"it has no database {settings.database}; give another one in --redis"
     if isinstance(error, BusyLoadingError):
         return "it is loading its data"

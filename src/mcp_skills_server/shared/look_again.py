@@ -23,6 +23,8 @@ Where: TypeAlias = Literal["sources", "folders"]
 SOURCES: Final = "sources"
 FOLDERS: Final = "folders"
 _LOOK_S: Final = 1.0
+_SHARE: Final = 4
+"""How many times as long as a look the pause after it is at least."""
 _SAY_S: Final = 0.2
 """Between two messages: an edit of many files is one."""
 _LONGEST: Final = 512
@@ -132,7 +134,12 @@ class LookAgain:
 
 
 class _Paced:
-    """Work that is done at once when it is asked for, and not again before a pause is over. For one event loop."""
+    """Work that is done at once when it is asked for, and not again before a pause is over. For one event loop.
+
+    Args:
+        work: what is done.
+        pause_s: the shortest pause; it is four times as long as the work where that is more.
+    """
 
     def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
         self._work = work
@@ -150,11 +157,13 @@ class _Paced:
         try:
             while self._asked:
                 self._asked = False
+                began = asyncio.get_running_loop().time()
                 try:
                     await self._work()
                 except Exception:  # what fails once must not end the looking
                     logger.exception("looking again failed")
-                await asyncio.sleep(self._pause_s)
+                took = asyncio.get_running_loop().time() - began
+                await asyncio.sleep(max(self._pause_s, _SHARE * took))
         finally:
             self._task = None
 

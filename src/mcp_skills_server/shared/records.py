@@ -64,8 +64,8 @@ for each = 2, 3 do
 end
 return 'written'
 """
-# A full Redis looks at the first command of a script that changes anything, and ZREMRANGEBYSCORE takes no memory: so the
-# first one is a ZADD that changes nothing.
+# Whether it is full, Redis looks at the first command of a script that changes something, and at ZADD, but not at
+# ZREMRANGEBYSCORE: so the first one is a ZADD that changes nothing.
 
 
 class Records:

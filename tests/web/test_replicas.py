@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from mcp_skills_server.shared import bucket, records
 from mcp_skills_server.shared.records import hashed
 from programs import LOOSE, loose
 from shared.redis_servers import RealRedis, answering, free_port, redis_server, slow, until
 from sources.git.remotes import Upstream, skill
 from sources.oci.registries import self_signed
 from web.http_wire import HttpClient, Server, client, http_serving, refused
-from wire import DEADLINE, write_skill
+from wire import DEADLINE, ROOT, write_skill
 
 pytestmark = pytest.mark.needs_program("redis-server")
 
@@ -365,6 +367,26 @@ def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:
         ("--redis-password", SECRET),
     ):
         assert SECRET not in refused(skills, *options)
+
+
+def test_the_user_that_the_documentation_names_may_all_that_is_needed(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
+    words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
+    assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
+    for script in (records._READ, records._WRITE, bucket._TAKE):
+        used = re.findall(r"redis\.p?call\('(\w+)'", script)
+        assert used and {f"+{each.lower()}" for each in used} <= {*words}
+    url = redis.url.replace("redis://", f"redis://skills:{SECRET}@")
+    with replicas(skills, url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+        session = begin(at_a, "alpha")
+        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        write_skill(skills / "delta")
+        assert state(a).endswith(": connected")
+        assert "redis://" not in a.stderr + b.stderr
+    denied = redis.say("acl", "log")
+    assert "skills" not in denied, denied
 
 
 # Look again

@@ -18,8 +18,8 @@ SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
     ("model", "errors", "directories", "durable"),
     ("codes",),
-    ("format", "hosts", "transport"),
-    ("validation", "telemetry", "shared"),
+    ("format", "hosts", "transport", "shared"),
+    ("validation", "telemetry", "access"),
     ("catalog", "dialects"),
     ("runtime", "publish", "sources", "provenance"),
     ("server", "acp", "rpc"),

@@ -19,7 +19,7 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
@@ -150,6 +150,7 @@ class ServeOptions(
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
+    log_format: Format = log_format()
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -175,7 +176,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     gc.disable()  # until it serves
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     context = click.get_current_context()
     registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
@@ -183,7 +184,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
-    log_requests()
+    log_requests(_request_level(options))
     _settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,
@@ -224,6 +225,11 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if mirrors is not None:
         mirrors.stop()
     leave()
+
+
+def _request_level(options: ServeOptions) -> int:
+    """At which level requests are logged: over a pipe they are one person's own."""
+    return logging.INFO if options.transport == "http" else logging.DEBUG
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -292,7 +298,8 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens), reopen)
+    context = click.get_current_context()
+    on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None

@@ -72,6 +72,7 @@ class Event:
         bytes: bytes of skill files that were read for the answer.
         found: how many skills a search found, None where nothing was searched for.
         question: what was searched for, where a reader keeps that; else "".
+        request: the id of the request of HTTP, which its answer carries; None where there is none.
     """
 
     time: float
@@ -88,6 +89,7 @@ class Event:
     bytes: int = 0
     found: int | None = None
     question: str = ""
+    request: str | None = None
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -98,6 +100,9 @@ class Event:
 Reader: TypeAlias = Callable[[Event], None]
 _readers: dict[object, Reader] = {}
 _keeps_questions = False
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The id of the request of HTTP that is being answered here."""
 
 
 def subscribe(reader: Reader) -> Callable[[], None]:
@@ -161,6 +166,7 @@ def emit_refusal(method: str, reason: str, *, principal: str | None = None, addr
                 principal=principal,
                 address=address,
                 reason=reason,
+                request=request_id.get(),
             )
         )
 
@@ -239,6 +245,7 @@ class Request:
             bytes=self._bytes,
             found=self._found[0],
             question=self._found[1],
+            request=request_id.get(),
         )
 
 

@@ -54,6 +54,7 @@ from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    middleware = [Middleware(Guard, policy=http.policy)]
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -142,7 +143,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
         )
         middleware.insert(0, cors)
 

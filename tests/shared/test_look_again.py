@@ -101,6 +101,31 @@ def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: Real
         assert a.link.is_up and b.link.is_up
 
 
+def test_what_was_noticed_before_redis_was_there_is_looked_for_when_it_is(redis: RealRedis) -> None:
+    redis.stop()
+    a, b = Replica(redis, "one"), Replica(redis, "two")
+    for each in (a, b):
+        each.looking.start()
+    until(lambda: not a.link.is_up and not b.link.is_up)
+    a.looking.say(FOLDERS)
+    redis.start()
+    until(lambda: b.folders and b.sources)
+    for each in (a, b):
+        each.looking.stop()
+
+
+def test_a_redis_that_takes_no_messages_is_one_line_and_still_used(
+    redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis.say("acl", "setuser", "default", "-publish")
+    with replicas(redis, "", "") as (a, b):
+        for _ in range(3):
+            a.looking.say(FOLDERS)
+        until(lambda: "refuses a call to look again" in caplog.text)
+        assert a.link.is_up and b.folders == 0
+    assert caplog.text.count("redis://") == 1
+
+
 def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedis) -> None:
     with replicas(redis, "") as (a,):
         early = Replica(redis)

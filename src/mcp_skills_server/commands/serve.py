@@ -331,3 +331,5 @@ def _over_http(
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
         shared.start()
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    if shared is not None:
+        shared.stop()

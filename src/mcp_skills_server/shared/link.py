@@ -175,17 +175,26 @@ class Link:
                 self._loop.call_soon_threadsafe(work, *arguments)
 
     async def publish(self, message: str) -> None:
-        """Say something to the other replicas, from within the thread of the link. What cannot be said is lost."""
+        """Say something to the other replicas, from within the thread of the link.
+
+        What cannot be said is lost, and the listener hears that Redis has `returned` when it does.
+        """
         if self._publisher is not None and not self._trouble:
-            with suppress(Exception):  # the subscription learns of it, too
+            from redis.exceptions import ResponseError
+
+            try:
                 async with asyncio.timeout(_WHOLE_S):
                     await self._publisher.publish(self.key("look"), message)
+            except ResponseError as error:
+                self._note_refusal("a call to look again", error)
+            except Exception as error:
+                self._failed(error)
 
     async def _watch(self, listener: Listener) -> None:
         self._loop, self._suspect = asyncio.get_running_loop(), (suspect := asyncio.Event())
         client: Any = self.settings.client(2)
         self._publisher = client
-        pause, times = _SOONEST_S, 0
+        pause, missed = _SOONEST_S, False
         while not self._stopped:
             began = self._loop.time()
             pubsub = client.pubsub()
@@ -193,9 +202,8 @@ class Link:
                 suspect.clear()
                 await self._subscribe(pubsub)
                 self._answers()
-                if times:
+                if missed:
                     listener.returned()
-                times += 1
                 began = self._loop.time()
                 await self._listen(pubsub, listener, suspect)
             except Exception as error:  # whatever it is that answers there
@@ -204,6 +212,7 @@ class Link:
                 with suppress(Exception):
                     async with asyncio.timeout(ANSWER_S):
                         await pubsub.aclose()
+            missed = True
             if self._stopped:
                 break
             pause = _SOONEST_S if self._loop.time() - began > _STEADY_S else min(pause * 2, _LATEST_S)

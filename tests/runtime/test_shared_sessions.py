@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 from catalog.forest import loaded, plant, skills
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.session import Session
 from mcp_skills_server.runtime.session_record import parsed
 from mcp_skills_server.runtime.sessions import UnknownSessionError
@@ -54,8 +56,8 @@ class Store:
 class Replica:
     """A process with sessions, as `server/tools.py` uses them."""
 
-    def __init__(self, tree: Path, store: Store, **more: Any) -> None:
-        self.runtime = Runtime(loaded(tree))
+    def __init__(self, tree: Path, store: Store, settings: RuntimeSettings | None = None, **more: Any) -> None:
+        self.runtime = Runtime(loaded(tree), settings)
         self.sessions = SharedSessions(self.runtime, store, **more)
 
     async def call(self, tool: str, handle: str | None = None, owner: str | None = None, **given: Any) -> Any:
@@ -63,8 +65,9 @@ class Replica:
         name = f"skills_{tool}"
         changes = tool in {"load", "unload"}
         session = await self.sessions.open(handle, owner, owner, changes=changes) if handle else self.sessions.new()
+        before = session.changed if changes else None
         result: Any = await session.call(name, given)
-        await self.sessions.save(session, owner, owner)
+        await self.sessions.save(session, owner, owner, before=before)
         assert not result.get("isError"), result
         return session
 
@@ -257,6 +260,84 @@ def test_a_session_that_ends_here_is_forgotten_here_and_goes_on_elsewhere(tree: 
         assert len(one.sessions) == 1 and [*one.sessions._known] == [other.session_id]
         assert names(await two.call("list", handle)) == ["a"]
         assert names(await one.call("list", handle)) == ["a"]
+
+    anyio.run(work)
+
+
+def test_one_that_was_idle_here_and_not_elsewhere_gives_up_what_it_held_here(tree: Path, store: Store) -> None:
+    async def work() -> None:
+        now = 0.0
+        one = Replica(tree, store, idle_s=60, now=lambda: now)
+        old = await one.call("load", names=["a"])
+        now = 61
+        again = await one.call("list", old.session_id)
+        assert again is not old and names(again) == ["a"] and names(old) == []
+        assert len(one.sessions) == 1
+
+    anyio.run(work)
+
+
+def test_a_change_under_way_is_refused_where_another_replica_was_first(tree: Path, store: Store) -> None:
+    """Its load was done here and not yet written when another call saw what the other replica had written."""
+
+    async def work() -> None:
+        one, two = Replica(tree, store), Replica(tree, store)
+        handle = (await one.call("load", names=["a"])).session_id
+        session = await one.sessions.open(handle, None)
+        await two.call("load", handle, names=["b"])
+        await session.call("skills_load", {"names": ["c"]})
+        assert names(await one.call("list", handle)) == ["c"]
+        with pytest.raises(RequestError, match="as this call left it; call again"):
+            await one.sessions.save(session, None, before=1)
+        assert names(await one.call("list", handle)) == ["b"]
+        assert names(await one.call("load", handle, names=["c"], mode="add")) == ["b", "c"]
+
+    anyio.run(work)
+
+
+def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store: Store) -> None:
+    async def work() -> None:
+        one, two = Replica(tree, store), Replica(tree, store)
+        handle = (await one.call("load", names=["a"])).session_id
+        await two.call("load", handle, names=["b"])
+        session = await one.sessions.open(handle, None)  # which has b from here on
+        assert [path for path, _ in session.loaded] == ["b"]
+        await session._active.load(["c"], add=True)
+        await one.sessions.save(session, None, before=1)
+        assert names(await two.call("list", handle)) == ["b", "c"]
+
+    anyio.run(work)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_calls_cross_each_other_what_was_answered_is_what_is_loaded(
+    tmp_path: Path, store: Store, seed: int
+) -> None:
+    choice = random.Random(seed)
+    everything = [f"s{number}" for number in range(16)]
+    tree = plant(tmp_path, skills("a", *everything))
+    settings = RuntimeSettings(max_loaded=len(everything) + 1)
+
+    async def work() -> None:
+        replicas = [Replica(tree, store, settings=settings) for _ in range(3)]
+        handle = (await replicas[0].call("load", names=["a"])).session_id
+        done: set[str] = {"a"}
+
+        async def load(replica: Replica, name: str, pauses: int) -> None:
+            for _ in range(pauses):
+                await anyio.lowlevel.checkpoint()
+            with suppress(RequestError):
+                await replica.call("load", handle, names=[name], mode="add")
+                done.add(name)
+
+        for _ in range(4):
+            async with anyio.create_task_group() as group:
+                for name in choice.sample(everything, 5):
+                    group.start_soon(load, choice.choice(replicas), name, choice.randrange(12))
+                    group.start_soon(choice.choice(replicas).call, "list", handle)
+            for replica in replicas:
+                assert {*names(await replica.call("list", handle))} == done
+        assert len(done) > 4
 
     anyio.run(work)
 

@@ -127,7 +127,7 @@ class Runtime:
             self.registry.load()
         return Session(self, hosted=True)
 
-    def session_from(self, handle: str, record: SessionRecord, here: str) -> Session:
+    async def session_from(self, handle: str, record: SessionRecord, here: str) -> Session:
         """The session of this handle that another process has left, with the skills as they are here now.
 
         Args:
@@ -136,7 +136,7 @@ class Runtime:
             here: what stands in records for this process.
         """
         session = Session(self, hosted=False, handle=handle)
-        session.restore(record, here)
+        await session.restore(record, here, session.changed)
         return session
 
     def close(self) -> None:

@@ -62,7 +62,6 @@ class Session:
     Attributes:
         session_id: its handle, which nobody can guess.
         calls: calls that are being answered now.
-        changed: how often something was loaded or unloaded.
         moved: how often scripts began to run in this process.
         scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.
     """
@@ -70,7 +69,6 @@ class Session:
     def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
         self.session_id = handle or secrets.token_urlsafe(18)
         self.calls = 0
-        self.changed = 0
         self.moved = 0
         self.scripts_at = ""
         self._runtime = runtime
@@ -178,16 +176,21 @@ class Session:
         """Path and digest of the SKILL.md of each loaded skill, the latest last."""
         return self._active.digests
 
-    def restore(self, record: SessionRecord, here: str) -> None:
-        """Go on where another process has left the session. Skills are as they are here when the next call comes.
+    @property
+    def changed(self) -> int:
+        """How often something was loaded or unloaded here."""
+        return self._active.changed
 
-        Args:
-            record: what it has left.
-            here: what stands in records for this process.
+    async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
+        """Go on where another process has left the session, with the skills as they are here at the next call.
+
+        `here` stands in records for this process. Nothing is done, and False returned, where `changed` is another.
         """
+        if not await self._active.restore(record.skills, changed):
+            return False
         self._since = self._runtime.briefing.moment_at(record.since)
-        self._active.restore([path for path, _ in record.skills])
         self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
+        return True
 
     # The tools
 
@@ -220,7 +223,6 @@ class Session:
 
     async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         fresh = await self._active.load(given["names"], add=given.get("mode") == "add")
-        self.changed += 1
         return self._receipt(fresh, once=manner.once, note=self._news())
 
     async def _unload(self, given: Mapping[str, Any], _: _Manner) -> Result:
@@ -231,7 +233,6 @@ class Session:
             await self._active.unload(names)
         else:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
-        self.changed += 1
         return self._receipt()
 
     async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:

@@ -141,8 +141,21 @@ class Sessions:
         """
         return self.find(handle, owner)
 
-    async def save(self, session: Session, owner: str | None, counted: Owner = None) -> None:
+    async def save(
+        self,
+        session: Session,
+        owner: str | None,
+        counted: Owner = None,
+        *,
+        before: int | None = None,  # noqa: ARG002
+    ) -> None:
         """`keep` after a call, wherever sessions are kept.
+
+        Args:
+            session: which.
+            owner: as for `keep`.
+            counted: as for `keep`.
+            before: what the session had `changed` before a call that loads or unloads; None of any other call.
 
         Raises:
             QuotaError: as `keep`.

@@ -50,6 +50,7 @@ class _Known:
     Attributes:
         text: as it was read or written last; None of a new one, "" where it is to be taken as it is there.
         changed: the session's count of changes by then.
+        refused: the count up to which changes were refused.
         moved: the same of processes that scripts ran in.
         lost: the record is no longer there, and has to be written anew.
         lock: held while the record is read and compared, or written.
@@ -57,6 +58,7 @@ class _Known:
 
     text: str | None = None
     changed: int = 0
+    refused: int = 0
     moved: int = 0
     lost: bool = False
     lock: anyio.Lock = field(default_factory=anyio.Lock)
@@ -95,30 +97,35 @@ class SharedSessions(Sessions):
             if text is None:  # it was lost there, and not here
                 known.lost = True
             elif text != known.text:
-                local.restore(self._record(text, handle, owner), self._here)
-                known.text, known.changed, known.moved, known.lost = text, local.changed, local.moved, False
+                record = self._record(text, handle, owner)
+                # Where a call is about to write a change of its own, that is refused, and the next call gets this.
+                if await local.restore(record, self._here, known.changed):
+                    known.text, known.moved, known.lost = text, local.moved, False
             return self.find(handle, owner)
 
     async def _bring(self, handle: str, owner: str | None, counted: Owner) -> Session:
         """A session that another replica has begun."""
         text = await self._store.read(handle, counted)
-        local = self._local(handle, owner)
-        if local is not None:  # another call has brought it meanwhile
-            return self.find(handle, owner)
         if text is None:
             raise UnknownSessionError(handle)
-        record = self._record(text, handle, owner)
-        session = self.runtime.session_from(handle, record, self._here)
+        session = await self.runtime.session_from(handle, self._record(text, handle, owner), self._here)
+        if self._local(handle, owner) is not None:  # another call has brought it meanwhile
+            return self.find(handle, owner)
+        self.end(handle)  # one that was idle here for too long, and not elsewhere
         self.keep(session, owner, counted)
         self._known[handle] = _Known(text)
         return session
 
-    async def save(self, session: Session, owner: str | None, counted: Owner = None) -> None:
+    async def save(
+        self, session: Session, owner: str | None, counted: Owner = None, *, before: int | None = None
+    ) -> None:
         """Keep a session, and have the other replicas know of it."""
         handle = session.session_id
         self.keep(session, owner, counted)
         known = self._known.setdefault(handle, _Known())
         async with known.lock:
+            if before is not None and known.refused > before:  # by the save of another call
+                raise RequestError("the session could not be kept as this call left it; call again")
             changed, moved = session.changed, session.moved
             if known.text is not None and (known.changed, known.moved, known.lost) == (changed, moved, False):
                 return
@@ -130,10 +137,11 @@ class SharedSessions(Sessions):
                 if known.text is None:
                     self.end(handle)  # nobody knows its handle yet
                     raise
-                if known.changed == changed:
-                    return  # nothing was loaded or unloaded, and the rest is written with what is
-                known.text, known.changed = "", changed
-                raise
+                if known.changed != changed:
+                    known.text, known.changed, known.refused = "", changed, changed
+                    if before is not None:
+                        raise
+                return  # this call loaded and unloaded nothing, and what else it did is written with what does
             known.text, known.changed, known.moved, known.lost = text, changed, moved, False
 
     def end(self, handle: str) -> None:

@@ -63,15 +63,17 @@ class Tools:
             raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         handle = given.pop(runtime.SESSION, None)
+        changes = runtime.canonical(name) in _CHANGES
         try:
-            session = await self._session(handle, caller, changes=runtime.canonical(name) in _CHANGES)
+            session = await self._session(handle, caller, changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
+        before = session.changed if changes else None
         result = await session.call(name, given, progress=caller.progress, once=once)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
-                await self._sessions.save(session, caller.owner, caller.counted)
+                await self._sessions.save(session, caller.owner, caller.counted, before=before)
             except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
             if caller.connection is not None:

@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from mcp_skills_server.errors import REPEATS, clipped
@@ -97,6 +98,8 @@ class Link:
         """
         if self._trouble:
             raise SharedError(AWAY)
+        if self._client is None:  # an import takes half a second, in which others are answered
+            await asyncio.to_thread(import_module, "redis.asyncio")
         from redis.exceptions import ResponseError
 
         try:

@@ -24,6 +24,7 @@ from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.proxy_options import ProxyOptions
+from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -55,7 +56,14 @@ class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
 
 
 class ServeOptions(
-    ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, ProxyOptions, RecordOptions
+    ShownOptions,
+    FollowOptions,
+    EmbeddingOptions,
+    RuntimeOptions,
+    HttpOptions,
+    ProxyOptions,
+    RedisOptions,
+    RecordOptions,
 ):
     """All options of `serve`."""
 
@@ -226,13 +234,14 @@ def _over_http(
     context = click.get_current_context()
     on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
+    shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look
+        refresh = checked_secret(options.refresh_secret), mirrors.look if shared is None else shared.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = mirrors.states if mirrors is not None else list
     shown = make_metrics(options, runtime.registry, sites)
@@ -258,4 +267,9 @@ def _over_http(
         keep_alive=options.keep_alive,
         drain=options.drain,
     )
+    if shared is not None:
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
+        shared.start()
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    if shared is not None:
+        shared.stop()

@@ -8,7 +8,6 @@ model can put right is a result that says how, never an exception.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -32,13 +31,14 @@ from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.scripts.outcome import Outcome
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
+    from mcp_skills_server.runtime.session_record import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
 
+HERE: Final = "here"
 _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 _NEAREST: Final = 3
@@ -55,17 +55,24 @@ class Session:
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
+        handle: that of a session which another process has begun; a new one unless given.
 
     Attributes:
         session_id: its handle, which nobody can guess.
         calls: calls that are being answered now.
+        moved: how often scripts began to run in this process.
+        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.
     """
 
-    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        from secrets import token_urlsafe  # of the handshake there is no session
+    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
+        if handle is None:
+            from secrets import token_urlsafe  # of the handshake there is no session
 
-        self.session_id = token_urlsafe(18)
+            handle = token_urlsafe(18)
+        self.session_id = handle
         self.calls = 0
+        self.moved = 0
+        self.scripts_at = ""
         self._runtime = runtime
         self._registry = runtime.registry
         self._hosted = hosted
@@ -159,6 +166,34 @@ class Session:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self.close)
 
+    # What another process goes on with
+
+    @property
+    def began(self) -> float:
+        """When the catalogue was as the model knows it, in seconds of the wall clock."""
+        return self._runtime.briefing.time_of(self._since)
+
+    @property
+    def loaded(self) -> tuple[tuple[str, str], ...]:
+        """Path and digest of the SKILL.md of each loaded skill, the latest last."""
+        return self._active.digests
+
+    @property
+    def changed(self) -> int:
+        """How often something was loaded or unloaded here."""
+        return self._active.changed
+
+    async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
+        """Go on where another process has left the session, with the skills as they are here at the next call.
+
+        `here` stands in records for this process. Nothing is done, and False returned, where `changed` is another.
+        """
+        if not await self._active.restore(record.skills, changed):
+            return False
+        self._since = self._runtime.briefing.moment_at(record.since)
+        self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
+        return True
+
     # The tools
 
     async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
@@ -221,9 +256,17 @@ class Session:
 
     async def _read_output(self, path: str, given: Mapping[str, Any]) -> Result:
         """A file that a script of this session left in the work directory."""
-        if self._workspace is None:
-            raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
-        raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        try:
+            if self._workspace is None:
+                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+            raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        except RequestError:
+            if self.scripts_at in {"", HERE}:
+                raise
+            raise RequestError(
+                f"A script of this session ran on another replica of this server, and what it left in "
+                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
+            ) from None
         shown = runtime.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
@@ -252,6 +295,9 @@ class Session:
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
         if self._workspace is None:
             self._workspace = scripts.workspace()
+        if self.scripts_at != HERE:
+            self.scripts_at = HERE
+            self.moved += 1
         events.concerns([skill])
         outcome = await scripts.run(
             skill,
@@ -263,7 +309,7 @@ class Session:
             timeout_s=given.get("timeout_s"),
             progress=manner.progress,
         )
-        return runtime.outcome(_as_json(outcome))
+        return runtime.outcome(outcome.as_json())
 
     # What they share
 
@@ -303,9 +349,3 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
-
-
-def _as_json(outcome: Outcome) -> dict[str, Json]:
-    """What a script did, JSON-safe, with files as they are read again."""
-    files: list[Json] = [{"path": runtime.WORKSPACE + each.path, "size": each.size} for each in outcome.files]
-    return {**asdict(outcome), "sandbox_gaps": [*outcome.sandbox_gaps], "files": files}

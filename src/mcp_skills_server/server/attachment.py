@@ -37,11 +37,16 @@ class Attachment:
     """
 
     def __init__(
-        self, registry: Registry, settings: Settings, watcher: Watcher | None, runtime: Runtime | None
+        self,
+        registry: Registry,
+        settings: Settings,
+        watcher: Watcher | None,
+        runtime: Runtime | None,
+        sessions: Callable[[Runtime], Sessions] = Sessions,
     ) -> None:
         self.registry = registry
         self.settings = settings
-        self.sessions = Sessions(runtime or Runtime(registry))
+        self.sessions = sessions(runtime or Runtime(registry))
         self.tools = Tools(self.sessions)
         self.notifier = Notifier(settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts)
         self._tools_shown: list[dict[str, Json]] | None = None

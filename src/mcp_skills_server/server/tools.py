@@ -16,14 +16,14 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json
-from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """What the names of our tools begin with."""
+_CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
@@ -63,16 +63,18 @@ class Tools:
             raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         handle = given.pop(runtime.SESSION, None)
+        changes = runtime.canonical(name) in _CHANGES
         try:
-            session = self._session(handle, caller)
+            session = await self._session(handle, caller, changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
+        before = session.changed if changes else None
         result = await session.call(name, given, progress=caller.progress, once=once)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
-                self._sessions.keep(session, caller.owner, caller.counted)
-            except QuotaError as error:
+                await self._sessions.save(session, caller.owner, caller.counted, before=before)
+            except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id
@@ -84,15 +86,15 @@ class Tools:
             return None
         return self._first_seen.setdefault(caller.audience, self._sessions.runtime.briefing.moment)
 
-    def _session(self, handle: object, caller: Caller) -> Session:
+    async def _session(self, handle: object, caller: Caller, *, changes: bool) -> Session:
         if handle is None:
             handle = self._of_connections.get(caller.connection) if caller.connection is not None else None
             if handle is None:
                 return self._sessions.new(self._since(caller))
             try:
-                return self._sessions.find(str(handle), caller.owner)
-            except RequestError:  # it was idle for too long; the caller never knew of it
+                return await self._sessions.open(str(handle), caller.owner, caller.counted, changes=changes)
+            except UnknownSessionError:  # it was idle for too long; the caller never knew of it
                 return self._sessions.new(self._since(caller))
         if not isinstance(handle, str):
             raise RequestError(f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned')
-        return self._sessions.find(handle, caller.owner)
+        return await self._sessions.open(handle, caller.owner, caller.counted, changes=changes)

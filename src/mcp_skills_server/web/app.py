@@ -38,6 +38,7 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
@@ -97,6 +98,8 @@ class HttpSettings:
         proxies: those that are believed when they say for whom they ask.
         keep_alive: seconds for which a connection stays without a request.
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
+        sessions: makes what keeps the sessions of the tools.
+        shared: tells the state of what is shared with other replicas, a line for each thing.
     """
 
     host: str
@@ -120,6 +123,8 @@ class HttpSettings:
     proxies: Proxies = field(default_factory=Proxies)
     keep_alive: int = 5
     drain: float = 0
+    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    shared: Callable[[], Sequence[str]] = tuple
 
     @property
     def entrance(self) -> str:
@@ -175,7 +180,7 @@ def make_app(
         async with running():
             yield
 
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain())]
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain(), http.shared)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end
@@ -183,7 +188,9 @@ def make_app(
 
 def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
     server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    attachment = attach(
+        server, runtime.registry, settings, watch=watcher or False, runtime=runtime, sessions=http.sessions
+    )
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.

@@ -7,11 +7,12 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from mcp_skills_server.catalog.disk import signature
+from mcp_skills_server.catalog.disk import is_settled, signature
 from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
@@ -71,8 +72,41 @@ class Folder:
             return known
         with open(place, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._seen[path] = (digest, mark, record.is_settled(found))
+        self._seen[path] = (digest, mark, is_settled(found, time.time_ns()))
         return digest
+
+    def marks(self, paths: Iterable[str]) -> dict[str, str]:
+        """The signatures of the regular files among these, "" for all else. Links on the way are not looked for."""
+        marks: dict[str, str] = {}
+        for path in paths:
+            try:
+                found = os.lstat(f"{self.path}/{path}")
+            except OSError:
+                marks[path] = ""
+            else:
+                marks[path] = signature(found) if stat.S_ISREG(found.st_mode) else ""
+        return marks
+
+    def settled(self, path: str) -> str | None:
+        """The signature of a regular file whose bytes cannot have changed without changing it, None of all others."""
+        return record.settled(f"{self.path}/{path}")
+
+    def has_any(self, paths: Iterable[str]) -> bool:
+        """Whether anything lies at one of these paths, a link included."""
+        return any(os.path.lexists(f"{self.path}/{path}") for path in paths)
+
+    def has_links(self, paths: Iterable[str]) -> bool:
+        """Whether one of these is a link."""
+        return any(os.path.islink(f"{self.path}/{path}") for path in paths)
+
+    def trust(self, path: str, digest: str, mark: str) -> None:
+        """A file is known to have this digest and this signature.
+
+        Raises:
+            UsageError: it lies behind a link or a file.
+        """
+        if self._is_way(path):
+            self._seen[path] = (digest, mark, False)
 
     def digest_of_ours(self, path: str) -> str | None:
         """The same; "", too, where it lies behind a link, for then it is not ours."""
@@ -112,7 +146,7 @@ class Folder:
         files: dict[str, tuple[str, str]] = {}
         for path in self._seen.keys() & set(paths):
             digest, mark, settled = self._seen[path]
-            if settled or record.settled(os.path.join(self.path, path)) == mark:
+            if settled or self.settled(path) == mark:
                 files[path] = (digest, mark)
         return files
 

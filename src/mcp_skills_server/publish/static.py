@@ -9,33 +9,38 @@ of every file of ours.
 from __future__ import annotations
 
 import os
-import re
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact, amended
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.edition import Edition, Item
-from mcp_skills_server.publish.folder import STAGING, Folder, above
+from mcp_skills_server.publish.folder import STAGING, Folder
+from mcp_skills_server.publish.last_run import MOST_YOUNG, Seen, stamp_of
+from mcp_skills_server.publish.plan import (
+    FOLDERS,
+    HEADERS,
+    INDEXES,
+    Difference,
+    Plan,
+    in_the_way,
+    is_artifact,
+    is_place,
+    owner_of,
+)
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
-HEADERS: Final = "_headers"
 _DAY_S: Final = 86_400
-_PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
-"""The folders in which every file of ours lies, but for the headers."""
-_ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
-_INDEXES: Final = frozenset(place + INDEX for place in _PLACES)
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
@@ -48,41 +53,6 @@ HEADERS_TEXT: Final = (
     f"{DIRECTORY_0_1}:name/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
 )
 """No header stands in two rules that fit one path, or such hosts would send both values as one (WK-31...33, WK-37)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One file that is not as it would be published.
-
-    Attributes:
-        path: in the output folder.
-        state: "missing", "different" or "left over".
-    """
-
-    path: str
-    state: str
-
-    def __str__(self) -> str:
-        return printable(f"{self.path}: {self.state}")
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What is to be done.
-
-    Attributes:
-        differences: all that is not as it should be.
-        put: files to write, the indexes last.
-        stale: files of ours to delete once no index names them.
-        early: the same, where a folder must be in the place of a file, or a file in that of a folder.
-        record: what to write down afterwards.
-    """
-
-    differences: list[Difference] = field(default_factory=list["Difference"])
-    put: list[Item] = field(default_factory=list[Item])
-    stale: list[str] = field(default_factory=list[str])
-    early: list[str] = field(default_factory=list[str])
-    record: Record = field(default_factory=Record)
 
 
 class Site:
@@ -116,6 +86,7 @@ class Site:
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
+        self._known: Mapping[str, tuple[str, str]] = {}
         self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
@@ -137,8 +108,8 @@ class Site:
         """
         with self._refused("read"):
             self._folder.look_anew()
-            plan = self._plan(publication, publication.edition())
-            return sorted(plan.differences, key=lambda each: each.path)
+            plan = self._plan(self._expected(publication, publication.edition()), self._claims()[1])
+            return _in_order(plan.differences)
 
     def write(self, publication: Publication) -> list[Difference]:
         """Make the folder current. Returns what was not; nothing at all is touched when that is nothing.
@@ -152,13 +123,104 @@ class Site:
                 self._folder.look_anew()
                 self._folder.clear()
                 edition = publication.edition()
-                plan = self._plan(publication, edition)
+                plan = self._plan(self._expected(publication, edition), self._claims()[1])
                 try:
                     self._carry_out(plan)
                 finally:
                     self._folder.clear()
                 self._remember(edition, plan.record)
-                return sorted(plan.differences, key=lambda each: each.path)
+                return _in_order(plan.differences)
+
+    def seen(self) -> Seen | None:
+        """What the folder is like after `write`, for `amend`; None where too much of it is too young to tell."""
+        with self._refused("read"):
+            marks = {path: mark for path, (_, mark) in self._known.items()}
+            young = self._claims()[0].files.keys() - marks
+            return self._seen_of({**marks, **self._folder.marks(young)}, young) if len(young) <= MOST_YOUNG else None
+
+    def amend(
+        self, seen: Seen, publication: Publication | None, names: Collection[str]
+    ) -> tuple[list[Difference], Seen] | None:
+        """Make the folder current where nothing is new but these skills; costs a look at each file that lies there.
+
+        Args:
+            seen: what the folder was like after the run before.
+            publication: of the skills that have changed and of no others, None for none.
+            names: those that these skills had in the indexes.
+
+        Returns:
+            What was not current, and what the folder is like now. None where it is not as it was, or the skills do not
+            take the places of those that were published: then all must be looked at, and nothing was touched.
+
+        Raises:
+            UsageError: as for `write`.
+        """
+        if not os.path.isdir(self._folder.path):
+            return None
+        with self._refused("written"), self._folder.alone():
+            self._folder.look_anew()
+            marks = self._still(seen)
+            if marks is None:
+                return None
+            if publication is None:
+                return [], self._seen_of(marks, seen.young) if seen.young else seen
+            kept, claims = self._claims()
+            edition = publication.edition()
+            items = self._amended(publication, edition)
+            if items is None or set(edition.skills) != set(names):
+                return None
+            mine = {path: claims[path] for path in claims if path in INDEXES or owner_of(path) in edition.skills}
+            for path in mine:
+                self._folder.trust(path, kept.files[path], marks[path])
+            plan = self._plan(items, mine)
+            others = {path: digest for path, digest in kept.files.items() if path not in mine}
+            since = {path: time_s for path, time_s in kept.retired.items() if path not in mine}
+            plan.record = Record({**others, **plan.record.files}, {**since, **plan.record.retired})
+            try:
+                self._carry_out(plan)
+            finally:
+                self._folder.clear()
+            now = {**{path: marks[path] for path in others}, **self._folder.marks(plan.record.files.keys() - others)}
+            return _in_order(plan.differences), self._seen_of(now, seen.young.union(now.keys() - others))
+
+    def _still(self, seen: Seen) -> dict[str, str] | None:
+        """The signatures of all files of ours where the folder is as it was and nothing is to be deleted, else None."""
+        raw = self._folder.read(RECORD)
+        if raw is None or _hex(digest_of(raw)) != seen.record:
+            return None
+        if self._folder.has_any((JOURNAL, STAGING)) or self._folder.has_links(FOLDERS):
+            return None
+        kept = self._claims()[0]
+        now = int(self._clock())
+        if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
+            return None
+        marks = self._folder.marks(kept.files)
+        if stamp_of({path: marks[path] for path in marks.keys() - seen.young}) != seen.output:
+            return None
+        for path in seen.young:
+            young = self._folder.read(path)
+            if young is None or _hex(digest_of(young)) != kept.files.get(path):
+                return None
+        return marks
+
+    def _amended(self, publication: Publication, edition: Edition) -> list[Item] | None:
+        """What is to lie there of these skills, the indexes last; None where they had no places in the indexes."""
+        if len(edition.snapshot.skills) != len(edition.skills) or edition.older != frozenset(edition.skills):
+            return None
+        items = [item for item in publication.tree(edition) if item.path.lstrip("/") not in INDEXES]
+        for place, made in ((DIRECTORY_0_1 + INDEX, edition.index_0_1), (DIRECTORY + INDEX, edition.index)):
+            before = self._folder.read(place.lstrip("/"))
+            index = None if before is None else amended(before, made)
+            if index is None:
+                return None
+            items.append(Item(place, digest_of(index), partial(bytes, index)))
+        return items
+
+    def _seen_of(self, marks: Mapping[str, str], doubtful: Iterable[str]) -> Seen:
+        """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
+        young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
+        raw = self._folder.read(RECORD) or b""
+        return Seen(_hex(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
 
     # What is there
 
@@ -187,23 +249,26 @@ class Site:
                     f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
                 )
                 raise UsageError(message) from None
-            claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
-            for path in filter(_is_place, begun):
+            claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
+            for path in filter(is_place, begun):
                 claims.setdefault(path, set()).update(begun[path])
             self._claimed = (raws, kept, claims)
         return self._claimed[1], self._claimed[2]
 
     # What it should be
 
-    def _plan(self, publication: Publication, edition: Edition) -> _Plan:
-        """Compare file by file. Nothing is changed yet, so that whatever is refused is refused in time."""
-        kept, claims = self._claims()
-        plan = _Plan()
-        items = {item.path.lstrip("/"): item for item in self._expected(publication, edition)}
+    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
+        """Compare file by file what should be there with what is, there and where these claims name it.
+
+        Nothing is changed yet, so that whatever is refused is refused in time.
+        """
+        kept = self._claims()[0]
+        plan = Plan()
+        items = {item.path.lstrip("/"): item for item in expected}
         ours = {path: _hex(item.digest) for path, item in items.items()}
         gone = {path: self._folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
         proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
-        plan.early, self._folder.replaced = _in_the_way(proved, ours)
+        plan.early, self._folder.replaced = in_the_way(proved, ours)
         for path, item in items.items():
             digest, found = ours[path], self._folder.digest(path)
             if found == digest:
@@ -219,14 +284,14 @@ class Site:
         retired: dict[str, int] = {}
         for path in proved:
             since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
-            if _ARTIFACT.fullmatch(path) and now - since < self._keep_s:
+            if is_artifact(path) and now - since < self._keep_s:
                 retired[path] = since
                 continue
             plan.stale.append(path)
-            if not _ARTIFACT.fullmatch(path):
+            if not is_artifact(path):
                 plan.differences.append(Difference(path, "left over"))
         plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
-        plan.put.sort(key=lambda item: item.path.lstrip("/") in _INDEXES)
+        plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
         plan.record = Record({**ours, **{path: self._folder.digest(path) or "" for path in retired}}, retired)
         return plan
 
@@ -237,7 +302,7 @@ class Site:
 
     # Putting it there
 
-    def _carry_out(self, plan: _Plan) -> None:
+    def _carry_out(self, plan: Plan) -> None:
         kept, claims = self._claims()
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.
@@ -251,11 +316,11 @@ class Site:
             self._folder.delete(path, claims[path])
         for item in self._steps(plan.put):
             path = item.path.lstrip("/")
-            if path in _INDEXES and fresh:
+            if path in INDEXES and fresh:
                 self._folder.settle(fresh)  # an index must not survive a power cut that what it names does not
                 fresh = []
             # Before what it no longer names is deleted, or an old index could come back without its artifacts.
-            lasting = path in _INDEXES
+            lasting = path in INDEXES
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:
                 fresh.append(path)
@@ -275,7 +340,8 @@ class Site:
 
     def _remember(self, edition: Edition, kept: Record) -> None:
         skills = [(each.skill, each.artifact) for each in edition.skills.values()]
-        self._memory.put(skills, self._folder.known(kept.files))
+        self._known = self._folder.known(kept.files)
+        self._memory.put(skills, self._known)
 
     @contextmanager
     def _refused(self, doing: str) -> Generator[None]:
@@ -286,30 +352,8 @@ class Site:
             raise UsageError(f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
 
 
-def _is_place(path: str) -> bool:
-    """Whether this program could have written a file there, whatever a record says."""
-    return path == HEADERS or (path.startswith(_PLACES) and not {"", ".", ".."} & {*path.split("/")})
-
-
-def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
-    folder.
-    """
-    if not gone:
-        return [], frozenset()
-    files = frozenset(ours)
-    ordered = sorted(files)
-    early: list[str] = []
-    changed: set[str] = set()
-    for path in gone:
-        found = files.intersection(above(path))
-        position = bisect_left(ordered, f"{path}/")
-        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
-            found |= {path}
-        changed |= found
-        if found:
-            early.append(path)
-    return early, frozenset(changed)
+def _in_order(differences: Iterable[Difference]) -> list[Difference]:
+    return sorted(differences, key=lambda each: each.path)
 
 
 def _hex(digest: str) -> str:

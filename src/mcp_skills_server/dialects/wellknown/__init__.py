@@ -17,6 +17,7 @@ from mcp_skills_server.dialects.wellknown.consumer import (
 from mcp_skills_server.dialects.wellknown.publisher import (
     Artifact,
     Choice,
+    amended,
     artifact,
     choose,
     choose_0_1,
@@ -56,6 +57,7 @@ __all__ = [
     "Unusable",
     "Version",
     "absolute",
+    "amended",
     "artifact",
     "candidates",
     "check_unpacked",

@@ -1,0 +1,112 @@
+"""Which skill folders of a root are as they were: one stamp for each, from names and stat results alone.
+
+Nothing is opened but directories, and no object is made for a skill. What a stat result does not tell (a link, a file
+that is too young) gives no stamp: who compares stamps then looks at that folder as if it had changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import Final
+
+from mcp_skills_server.catalog.disk import Handle, close, enter, is_settled, signature
+from mcp_skills_server.catalog.tree import MOST_LEVELS
+from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
+from mcp_skills_server.model import SKILL_MD
+
+OUTSIDE: Final = "/"
+"""Where the stamp of all stands that lies in no skill; no folder has this name."""
+_SKILL_MD_FOLDED: Final = SKILL_MD.lower()
+
+
+def stamps(root_path: str, *, hidden: bool) -> dict[str, str] | None:
+    """A stamp for each outermost folder with a SKILL.md, by its place below the root, and one for `OUTSIDE`.
+
+    A stamp changes with the name, place, signature or kind of anything that a scan looks at. It is "" where a change
+    could leave it the same. None where that holds for what lies outside, or a folder cannot be listed.
+
+    Args:
+        root_path: the root, absolute and resolved.
+        hidden: dot folders are entered, outside of skills.
+    """
+    walk = _Walk(hidden=hidden)
+    try:
+        handle = enter(None, root_path, follow=True)
+        try:
+            walk.look(handle, "", None, MOST_LEVELS)
+        finally:
+            close(handle)
+    except OSError:
+        return None
+    if walk.unsure:
+        return None
+    walk.found[OUTSIDE] = _stamp(walk.outside)
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, *, hidden: bool) -> None:
+        self.found: dict[str, str] = {}
+        self.outside: list[bytes] = []
+        self.unsure = False
+        """Whether what lies outside of skills may change without another stamp."""
+        self._hidden = hidden
+        self._now = time.time_ns()
+
+    def look(self, handle: Handle, path: str, unit: list[bytes] | None, depth: int) -> bool:
+        """Look at an open directory, of the skill with the listings `unit` if it lies in one. Whether all is sure."""
+        here: list[str] = []
+        inner: list[str] = []
+        dotted: list[str] = []
+        by_descriptor, now = isinstance(handle, int), self._now
+        sure, begins = depth > 0, False
+        with os.scandir(handle) as entries:
+            for entry in entries:
+                name = entry.name
+                ignored = (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name)
+                begins = begins or (len(name) == len(SKILL_MD) and name.lower() == _SKILL_MD_FOLDED)
+                if entry.is_dir(follow_symlinks=False):
+                    here.append(f"{name}/")
+                    if not ignored:
+                        inner.append(name)
+                    elif is_entered(name, hidden=True):
+                        dotted.append(name)
+                elif ignored:
+                    here.append(name)
+                elif entry.is_file(follow_symlinks=False):
+                    found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
+                    here.append(f"{name}\0{signature(found)}")
+                    sure = sure and found.st_nlink == 1 and is_settled(found, now)
+                else:
+                    here.append(name)
+                    sure = False
+        here.sort()
+        try:
+            listing = "\0\0".join((path, *here)).encode()
+        except UnicodeEncodeError:
+            listing, sure = b"", False
+        outer = unit
+        if unit is None and begins:
+            unit = []
+        if unit is None and dotted:
+            inner += dotted if self._hidden else ()
+            sure = sure and self._hidden  # the operator is told which skills lie in them
+        (self.outside if unit is None else unit).append(listing)
+        for name in inner if depth > 0 else ():
+            opened = enter(handle, name)
+            try:
+                within = self.look(opened, f"{path}/{name}" if path else name, unit, depth - 1)
+            finally:
+                close(opened)
+            sure = sure and (within or unit is None)
+        if unit is not None and outer is None:
+            self.found[path] = _stamp(unit) if sure else ""
+        elif unit is None and not sure:
+            self.unsure = True
+        return sure
+
+
+def _stamp(listings: list[bytes]) -> str:
+    return hashlib.blake2b(b"\0\0\0".join(listings), digest_size=16).hexdigest()

@@ -92,7 +92,7 @@ class _Walk:
             unit = []
         if unit is None and dotted:
             inner += dotted if self._hidden else ()
-            sure = sure and self._hidden  # the operator is told which skills lie in them
+            sure = sure and self._hidden  # a run says which skills lie in them
         (self.outside if unit is None else unit).append(listing)
         for name in inner if depth > 0 else ():
             opened = enter(handle, name)

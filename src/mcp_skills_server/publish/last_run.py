@@ -122,7 +122,7 @@ class LastRuns:
 
 
 def stamps_of(registry: Registry) -> list[dict[str, str]] | None:
-    """The stamps of its roots as the disk has them; None where one is no plain folder or cannot be told."""
+    """The stamps of its roots as the disk has them; None where one is no plain folder, or stamps do not suffice."""
     out: list[dict[str, str]] = []
     for root in registry.roots:
         found = stamps(root.path, hidden=registry.limits.hidden) if root.origin is None else None

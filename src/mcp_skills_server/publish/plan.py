@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
 from mcp_skills_server.publish.edition import Item
-from mcp_skills_server.publish.folder import above
+from mcp_skills_server.publish.folder import Folder, above
 from mcp_skills_server.publish.record import Record
 
 HEADERS: Final = "_headers"
@@ -58,12 +59,70 @@ class Plan:
     record: Record = field(default_factory=Record)
 
 
+def make_plan(
+    folder: Folder,
+    expected: Iterable[Item],
+    claims: Mapping[str, set[str]],
+    kept: Record,
+    *,
+    now: int,
+    keep_s: float,
+) -> Plan:
+    """Compare file by file what should be in a folder with what is, there and where these claims name it.
+
+    Nothing is changed yet, so that whatever is refused is refused in time.
+
+    Args:
+        folder: the folder; it learns which paths change between file and folder.
+        expected: what should be there.
+        claims: by path, the digests that a file of ours can have.
+        kept: the record that lies there.
+        now: seconds since 1970.
+        keep_s: how long an artifact stays that no index names.
+
+    Raises:
+        UsageError: something is in the way that is not ours.
+    """
+    plan = Plan()
+    items = {item.path.lstrip("/"): item for item in expected}
+    ours = {path: hex_of(item.digest) for path, item in items.items()}
+    gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
+    proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
+    plan.early, folder.replaced = _in_the_way(proved, ours)
+    for path, item in items.items():
+        digest, found = ours[path], folder.digest(path)
+        if found == digest:
+            continue
+        # A file of ours that somebody changed is set right in our own folders, and nowhere else.
+        if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
+            raise UsageError(f"{folder.shown}: {printable(path)} is not of this program's making; move it away")
+        plan.differences.append(Difference(path, "missing" if found is None else "different"))
+        plan.put.append(item)
+    retired: dict[str, int] = {}
+    for path in proved:
+        since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
+        if _ARTIFACT.fullmatch(path) and now - since < keep_s:
+            retired[path] = since
+            continue
+        plan.stale.append(path)
+        if not _ARTIFACT.fullmatch(path):
+            plan.differences.append(Difference(path, "left over"))
+    plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+    plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
+    plan.record = Record({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
+    return plan
+
+
 def is_place(path: str) -> bool:
     """Whether this program could have written a file there, whatever a record says."""
-    return path == HEADERS or (path.startswith(PLACES) and not {"", ".", ".."} & {*path.split("/")})
+    if not path.startswith(PLACES):
+        return path == HEADERS
+    if "/." not in path and "//" not in path and path[-1] != "/":  # as good as all: no need to take it apart
+        return True
+    return not {"", ".", ".."} & {*path.split("/")}
 
 
-def in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
     """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
     folder.
     """
@@ -84,12 +143,12 @@ def in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozense
     return early, frozenset(changed)
 
 
-def is_artifact(path: str) -> bool:
-    """Whether this is the place of an artifact."""
-    return _ARTIFACT.fullmatch(path) is not None
-
-
 def owner_of(path: str) -> str:
     """The name of the skill that a file in our folders belongs to, "" for an index and for the headers."""
     parts = path.split("/")
     return parts[2] if len(parts) > 3 else ""
+
+
+def hex_of(digest: str) -> str:
+    """The 64 hex digits of a digest."""
+    return digest.removeprefix("sha256:")

@@ -27,6 +27,8 @@ from mcp_skills_server.model import Skill
 RECORD: Final = ".mcp-skills-server.json"
 JOURNAL: Final = ".mcp-skills-server.next"
 _FORMAT: Final = 2
+_LINES: Final = (",\n", ": ")
+"""A line for each file, for people who compare records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Record:
             "retired": dict(sorted(self.retired.items())),
             "files": dict(sorted(self.files.items())),
         }
-        return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
+        return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_record(raw: bytes) -> Record:
@@ -67,7 +69,7 @@ def decode_record(raw: bytes) -> Record:
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
     """What a run is about to write: by path, the digests that may be found there after it was killed."""
     fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
-    return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
+    return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_journal(raw: bytes) -> dict[str, set[str]]:

@@ -30,9 +30,9 @@ from mcp_skills_server.publish.plan import (
     INDEXES,
     Difference,
     Plan,
-    in_the_way,
-    is_artifact,
+    hex_of,
     is_place,
+    make_plan,
     owner_of,
 )
 from mcp_skills_server.publish.publication import Publication
@@ -94,7 +94,7 @@ class Site:
     def known(self, skill: Skill) -> Artifact | None:
         """The artifact of a skill that was published before and has not changed since, if it lies ready (`known`)."""
         found = self._memory.artifact(skill)
-        if found is None or self._folder.digest(found.path[1:]) != _hex(found.digest):
+        if found is None or self._folder.digest(found.path[1:]) != hex_of(found.digest):
             return None
         return found
 
@@ -186,7 +186,7 @@ class Site:
     def _still(self, seen: Seen) -> dict[str, str] | None:
         """The signatures of all files of ours where the folder is as it was and nothing is to be deleted, else None."""
         raw = self._folder.read(RECORD)
-        if raw is None or _hex(digest_of(raw)) != seen.record:
+        if raw is None or hex_of(digest_of(raw)) != seen.record:
             return None
         if self._folder.has_any((JOURNAL, STAGING)) or self._folder.has_links(FOLDERS):
             return None
@@ -199,7 +199,7 @@ class Site:
             return None
         for path in seen.young:
             young = self._folder.read(path)
-            if young is None or _hex(digest_of(young)) != kept.files.get(path):
+            if young is None or hex_of(digest_of(young)) != kept.files.get(path):
                 return None
         return marks
 
@@ -220,7 +220,7 @@ class Site:
         """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
         young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
         raw = self._folder.read(RECORD) or b""
-        return Seen(_hex(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
+        return Seen(hex_of(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
 
     # What is there
 
@@ -258,42 +258,8 @@ class Site:
     # What it should be
 
     def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
-        """Compare file by file what should be there with what is, there and where these claims name it.
-
-        Nothing is changed yet, so that whatever is refused is refused in time.
-        """
         kept = self._claims()[0]
-        plan = Plan()
-        items = {item.path.lstrip("/"): item for item in expected}
-        ours = {path: _hex(item.digest) for path, item in items.items()}
-        gone = {path: self._folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
-        proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
-        plan.early, self._folder.replaced = in_the_way(proved, ours)
-        for path, item in items.items():
-            digest, found = ours[path], self._folder.digest(path)
-            if found == digest:
-                continue
-            # A file of ours that somebody changed is set right in our own folders, and nowhere else.
-            if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
-                raise UsageError(
-                    f"{self._folder.shown}: {printable(path)} is not of this program's making; move it away"
-                )
-            plan.differences.append(Difference(path, "missing" if found is None else "different"))
-            plan.put.append(item)
-        now = int(self._clock())
-        retired: dict[str, int] = {}
-        for path in proved:
-            since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
-            if is_artifact(path) and now - since < self._keep_s:
-                retired[path] = since
-                continue
-            plan.stale.append(path)
-            if not is_artifact(path):
-                plan.differences.append(Difference(path, "left over"))
-        plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
-        plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
-        plan.record = Record({**ours, **{path: self._folder.digest(path) or "" for path in retired}}, retired)
-        return plan
+        return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
         yield from publication.tree(edition)
@@ -306,7 +272,7 @@ class Site:
         kept, claims = self._claims()
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.
-            begun = {item.path.lstrip("/"): {_hex(item.digest)} for item in plan.put}
+            begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
             unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
@@ -354,7 +320,3 @@ class Site:
 
 def _in_order(differences: Iterable[Difference]) -> list[Difference]:
     return sorted(differences, key=lambda each: each.path)
-
-
-def _hex(digest: str) -> str:
-    return digest.removeprefix("sha256:")

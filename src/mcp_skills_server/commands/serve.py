@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
@@ -134,7 +135,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, AuditOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -146,6 +147,7 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
+    log_format: Format = log_format()
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -171,7 +173,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     gc.disable()  # until it serves
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     context = click.get_current_context()
     registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
@@ -179,7 +181,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
-    log_requests()
+    log_requests(_request_level(options))
     _settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,
@@ -196,6 +198,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
@@ -204,8 +207,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
         read_again = follow_configuration(context, mirrors)
-        if read_again is not None:
-            on_hangup(read_again)
+        if read_again or reopen:
+            on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
@@ -215,10 +218,15 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options)
+        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     leave()
+
+
+def _request_level(options: ServeOptions) -> int:
+    """At which level requests are logged: over a pipe they are one person's own."""
+    return logging.INFO if options.transport == "http" else logging.DEBUG
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -267,7 +275,13 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
+    runtime: Runtime,
+    settings: Settings,
+    watcher: Watcher | None,
+    mirrors: Mirrors | None,
+    options: ServeOptions,
+    *,
+    reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
 
@@ -281,7 +295,8 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
+    context = click.get_current_context()
+    on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -29,6 +29,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -50,6 +52,8 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
@@ -80,6 +84,7 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
 
@@ -97,6 +102,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
     @property
@@ -123,14 +129,16 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    middleware = [Middleware(Guard, policy=http.policy)]
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+    if http.quotas.requests_per_minute is not None:
+        middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
         )
         middleware.insert(0, cors)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,3 +132,14 @@ def test_dot_folders_outside_of_skills_are_entered_or_a_doubt(root: Path) -> Non
 def test_a_root_that_is_a_skill_and_one_that_is_gone(root: Path) -> None:
     assert seen(root / "one").keys() == {"", OUTSIDE}
     assert stamps(str(root / "none"), hidden=False) is None
+
+
+@pytest.mark.parametrize("jump_s", [-31_536_000, -60, 60, 31_536_000])
+def test_an_edit_shows_whatever_the_clock_says(jump_s: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time_ns
+    before = seen(root)
+    monkeypatch.setattr(time, "time_ns", lambda: real() + jump_s * 10**9)
+    (root / "README.md").unlink()  # with a clock that is behind it is young
+    (root / "one" / "SKILL.md").write_text("other")
+    after = stamps(str(root), hidden=False)
+    assert after is not None and (after["one"] == "" or after["one"] != before["one"])

@@ -7,12 +7,11 @@ import os
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from mcp_skills_server.catalog.disk import is_settled, signature
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.durable import sync_paths
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
@@ -72,7 +71,7 @@ class Folder:
             return known
         with open(place, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        self._seen[path] = (digest, mark, is_settled(found, time.time_ns()))
+        self._seen[path] = (digest, mark, record.is_settled(found))
         return digest
 
     def marks(self, paths: Iterable[str]) -> dict[str, str]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.disk import is_settled, signature
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.durable import why_untrusted
@@ -185,7 +186,12 @@ def settled(path: str) -> str | None:
         found = os.lstat(path)
     except OSError:
         return None
-    return signature(found) if is_settled(found, time.time_ns()) else None
+    return signature(found) if is_settled(found) else None
+
+
+def is_settled(found: os.stat_result) -> bool:
+    """Whether a file was old enough at this stat result, of this moment, for a later write to leave another one."""
+    return disk.is_settled(found, time.time_ns())
 
 
 def _mark_of(skill: Skill) -> str:

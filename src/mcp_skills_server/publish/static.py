@@ -87,7 +87,7 @@ class Site:
         self._clock = clock
         self._steps = steps
         self._known: Mapping[str, tuple[str, str]] = {}
-        self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
+        self._read: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
 
@@ -108,7 +108,7 @@ class Site:
         """
         with self._refused("read"):
             self._folder.look_anew()
-            plan = self._plan(self._expected(publication, publication.edition()), self._claims()[1])
+            plan = self._plan(self._expected(publication, publication.edition()), self._claims())
             return _in_order(plan.differences)
 
     def write(self, publication: Publication) -> list[Difference]:
@@ -123,9 +123,10 @@ class Site:
                 self._folder.look_anew()
                 self._folder.clear()
                 edition = publication.edition()
-                plan = self._plan(self._expected(publication, edition), self._claims()[1])
+                claims = self._claims()
+                plan = self._plan(self._expected(publication, edition), claims)
                 try:
-                    self._carry_out(plan)
+                    self._carry_out(plan, claims)
                 finally:
                     self._folder.clear()
                 self._remember(edition, plan.record)
@@ -135,7 +136,7 @@ class Site:
         """What the folder is like after `write`, for `amend`; None where too much of it is too young to tell."""
         with self._refused("read"):
             marks = {path: mark for path, (_, mark) in self._known.items()}
-            young = self._claims()[0].files.keys() - marks
+            young = self._kept()[0].files.keys() - marks
             return self._seen_of({**marks, **self._folder.marks(young)}, young) if len(young) <= MOST_YOUNG else None
 
     def amend(
@@ -164,12 +165,16 @@ class Site:
                 return None
             if publication is None:
                 return [], self._seen_of(marks, seen.young) if seen.young else seen
-            kept, claims = self._claims()
+            kept = self._kept()[0]
             edition = publication.edition()
             items = self._amended(publication, edition)
             if items is None or set(edition.skills) != set(names):
                 return None
-            mine = {path: claims[path] for path in claims if path in INDEXES or owner_of(path) in edition.skills}
+            mine = {
+                path: {digest}
+                for path, digest in kept.files.items()
+                if path in INDEXES or (owner_of(path) in edition.skills and is_place(path))
+            }
             for path in mine:
                 self._folder.trust(path, kept.files[path], marks[path])
             plan = self._plan(items, mine)
@@ -177,7 +182,7 @@ class Site:
             since = {path: time_s for path, time_s in kept.retired.items() if path not in mine}
             plan.record = Record({**others, **plan.record.files}, {**since, **plan.record.retired})
             try:
-                self._carry_out(plan)
+                self._carry_out(plan, mine)  # no run was killed, so nobody else has a claim
             finally:
                 self._folder.clear()
             now = {**{path: marks[path] for path in others}, **self._folder.marks(plan.record.files.keys() - others)}
@@ -190,7 +195,7 @@ class Site:
             return None
         if self._folder.has_any((JOURNAL, STAGING)) or self._folder.has_links(FOLDERS):
             return None
-        kept = self._claims()[0]
+        kept = self._kept()[0]
         now = int(self._clock())
         if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
             return None
@@ -235,12 +240,12 @@ class Site:
                 f"{self._folder.shown}: the folder is not empty and not of this program's making ({RECORD} "
                 "is missing), and stays as it is; give --output a folder of its own"
             )
-        self._claims()
+        self._kept()
 
-    def _claims(self) -> tuple[Record, dict[str, set[str]]]:
-        """The record, and by path the digests that a file of ours can have, after a run that was killed too."""
+    def _kept(self) -> tuple[Record, dict[str, set[str]]]:
+        """The record, and what a run that was killed was about to write: by path, the digests that may be there."""
         raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
-        if self._claimed is None or self._claimed[0] != raws:
+        if self._read is None or self._read[0] != raws:
             try:
                 kept = Record() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
@@ -249,16 +254,21 @@ class Site:
                     f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
                 )
                 raise UsageError(message) from None
-            claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
-            for path in filter(is_place, begun):
-                claims.setdefault(path, set()).update(begun[path])
-            self._claimed = (raws, kept, claims)
-        return self._claimed[1], self._claimed[2]
+            self._read = (raws, kept, begun)
+        return self._read[1], self._read[2]
+
+    def _claims(self) -> dict[str, set[str]]:
+        """By path, the digests that a file of ours can have, after a run that was killed too."""
+        kept, begun = self._kept()
+        claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
+        for path in filter(is_place, begun):
+            claims.setdefault(path, set()).update(begun[path])
+        return claims
 
     # What it should be
 
     def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
-        kept = self._claims()[0]
+        kept = self._kept()[0]
         return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
@@ -268,8 +278,8 @@ class Site:
 
     # Putting it there
 
-    def _carry_out(self, plan: Plan) -> None:
-        kept, claims = self._claims()
+    def _carry_out(self, plan: Plan, claims: Mapping[str, set[str]]) -> None:
+        kept = self._kept()[0]
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.
             begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}

@@ -20,6 +20,7 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
@@ -31,6 +32,7 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -135,7 +137,11 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, AuditOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+    """What is recorded and shown of what happens."""
+
+
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RecordOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -198,6 +204,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -221,6 +228,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
+    if end_usage is not None:
+        end_usage()
     leave()
 
 
@@ -306,6 +315,8 @@ def _over_http(
             )
         refresh = checked_secret(options.refresh_secret), mirrors.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
+    sites = mirrors.states if mirrors is not None else list
+    shown = make_metrics(options, runtime.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -319,8 +330,9 @@ def _over_http(
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
-        sites=mirrors.states if mirrors is not None else list,
+        sites=sites,
         lean=options.front == "lean",
+        metrics=shown if options.metrics else None,
         refresh=refresh,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
@@ -112,12 +112,26 @@ class Metrics:
         encoder, content_type = choose_encoder(accept)
         return encoder(self._registry), content_type
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where all of them are."""
+        return self._registry
+
     def _known(self, skill: str) -> str:
         if skill not in self._skills:
             if len(self._skills) >= _MOST_SKILLS:
                 return _OTHER
             self._skills.add(skill)
         return skill
+
+
+def show_at(metrics: Metrics, host: str, port: int) -> None:
+    """Show them at an address of their own, from a thread, until the process ends.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    start_http_server(port, host, metrics.registry)
 
 
 class _Now(Collector):

@@ -41,7 +41,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, refresh, rpc
+from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -58,6 +58,7 @@ from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
@@ -102,6 +104,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
@@ -124,6 +127,8 @@ def make_app(
     )
     if http.rpc is not None and not http.publish_only:
         routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+    if http.metrics is not None:
+        routes = [*routes, metrics.route(http.metrics, lambda _: True)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:

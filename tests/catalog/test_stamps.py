@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.stamps import OUTSIDE, stamps
+from mcp_skills_server.catalog.stamps import OUTSIDE, YOUNG, stamps
 from wire import write_skill
 
 
@@ -111,11 +111,11 @@ def test_a_doubt_gives_a_skill_no_stamp_and_its_neighbours_theirs(root: Path, do
     assert seen(root) == before | {"one": ""}
 
 
-def test_a_young_file_gives_no_stamp(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_young_file_gives_none_to_rely_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "README.md").unlink()
     monkeypatch.setattr(disk, "_SETTLED_NS", 3_600_000_000_000)
     found = seen(root)
-    assert {each for each, stamp in found.items() if stamp} == {OUTSIDE}
+    assert {each for each, stamp in found.items() if stamp != YOUNG} == {OUTSIDE}
 
 
 def test_a_doubt_outside_of_skills_is_one_about_all(root: Path) -> None:
@@ -142,4 +142,4 @@ def test_an_edit_shows_whatever_the_clock_says(jump_s: int, root: Path, monkeypa
     (root / "README.md").unlink()  # with a clock that is behind it is young
     (root / "one" / "SKILL.md").write_text("other")
     after = stamps(str(root), hidden=False)
-    assert after is not None and (after["one"] == "" or after["one"] != before["one"])
+    assert after is not None and (after["one"] == YOUNG or after["one"] != before["one"])

@@ -191,3 +191,13 @@ def test_skills_of_one_name_are_looked_at_together(runs: Runs) -> None:
     runs.run()
     append(runs.root / "other" / "s1" / "SKILL.md", "\nmore\n")
     assert runs.run() == [7]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_link_has_all_looked_at(runs: Runs, when: str) -> None:
+    (runs.root / "s2" / "linked.md").symlink_to("notes.md")
+    if when == "before":
+        assert runs.run() == [6]
+    (runs.root / "s2" / "SKILL.md").write_text("---\nname: s2\ndescription: Other.\n---\n\nMore of it.\n")
+    assert runs.run() == [6]
+    assert files(runs.output)[".well-known/skills/s2/linked.md"] == b"notes 2"

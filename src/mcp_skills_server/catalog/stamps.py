@@ -1,7 +1,7 @@
 """Which skill folders of a root are as they were: one stamp for each, from names and stat results alone.
 
-Nothing is opened but directories, and no object is made for a skill. What a stat result does not tell (a link, a file
-that is too young) gives no stamp: who compares stamps then looks at that folder as if it had changed.
+Nothing is opened but directories, and no object is made for a skill. What a stat result does not tell (where a link
+leads, what is written to a young file) gives no stamp to rely on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from mcp_skills_server.model import SKILL_MD
 
 OUTSIDE: Final = "/"
 """Where the stamp of all stands that lies in no skill; no folder has this name."""
+YOUNG: Final = "young"
+"""The stamp of a skill of which a file is so young that a later write could leave the same signature."""
 _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 
 def stamps(root_path: str, *, hidden: bool) -> dict[str, str] | None:
     """A stamp for each outermost folder with a SKILL.md, by its place below the root, and one for `OUTSIDE`.
 
-    A stamp changes with the name, place, signature or kind of anything that a scan looks at. It is "" where a change
-    could leave it the same. None where that holds for what lies outside, or a folder cannot be listed.
+    A stamp changes with the name, place, signature or kind of anything that a scan looks at. It is "" where the folder
+    alone does not say what its skill is, for there are links in it, and `YOUNG` where a change could leave it the same.
+    None where either holds for what lies outside, or a folder cannot be listed.
 
     Args:
         root_path: the root, absolute and resolved.
@@ -54,6 +57,8 @@ class _Walk:
         """Whether what lies outside of skills may change without another stamp."""
         self._hidden = hidden
         self._now = time.time_ns()
+        self._young = False
+        """Whether a young file was found since the last skill."""
 
     def look(self, handle: Handle, path: str, unit: list[bytes] | None, depth: int) -> bool:
         """Look at an open directory, of the skill with the listings `unit` if it lies in one. Whether all is sure."""
@@ -78,7 +83,8 @@ class _Walk:
                 elif entry.is_file(follow_symlinks=False):
                     found = entry.stat(follow_symlinks=False) if by_descriptor else os.lstat(entry.path)
                     here.append(f"{name}\0{signature(found)}")
-                    sure = sure and found.st_nlink == 1 and is_settled(found, now)
+                    sure = sure and found.st_nlink == 1
+                    self._young = self._young or not is_settled(found, now)
                 else:
                     here.append(name)
                     sure = False
@@ -94,6 +100,9 @@ class _Walk:
             inner += dotted if self._hidden else ()
             sure = sure and self._hidden  # a run says which skills lie in them
         (self.outside if unit is None else unit).append(listing)
+        if unit is None:
+            self.unsure = self.unsure or self._young or not sure
+            self._young = False
         for name in inner if depth > 0 else ():
             opened = enter(handle, name)
             try:
@@ -102,9 +111,8 @@ class _Walk:
                 close(opened)
             sure = sure and (within or unit is None)
         if unit is not None and outer is None:
-            self.found[path] = _stamp(unit) if sure else ""
-        elif unit is None and not sure:
-            self.unsure = True
+            self.found[path] = (YOUNG if self._young else _stamp(unit)) if sure else ""
+            self._young = False
         return sure
 
 

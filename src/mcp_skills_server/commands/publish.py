@@ -85,8 +85,8 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     runs = LastRuns(memory, real, about)
     with collector.paused():
         # Before the scan: what changes while it runs has another stamp the next time.
-        stamps = stamps_of(registry)
-        found = None if stamps is None or options.check else _amend(site, registry, options.base_url, runs, stamps)
+        stamps = None if options.check else stamps_of(registry)
+        found = None if stamps is None else _amend(site, registry, options.base_url, runs, stamps)
         if found is None:
             found = _publish_all(site, registry, options, runs, stamps)
     differences, run = found
@@ -110,6 +110,7 @@ def _amend(
     site: Site, registry: Registry, base: str, runs: LastRuns, stamps: Stamps
 ) -> tuple[list[Difference], LastRun] | None:
     """Publish what the stamps say has changed since the last run; None where that is not enough."""
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.publish.publication import Publication
 
     last = runs.load()
@@ -119,7 +120,7 @@ def _amend(
     publication = None
     if changed:
         folders = [os.path.join(registry.roots[rank].path, folder) for rank, folder in changed]
-        skills = type(registry)(folders, registry.limits)
+        skills = Registry(folders, registry.limits)
         skills.load()
         publication = Publication(skills, base)
     found = site.amend(last.seen, publication, {last.names[rank][folder] for rank, folder in changed})

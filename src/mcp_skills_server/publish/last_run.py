@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.stamps import OUTSIDE, stamps
+from mcp_skills_server.catalog.stamps import OUTSIDE, YOUNG, stamps
 from mcp_skills_server.durable import why_untrusted
 from mcp_skills_server.model import Standing
 from mcp_skills_server.publish.edition import Edition
@@ -74,7 +74,9 @@ class LastRun:
         for rank, (before, after) in enumerate(zip(self.roots, now, strict=True)):
             if before.keys() != after.keys() or before[OUTSIDE] != after[OUTSIDE]:
                 return None
-            changed += [(rank, each) for each, stamp in after.items() if not stamp or stamp != before[each]]
+            if not all(after.values()):
+                return None
+            changed += [(rank, each) for each, stamp in after.items() if stamp == YOUNG or stamp != before[each]]
         # Of a folder with several skills, or with one that is not published, more than its bytes counts.
         alone = all(self.names[rank].get(each) for rank, each in changed)
         return changed if alone and len(changed) <= _MOST_CHANGED else None

@@ -36,11 +36,14 @@ class ActiveSkills:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._registry = runtime.registry
         self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
+
+    def use(self, runtime: Runtime) -> None:
+        """Go on with the skills of this runtime; `keep_current` drops those that it has not."""
+        self._runtime = runtime
 
     @property
     def all(self) -> list[Loaded]:
@@ -67,7 +70,7 @@ class ActiveSkills:
             StaleFileError: a file does not hold still.
         """
         async with self._changing:
-            fresh = await retry_when_stale(self._registry, lambda view: self._fresh(view, names, add=add))
+            fresh = await retry_when_stale(self._runtime.skill_set, lambda view: self._fresh(view, names, add=add))
             self._loaded = {**self._loaded, **fresh} if add else fresh
         return [loaded for _, loaded in fresh.values()]
 
@@ -90,13 +93,13 @@ class ActiveSkills:
         """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
 
         def is_current() -> bool:
-            skills = self._registry.snapshot.skills
+            skills = self._runtime.skill_set.snapshot.skills
             return all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
 
         if not is_current():
             async with self._changing:
                 with suppress(StaleFileError):
-                    self._loaded = await retry_when_stale(self._registry, self._current)
+                    self._loaded = await retry_when_stale(self._runtime.skill_set, self._current)
 
     async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
         """The skills of these names, made ready; every body is there before anything changes."""
@@ -158,7 +161,7 @@ class ActiveSkills:
         for path, (_, loaded) in self._loaded.items():
             if wanted in {path, loaded.name, loaded.location}:
                 return path
-        located = self._runtime.locate(self._registry.snapshot, wanted)
+        located = self._runtime.locate(self._runtime.skill_set.snapshot, wanted)
         return located.path if located is not None and located.path in self._loaded else None
 
     def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
@@ -183,7 +186,7 @@ class ActiveSkills:
             name=name_of(skill, view.snapshot),
             location=location(skill),
             root_dir=location(skill, ""),
-            digest=self._registry.digest(skill.files[SKILL_MD]),
+            digest=self._runtime.skill_set.digest(skill.files[SKILL_MD]),
             properties=skill.frontmatter,
             instructions=text.text,
             files=(*text.linked, *rest),

@@ -84,7 +84,7 @@ class Answers:
             caller = self._caller(request)
             if request.channel.is_shared:  # and not over with this request
                 self._last = request.client, request.channel, caller
-        view = View(attachment.registry, last_try=False)
+        view = View(attachment.views.of(caller.principal), last_try=False)
         return _finished(handler(view, attachment.settings, caller, request.params or {}))
 
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Answers:
         await ready()
         caller, params = self._caller(request, partial(_report, request)), request.params or {}
         return await retry_when_stale(
-            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+            attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
         )
 
     def _caller(self, request: Request, progress: Callable[[float], Awaitable[None]] | None = None) -> Caller:
@@ -113,10 +113,12 @@ class Answers:
         return methods.served(self._attachment, view)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.handshake(request.params or {}, self._capabilities(changes=False)))
+        shown = eras.handshake(request.params or {}, self._capabilities(changes=False))
+        return await self._attachment.declared(shown, request.channel.principal)
 
-    async def _discover(self, _: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.discovery(self._capabilities(changes=True)))
+    async def _discover(self, request: Request) -> dict[str, Any]:
+        shown = eras.discovery(self._capabilities(changes=True))
+        return await self._attachment.declared(shown, request.channel.principal)
 
     def _capabilities(self, *, changes: bool) -> dict[str, Any]:
         """What the protocol itself calls for; the skills add theirs."""
@@ -138,7 +140,7 @@ class Answers:
         await self._attachment.ready()
         given, request.params = request.params or {}, None  # a stream may last for days
         channel = request.channel
-        stream = Stream(request.id, channel.send, shared=channel.is_shared)
+        stream = Stream(request.id, channel.send, channel.is_shared, channel.principal)
         listening = self._attachment.notifier.listen(stream, _wanted(given), channel.counted)
         del given
         return await listening

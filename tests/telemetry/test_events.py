@@ -26,7 +26,7 @@ from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.callers import principal
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.events import Event
+from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.log import log_requests
 from wire import DEADLINE, write_skill
 
@@ -72,7 +72,7 @@ async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str
     skill = attachment.registry.snapshot.skills["a"]
     size = (folder / "SKILL.md").stat().st_size
     assert [each.bytes for each in requests] == [size, 0, size, size, 0]
-    assert requests[0].digests == (skill.files["SKILL.md"].digest,)
+    assert requests[0].uses == (Use("load", "a", "SKILL.md", skill.files["SKILL.md"].digest or ""),)
     assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
     assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
     handle = cast("dict[str, Any]", loaded.structured_content)["session"]
@@ -190,8 +190,10 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCa
     end = log_requests()
     assert end is not None
     with events.Request("mcp", "skills/get", principal="alice", host="a host") as request:
-        request.add("acme/refunds", "sha256:0", 5)
-    events.emit(Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", skills=("new",)))
+        request.add(Use("load", "acme/refunds", "SKILL.md", "sha256:0"), 5)
+    events.emit(
+        Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", uses=(Use("", "new", "SKILL.md", ""),))
+    )
     end()
     (line,) = caplog.messages
     assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, alice, a host)")

@@ -6,6 +6,7 @@ import shlex
 
 import click
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
@@ -15,7 +16,7 @@ from mcp_skills_server.commands.running import FollowOptions, end_on_signals, le
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 
 
-class RpcOptions(FollowOptions, RuntimeOptions):
+class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     """All options of `rpc`."""
 
     log_level: Level = log_level("warning")
@@ -54,8 +55,9 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
     read_again = follow_configuration(context, mirrors)
-    if read_again is not None:
-        on_hangup(read_again)
+    reopen = start_audit(options, stdout_is_free=False)
+    if read_again or reopen:
+        on_hangup(read_again, reopen)
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
@@ -134,7 +135,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, AuditOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -196,6 +197,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
@@ -204,8 +206,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
         read_again = follow_configuration(context, mirrors)
-        if read_again is not None:
-            on_hangup(read_again)
+        if read_again or reopen:
+            on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
@@ -215,7 +217,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options)
+        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     leave()
@@ -267,7 +269,13 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
+    runtime: Runtime,
+    settings: Settings,
+    watcher: Watcher | None,
+    mirrors: Mirrors | None,
+    options: ServeOptions,
+    *,
+    reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
 
@@ -281,7 +289,7 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
+    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:

@@ -34,5 +34,10 @@ def principal(scope: Mapping[str, Any]) -> Principal | None:
 def counted(scope: Mapping[str, Any]) -> Owner:
     """Among whose things counts what a request opens; takes the ASGI scope, empty for a pipe."""
     who = principal(scope)
+    return owner_of(None if who is None else who.key, address(scope))
+
+
+def address(scope: Mapping[str, Any]) -> str | None:
+    """The address that a request comes from; takes the ASGI scope, empty for a pipe."""
     client: tuple[str, int] | None = scope.get("client")
-    return owner_of(None if who is None else who.key, client[0] if client else None)
+    return client[0] if client else None

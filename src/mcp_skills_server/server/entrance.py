@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import counted, principal
+from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Stream
@@ -87,6 +87,7 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         "mcp",
         ctx.method,
         principal=None if who is None else who.id,
+        address=address(scope_of(ctx)),
         era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,
     ) as request:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -29,6 +29,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.watch import Watcher
@@ -52,6 +54,7 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
@@ -82,6 +85,7 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
 
@@ -99,6 +103,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
     @property
@@ -127,6 +132,8 @@ def make_app(
         routes = [*routes, *_discovery(views, http)]
 
     middleware = [Middleware(Guard, policy=http.policy)]
+    if http.quotas.requests_per_minute is not None:
+        middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,

@@ -43,6 +43,7 @@ class Connection:
         self.connection: object | None = self
         self.counted: Owner = owner_of(None, None)
         self.principal: Principal | None = None
+        self.address: str | None = None
         self.audience: object | None = attachment
         self.is_shared = True
         self._messages = MessageLines(lines)

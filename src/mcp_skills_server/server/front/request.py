@@ -30,6 +30,7 @@ class Channel(Protocol):
 
     Attributes:
         principal: whom the client proved to be, None where nobody has to.
+        address: where the client is, None for a pipe.
         counted: among whose things counts what the client opens.
         connection: what the requests of a client of the legacy era have in common, None where each stands alone.
         audience: who saw the skills in one place where requests stand alone on a pipe; None where nobody is known to.
@@ -38,6 +39,7 @@ class Channel(Protocol):
     """
 
     principal: Principal | None
+    address: str | None
     counted: Owner
     connection: object | None
     audience: object | None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from mcp_skills_server import codes
-from mcp_skills_server.access.grants import Grants, Permissions
+from mcp_skills_server.access.grants import Grant, Grants, Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.listeners import Listeners
 from mcp_skills_server.catalog.path_index import join, within
@@ -90,10 +90,10 @@ class Granted:
         """Have `listener` called as `Registry.subscribe` says, where some of these skills differ."""
         return self._listeners.subscribe(listener, problems=problems)
 
-    def notify(self, changes: Changes, *, first: bool = False) -> None:
+    def notify(self, changes: Changes) -> None:
         """Tell the listeners what of these changes is about skills that are left."""
         if len(self._listeners):
-            self._listeners.notify(self.left_of(changes), first=first)
+            self._listeners.notify(self.left_of(changes))
 
     def forget(self) -> None:
         """Free the snapshot; the next request makes it anew."""
@@ -246,7 +246,7 @@ class Views:
                 self._recent.popitem(last=False)
             return found
 
-    def replace(self, grants: Grants) -> None:
+    def replace(self, grants: Sequence[Grant]) -> None:
         """Have these grants in force from now on.
 
         Raises:
@@ -255,9 +255,9 @@ class Views:
         before = self._grants
         if before is None:
             raise ValueError("grants replace grants")
-        self._grants = grants
+        self._grants = now = Grants(grants, local=before.local)
         for each in self._replaced:
-            each(before, grants)
+            each(before, now)
 
     def on_replaced(self, listener: Callable[[Grants, Grants], None]) -> None:
         """Have `listener` called with the grants before and those in force, in the thread that replaces them."""

@@ -1,4 +1,5 @@
-"""The configuration file: TOML whose keys are the names of the options, and `[[source]]` for what holds of one root.
+"""The configuration file: TOML whose keys are the names of the options, `[[source]]` for what holds of one root, and
+`[[grant]]` for who may read what.
 
 What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
 module is imported only where there is such a file.
@@ -17,7 +18,8 @@ from typing import Any, Final, cast
 import click
 from pydantic import ValidationError
 
-from mcp_skills_server.commands.config_schema import SOURCE_TAKES, model, parameters, takes
+from mcp_skills_server.access.grants import Grant, Pattern, PatternError
+from mcp_skills_server.commands.config_schema import TABLES, model, parameters, takes
 from mcp_skills_server.commands.embedding_options import ModelType
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.errors import SkillsServerError, clipped
@@ -25,7 +27,7 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_NOT_YET: Final = ("grant", "oauth", "quota")
+_NOT_YET: Final = ("oauth", "quota")
 _MOST_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
@@ -88,12 +90,16 @@ class Configuration:
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands.
+        grants: who may do what; None where the file does not say it.
+        grant_lines: where each of them stands.
     """
 
     file: str
     values: Mapping[str, Any]
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    grants: tuple[Grant, ...] | None = None
+    grant_lines: tuple[int, ...] = field(default=(), compare=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -175,24 +181,36 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
     """What pydantic found, in our words."""
     line = _line(place, lines)
     key = ".".join(each for each in place if isinstance(each, str))
-    if place[0] == "source":
+    table = TABLES.get(str(place[0]))
+    if table is not None:
         if len(place) < 3:
-            return Fault(line, key, f"this is {_kind(value)}", "write a table [[source]] with from = ROOT")
-        name, known = str(place[2]), SOURCE_TAKES
+            return Fault(line, key, f"this is {_kind(value)}", f"write a table {table[0]}")
+        name, known = str(place[2]), table[1]
         words = known.get(name, "")
     else:
         name, known = str(place[0]), parameters()
         words = takes(known[name]) if name in known else ""
     if kind == "extra_forbidden":
-        near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
+        near = _nearest(name, [*known, *(TABLES if table is None else ())])
         hint = f"write {near}" if near else _PAGE
         if not near and isinstance(value, dict):
             hint = f"put its keys at the top of the file; {_PAGE}"
         return Fault(line, key, "there is no such key", hint)
     if kind == "missing":
-        return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
+        return Fault(line, key, "it is missing", f'write {name} = "ROOT"' if name == "from" else f"write {words}")
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
+    if key == "grant.skills" and isinstance(value, str):
+        what = _no_pattern(value) or what
     return Fault(line, key, what, f"write {words}")
+
+
+def _no_pattern(text: str) -> str:
+    """Why this is no pattern of skill paths; "" for one that is."""
+    try:
+        Pattern(text)
+    except PatternError as error:
+        return str(error)
+    return ""
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -240,13 +258,18 @@ def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | 
         keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
         root = _absolute(each["origin"], folder)
         sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
+    grants = [
+        Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ())))
+        for each in given.pop("grant", ())
+    ]
+    grant_lines = tuple(_line(["grant", number], lines) for number in range(len(grants)))
     known = {each.name: (key, each) for key, each in parameters().items()}
     values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
     where = {name: _line([known[name][0]], lines) for name in values}
     if sources:
         values["roots"] = [*values.get("roots", ()), *sources]
         where.setdefault("roots", _line(["source"], lines))
-    return Configuration(file, values, sources, where)
+    return Configuration(file, values, sources, where, tuple(grants) or None, grant_lines)
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:

@@ -17,6 +17,7 @@ from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.granted import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.web.guards import Token, Tokens
@@ -79,12 +80,13 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def follow_configuration(
-    context: click.Context, mirrors: Mirrors | None, tokens: Tokens | None = None
+    context: click.Context, views: Views, mirrors: Mirrors | None, tokens: Tokens | None = None
 ) -> Callable[[], object] | None:
     """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
 
     Args:
         context: of the command.
+        views: which skills each principal has.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
 
@@ -97,7 +99,7 @@ def follow_configuration(
         return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens)
+    reloader = Reloader(context, configuration, mirrors, tokens, views)
     reloader.start()
     return reloader.ask
 

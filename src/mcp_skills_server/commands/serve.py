@@ -19,6 +19,7 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.granting import check_grants, make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
@@ -35,6 +36,7 @@ from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.granted import Views
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
@@ -197,6 +199,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -205,7 +208,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
-        read_again = follow_configuration(context, mirrors)
+        read_again = follow_configuration(context, views, mirrors)
         if read_again or reopen:
             on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
@@ -215,9 +218,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             f"mcp-skills-server list {given} (what it serves)",
             f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
         )
-        _over_stdio(runtime, settings, watcher, options.front)
+        _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
+        _over_http(runtime, settings, watcher, mirrors, options, views=views, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     leave()
@@ -258,14 +261,14 @@ async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object)
     await serve(*arguments)
 
 
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
+    anyio.run(_collecting, serve_stdio, runtime, settings, watcher, views)
 
 
 def _over_http(
@@ -275,6 +278,7 @@ def _over_http(
     mirrors: Mirrors | None,
     options: ServeOptions,
     *,
+    views: Views,
     reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
@@ -289,7 +293,9 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens), reopen)
+    context = click.get_current_context()
+    check_grants(configuration_of(context), tokens)
+    on_hangup(follow_configuration(context, views, mirrors, tokens), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:
@@ -316,4 +322,4 @@ def _over_http(
         lean=options.front == "lean",
         refresh=refresh,
     )
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)

@@ -24,6 +24,7 @@ _MOST_SEGMENTS: Final = 64
 _ANY: Final = "**"
 _NOT_TAKEN: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would be taken for themselves here."""
+_LAST: Final = "\U0010ffff"
 _MOST_KNOWN: Final = 4096
 """Principals whose permissions are remembered."""
 
@@ -40,7 +41,7 @@ class Pattern:
         text: as it stands in a grant.
 
     Attributes:
-        prefix: the segments before the first wildcard, joined: every path that fits is this or lies below it.
+        prefix: what stands before the first wildcard; every path that fits begins so, but for a slash at its end.
 
     Raises:
         PatternError: the text is no pattern.
@@ -60,15 +61,14 @@ class Pattern:
                 runs.append([])
             else:
                 runs[-1].append(tuple(each.split("*")))
-        plain = next((number for number, each in enumerate(segments) if "*" in each), len(segments))
-        object.__setattr__(self, "prefix", "/".join(segments[:plain]))
+        object.__setattr__(self, "prefix", self.text.partition("*")[0])
         object.__setattr__(self, "_parts", tuple(map(tuple, runs)))
 
     def fits(self, path: str) -> bool:
         """Whether a skill path is one of these."""
         if self.prefix == self.text:
             return path == self.text
-        if not path.startswith(self.prefix):
+        if not path.startswith(self.prefix.removesuffix("/")):
             return False
         segments = path.split("/")
         first, *rest = self._parts
@@ -196,19 +196,18 @@ class Permissions:
         """
         seen: set[str] = set()
         for pattern in {each for grant in self.grants for each in grant.skills}:
-            for path in _at_or_below(pattern.prefix, paths):
+            for path in _beginning(pattern.prefix, paths):
                 if path not in seen and pattern.fits(path):
                     seen.add(path)
                     yield path
 
 
-def _at_or_below(prefix: str, paths: Sequence[str]) -> Sequence[str]:
-    if not prefix:
-        return paths
-    at = bisect_left(paths, prefix)
-    own = paths[at : at + 1] if at < len(paths) and paths[at] == prefix else ()
-    # Below "a" lies what begins with "a/"; "0" is the character behind "/".
-    return (*own, *paths[bisect_left(paths, prefix + "/") : bisect_left(paths, prefix + "0")])
+def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
+    """The paths that begin so, and the one of which only the slash at the end is missing."""
+    whole = prefix.removesuffix("/")
+    at = bisect_left(paths, whole)
+    own = paths[at : at + 1] if whole != prefix and at < len(paths) and paths[at] == whole else ()
+    return (*own, *paths[bisect_left(paths, prefix) : bisect_left(paths, prefix + _LAST)])
 
 
 class Grants:

@@ -7,9 +7,11 @@ request can reach is in its snapshot, so whoever reads from one needs to judge n
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -45,10 +47,12 @@ class Granted:
 
     Attributes:
         permissions: as given.
+        asked_at: when a request came last that is answered from it, by the monotonic clock.
     """
 
     def __init__(self, registry: Registry, permissions: Permissions, made: Callable[[Granted], None]) -> None:
         self.permissions = permissions
+        self.asked_at = time.monotonic()
         self._registry = registry
         self._on_made = made
         self._is_whole = permissions.reads_all
@@ -60,7 +64,6 @@ class Granted:
         self.read, self.digest, self.last_read = registry.read, registry.digest, registry.last_read
         self.body, self.has_body, self.last_body = registry.body, registry.has_body, registry.last_body
         self.hash_files, self.place, self.load = registry.hash_files, registry.place, registry.load
-        self.note_request = registry.note_request
         self.roots, self.limits, self.loaded, self.keeper = (
             registry.roots,
             registry.limits,
@@ -76,6 +79,10 @@ class Granted:
             return whole
         token, own = self._made
         return own if own is not None and token is whole.token else self._follow()
+
+    def note_request(self) -> None:
+        """As `Registry.note_request`."""
+        self.asked_at = self._registry.asked_at = time.monotonic()
 
     def last_proved(self, skill: Skill) -> Skill | None:
         """As `Registry.last_proved`, without what is withheld."""
@@ -211,8 +218,7 @@ class Views:
         self._grants = grants
         self._lock = threading.Lock()
         self._live: WeakValueDictionary[Permissions, Granted] = WeakValueDictionary()
-        self._recent: OrderedDict[Permissions, Granted] = OrderedDict()
-        """Those that are kept, the one that was used last at the end."""
+        self._kept: dict[Permissions, Granted] = {}
         self._replaced: list[Callable[[Grants, Grants], None]] = []
         if grants is not None:
             registry.subscribe(self._note)
@@ -234,16 +240,15 @@ class Views:
 
     def left_by(self, permissions: Permissions) -> Granted:
         """The skills that these permissions leave."""
+        found = self._kept.get(permissions)
+        if found is not None:
+            return found
         with self._lock:
-            found = self._recent.get(permissions)
-            if found is not None:
-                self._recent.move_to_end(permissions)
-                return found
             found = self._live.get(permissions) or Granted(self.registry, permissions, self._weigh)
-            self._live[permissions] = found
-            self._recent[permissions] = found
-            if len(self._recent) > _MOST_SETS:
-                self._recent.popitem(last=False)
+            if len(self._kept) >= _MOST_SETS:
+                for each in self._by_use()[: _MOST_SETS // 8]:
+                    del self._kept[each.permissions]
+            self._live[permissions] = self._kept[permissions] = found
             return found
 
     def replace(self, grants: Sequence[Grant]) -> None:
@@ -274,10 +279,14 @@ class Views:
         for each in live:
             each.notify(changes)
 
+    def _by_use(self) -> list[Granted]:
+        """Those that are kept, the one that was asked for last at the end."""
+        return sorted(self._kept.values(), key=attrgetter("asked_at"))
+
     def _weigh(self, made: Granted) -> None:
         """Free snapshots that were used longest ago, where all of them hold too many skills."""
         with self._lock:
-            kept = [each for each in self._recent.values() if each.weight]
+            kept = [each for each in self._by_use() if each.weight]
         total = sum(each.weight for each in kept)
         for each in kept[:-_AT_LEAST]:
             if total <= _MOST_SKILLS:

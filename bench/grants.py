@@ -25,8 +25,8 @@ from bench.generate import generate, skill_name
 from bench.report import Row, Run
 from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front.dispatch import Dispatcher

@@ -12,8 +12,8 @@ from typing import Any
 
 import anyio
 
-from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server

@@ -503,7 +503,7 @@ BROKEN = """
 import sys
 from mcp_skills_server.acp import conversation, proxy
 from mcp_skills_server import Registry
-from mcp_skills_server.catalog.granted import Views
+from mcp_skills_server.catalog.views import Views
 def fail(*_): raise RuntimeError("a bug\\nof two lines")
 for name in ("ask", "hear", "tell"):
     setattr(conversation.Conversation, name, fail)

@@ -29,7 +29,7 @@ from mcp_skills_server.transport.descriptors import claim, read, write
 from mcp_skills_server.transport.framing import LineBuffer
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
+    from mcp_skills_server.catalog.views import Views
 
 _T = TypeVar("_T")
 

@@ -22,7 +22,7 @@ from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
+    from mcp_skills_server.catalog.views import Views
 
 _AGENT: Final = "mcp_skills_server.agent"
 _SPLIT: Final = "--"

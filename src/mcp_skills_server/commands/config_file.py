@@ -259,7 +259,7 @@ def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | 
         root = _absolute(each["origin"], folder)
         sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
     grants = [
-        Grant(tuple(each["who"]), tuple(each["skills"]), frozenset(each.get("may", ())))
+        Grant(tuple(each["who"]), tuple(map(Pattern, each["skills"])), frozenset(each.get("may", ())))
         for each in given.pop("grant", ())
     ]
     grant_lines = tuple(_line(["grant", number], lines) for number in range(len(grants)))

@@ -17,7 +17,7 @@ from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.web.guards import Token, Tokens

@@ -73,12 +73,16 @@ def _who(text: str) -> str:
     return text
 
 
+def _pattern(text: str) -> str:
+    return Pattern(text).text
+
+
 class _Grant(BaseModel):
     """A table `[[grant]]`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     who: Annotated[list[Annotated[str, AfterValidator(_who)]], Field(min_length=1)]
-    skills: Annotated[list[Annotated[str, AfterValidator(Pattern)]], Field(min_length=1)]
+    skills: Annotated[list[Annotated[str, AfterValidator(_pattern)]], Field(min_length=1)]
     may: list[May] = []
 
 

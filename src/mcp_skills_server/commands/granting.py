@@ -10,8 +10,8 @@ from mcp_skills_server.access.grants import EVERYBODY, LOCAL, Grants
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def make_views(registry: Registry, configuration: Configuration | None, *, local
         configuration: what the file says; without a table `[[grant]]` everybody has everything.
         local: whether the one client is at the other end of a pipe.
     """
-    from mcp_skills_server.catalog.granted import Views
+    from mcp_skills_server.catalog.views import Views
 
     if configuration is None or configuration.grants is None:
         return Views(registry)

@@ -24,7 +24,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.sources.mirrors import Mirrors
     from mcp_skills_server.web.guards import Tokens
 

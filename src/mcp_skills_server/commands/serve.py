@@ -36,8 +36,8 @@ from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.granted import Views
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 from anyio import to_thread
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.granted import BySkillSet, Views
 from mcp_skills_server.catalog.turns import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.dialects.skills_protocol import requests, results

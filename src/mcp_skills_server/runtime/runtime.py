@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio import to_thread
 
-from mcp_skills_server.catalog.granted import BySkillSet
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import BySkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris

@@ -12,7 +12,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
 import mcp_skills_server
-from mcp_skills_server.catalog.granted import Views
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach

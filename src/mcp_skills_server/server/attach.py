@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from mcp.server.lowlevel.server import Server
 
-from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment

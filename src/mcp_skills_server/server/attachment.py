@@ -13,10 +13,10 @@ import anyio
 
 from mcp_skills_server.access.grants import Grants, Permissions
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Changes, Json

@@ -31,8 +31,8 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.rates import Rate
-from mcp_skills_server.catalog.granted import Views
 from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy

@@ -17,9 +17,9 @@ import anyio
 from anyio import to_thread
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.catalog.granted import BySkillSet, Views
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_skills_server.catalog.granted import Views
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment

@@ -171,7 +171,7 @@ async def hidden(granted: Dispatcher, client: Client, teams: int) -> list[Row]:
     )
     for method, params in asked:
         times: dict[bool, list[float]] = {True: [], False: []}
-        for turn in range(40 if method != "tools/call" else 5):
+        for turn in range(20 if method != "tools/call" else 4):
             for number in range(len(there)):
                 for exists in (True, False) if (turn + number) % 2 else (False, True):
                     given = params((there if exists else absent)[number])

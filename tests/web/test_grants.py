@@ -79,8 +79,7 @@ def test_each_bearer_finds_and_hears_of_its_own_skills(place: Path, era: Era) ->
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_concerns(place: Path, era: Era) -> None:
     file = configure(place, GRANTS)
-    options = ("--allow-scripts", "--sandbox", "off") if os.geteuid() else ()
-    with http_serving("--config", file, *options) as server, both(server, era) as (ann, bob):
+    with http_serving("--config", file) as server, both(server, era) as (ann, bob):
         receipt = call(ann, "skills_load", names=["refunds", "tax"])["structuredContent"]
         heard = ann.hear(), bob.hear()
         configure(place, GRANTS.replace("finance/**", "finance/tax"))
@@ -102,16 +101,17 @@ def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_conce
         assert names(ann) == ["tax"]
 
 
-def test_tools_run_scripts_for_whom_they_are_granted(place: Path) -> None:
-    if not os.geteuid():
-        pytest.skip("root runs no script without a sandbox")
+def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: str) -> None:
     file = configure(place, GRANTS)
-    options = ("--allow-scripts", "--sandbox", "off")
+    options = ("--allow-scripts", "--sandbox", sandbox_mode)
     with http_serving("--config", file, *options) as server, both(server, "modern") as (ann, bob):
         offered = [[each["name"] for each in one.request("tools/list")["tools"]] for one in (ann, bob)]
         assert "skills_run_script" in offered[0] and "skills_run_script" not in offered[1]
         session = call(bob, "skills_load", names=["tea"])["structuredContent"]["session"]
         assert call(bob, "skills_run_script", path="scripts/run.py", session=session)["isError"]
+        session = call(ann, "skills_load", names=["tax"])["structuredContent"]["session"]
+        done = call(ann, "skills_run_script", path="scripts/run.py", session=session)
+        assert done["structuredContent"]["stdout"] == "7\n"
 
 
 def test_discovery_and_the_skills_protocol_answer_by_grants_and_no_cache_mixes_them_up(place: Path) -> None:

@@ -56,6 +56,11 @@ class Views:
         grants = self._grants
         return None if grants is None else grants.permissions(principal)
 
+    def may_admin(self, principal: Principal | None) -> bool:
+        """Whether a principal may see what is for the operator alone."""
+        permissions = self.permissions(principal)
+        return permissions is None or permissions.may_admin
+
     def of(self, principal: Principal | None) -> SkillSet:
         """The skills that this principal has; None is who proved nothing."""
         grants = self._grants

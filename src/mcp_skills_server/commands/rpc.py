@@ -10,7 +10,7 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
 from mcp_skills_server.commands.granting import make_views
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_followed
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, on_hangup, say_that_it_waits
@@ -21,6 +21,7 @@ class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     """All options of `rpc`."""
 
     log_level: Level = log_level("warning")
+    log_format: Format = log_format()
 
 
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
@@ -37,7 +38,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
       echo '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' | mcp-skills-server rpc ~/skills
     """
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     import anyio
 
     from mcp_skills_server.rpc.methods import Methods

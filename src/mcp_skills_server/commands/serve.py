@@ -20,7 +20,8 @@ from mcp_skills_server.commands.config_option import configuration_of, follow_co
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.granting import check_grants, make_views
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
@@ -32,6 +33,7 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -137,7 +139,11 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, AuditOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+    """What is recorded and shown of what happens."""
+
+
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RecordOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -149,6 +155,7 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
+    log_format: Format = log_format()
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -174,7 +181,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     gc.disable()  # until it serves
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     context = click.get_current_context()
     registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
     from mcp_skills_server.catalog.report import report_to_log
@@ -182,7 +189,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     from mcp_skills_server.telemetry.log import log_requests
 
     report_to_log(registry)
-    log_requests()
+    log_requests(_request_level(options))
     _settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,
@@ -200,6 +207,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
+    end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -223,7 +231,14 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         _over_http(runtime, settings, watcher, mirrors, options, views=views, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
+    if end_usage is not None:
+        end_usage()
     leave()
+
+
+def _request_level(options: ServeOptions) -> int:
+    """At which level requests are logged: over a pipe they are one person's own."""
+    return logging.INFO if options.transport == "http" else logging.DEBUG
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -295,7 +310,7 @@ def _over_http(
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     check_grants(configuration_of(context), tokens)
-    on_hangup(follow_configuration(context, views, mirrors, tokens), reopen)
+    on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     refresh = None
     if options.refresh_secret is not None:
@@ -305,6 +320,8 @@ def _over_http(
             )
         refresh = checked_secret(options.refresh_secret), mirrors.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
+    sites = mirrors.states if mirrors is not None else list
+    shown = make_metrics(options, runtime.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -318,8 +335,9 @@ def _over_http(
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
-        sites=mirrors.states if mirrors is not None else list,
+        sites=sites,
         lean=options.front == "lean",
+        metrics=shown if options.metrics else None,
         refresh=refresh,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
+_RECORDED: Final = frozenset(("load", "read", "run"))
 _UNRECORDED: Final = (
     "Nothing was run: this server records every run before it starts, and its audit log cannot be written now. "
     "Whoever runs this server must correct that"
@@ -123,7 +124,7 @@ def _lines(event: Event) -> Iterable[bytes]:
         yield _line(event, "admit", {})
         return
     for use in event.uses:
-        if use.action:
+        if use.action in _RECORDED:
             yield _line(event, use.action, {"skill": use.skill, "file": use.file, "digest": use.digest})
 
 

@@ -1,7 +1,8 @@
 """What happened, as one event for each request and for each difference of the catalogue, and who reads it.
 
 Events are written where requests enter and where the catalogue changes; logs, audit and metrics are readers. Without a
-reader nothing is gathered. An event holds no content, no session handle and no token.
+reader nothing is gathered. An event holds no content, no session handle and no token; the words of a
+search only where the operator has them kept.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mcp_skills_server.model import SKILL_MD, Changes, Skill
 logger = logging.getLogger(__name__)
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"]
-Action: TypeAlias = Literal["", "load", "read", "run"]
+Action: TypeAlias = Literal["", "load", "read", "run", "dropped"]
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
@@ -36,8 +37,9 @@ class Use(NamedTuple):
     """What was done with a file of a skill.
 
     Attributes:
-        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started; "" where the
-            request was about the skill and no file was read.
+        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started, "dropped"
+            where the skill was unloaded before anything else of it was asked for; "" where the request was about the
+            skill and no file was read.
         skill: the skill path.
         file: its path in the skill.
         digest: of its bytes as they were read; of all files of the skill where one was run; "" where it is not known.
@@ -68,6 +70,9 @@ class Event:
         reason: why it was refused, where that was before any protocol.
         milliseconds: how long it took.
         bytes: bytes of skill files that were read for the answer.
+        found: how many skills a search found, None where nothing was searched for.
+        question: what was searched for, where a reader keeps that; else "".
+        request: the id of the request of HTTP, which its answer carries; None where there is none.
     """
 
     time: float
@@ -82,6 +87,9 @@ class Event:
     reason: str = ""
     milliseconds: float = 0.0
     bytes: int = 0
+    found: int | None = None
+    question: str = ""
+    request: str | None = None
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -91,6 +99,10 @@ class Event:
 
 Reader: TypeAlias = Callable[[Event], None]
 _readers: dict[object, Reader] = {}
+_keeps_questions = False
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The id of the request of HTTP that is being answered here."""
 
 
 def subscribe(reader: Reader) -> Callable[[], None]:
@@ -154,6 +166,7 @@ def emit_refusal(method: str, reason: str, *, principal: str | None = None, addr
                 principal=principal,
                 address=address,
                 reason=reason,
+                request=request_id.get(),
             )
         )
 
@@ -165,7 +178,7 @@ class Request:
     and whatever else ends the work has it "cancelled".
     """
 
-    __slots__ = ("_begun", "_bytes", "_fields", "_token", "_uses", "outcome")
+    __slots__ = ("_begun", "_bytes", "_fields", "_found", "_token", "_uses", "outcome")
 
     def __init__(
         self,
@@ -180,6 +193,7 @@ class Request:
         self._fields = protocol, clipped(method), principal, address, era, None if host is None else clipped(host)
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
+        self._found: tuple[int | None, str] = None, ""
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Request:
@@ -195,6 +209,10 @@ class Request:
         """Something was done with a file of a skill, of which so many bytes were read for the answer."""
         self._uses[use[:3]] = use.digest
         self._bytes += size
+
+    def searched(self, question: str, found: int) -> None:
+        """So many skills were found."""
+        self._found = found, clipped(question) if _keeps_questions else ""
 
     def begin_again(self) -> None:
         """The work starts from its beginning; what was read so far does not count."""
@@ -225,6 +243,9 @@ class Request:
             uses=uses,
             milliseconds=(time.perf_counter() - started) * 1000,
             bytes=self._bytes,
+            found=self._found[0],
+            question=self._found[1],
+            request=request_id.get(),
         )
 
 
@@ -272,6 +293,26 @@ def runs(skill: str, file: str, digest: str) -> None:
         request.start(use)
     else:
         emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=(use,)))
+
+
+def searched(question: str, found: int) -> None:
+    """The current request searched for skills and found so many."""
+    request = _current.get()
+    if request is not None:
+        request.searched(question, found)
+
+
+def dropped(skill: str, digest: str) -> None:
+    """The current request unloads a skill of which nothing but the instructions was ever asked for."""
+    request = _current.get()
+    if request is not None:
+        request.add(Use("dropped", skill, SKILL_MD, digest))
+
+
+def keep_questions() -> None:
+    """Have events hold the words of searches from now on."""
+    global _keeps_questions  # noqa: PLW0603 - the operator's choice, for the whole process like the readers
+    _keeps_questions = True
 
 
 def begins_again() -> None:

@@ -43,7 +43,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, refresh, rpc
+from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -55,10 +55,12 @@ from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
     """
@@ -103,6 +106,7 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
 
@@ -126,12 +130,14 @@ def make_app(
     )
     if http.rpc is not None and not http.publish_only:
         routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc, views=views), http.max_body))]
+    if http.metrics is not None:
+        routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(views, http)]
 
-    middleware = [Middleware(Guard, policy=http.policy)]
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -140,7 +146,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
         )
         middleware.insert(0, cors)
 

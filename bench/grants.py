@@ -43,6 +43,7 @@ _ENVELOPE: Final = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
 }
+_ROUNDS: Final = 15
 _US, _MB = 1e6, 1e6
 
 
@@ -104,11 +105,9 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     size, dice = len(registry.snapshot.skills), random.Random(1)
     teams = size // _TEAM
     shared = [Pattern(f"{team(each)}/**") for each in range(wide)]
+    own = [(team(number % 200), team(200 + number // 200)) for number in range(sets)]
     grants = [
-        Grant(
-            (f"token:{number}",),
-            (Pattern(f"{team(number % 300)}/**"), Pattern(f"*/{skill_name(number % 7)}x{number}"), *shared),
-        )
+        Grant((f"token:{number}",), (*shared, *(Pattern(f"{each}/**") for each in own[number])))
         for number in range(sets)
     ]
     clients = [Client(Principal("token", str(number))) for number in range(sets)]
@@ -126,24 +125,23 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     what = f"{sets:,} sets of {len(views.of(clients[0].principal).snapshot.skills):,}"
     rows.append(Row(f"{what}: memory after a page each", size, sets, (resident() - before) / _MB, None, "MB", most=100))
     rows.append(Row(f"{what}: first page of a set", size, sets, first * _US, None, "us"))
-    ours, floor = [], []
-    for _ in range(5):
-        order = iter(dice.sample(clients, sets))
-        ours.append(await took(lambda order=order: ask(granted, next(order), "skills/list"), sets))
-        floor.append(await took(lambda: ask(plain, nobody, "skills/list"), sets))
-    rows.append(Row(f"{what}: page", size, sets * 5, median(ours) * _US, median(floor) * _US, "us", most_ratio=1.2))
-    path = f"skill://{team(0)}/{skill_name(1)}/SKILL.md" if wide else ""
-    if path:
-        order = iter(clients * 2)
-        await took(lambda: ask(granted, next(order), "resources/read", uri=path), sets)
-        read = await took(lambda: ask(granted, next(order), "resources/read", uri=path), sets)
-        read_plain = await took(lambda: ask(plain, nobody, "resources/read", uri=path), sets)
-        rows.append(Row(f"{what}: read", size, sets, read * _US, read_plain * _US, "us", most_ratio=1.2))
+    for name, method, params in (
+        ("page", "skills/list", dict[str, Any]()),
+        ("read", "resources/read", {"uri": f"skill://{team(0)}/{skill_name(1)}/SKILL.md"}),
+    ):
+        ours: list[float] = []
+        floor: list[float] = []
+        for _ in range(_ROUNDS):
+            order = iter(dice.sample(clients, sets))
+            ours.append(await took(lambda order=order: ask(granted, next(order), method, **params), sets))
+            floor.append(await took(lambda: ask(plain, nobody, method, **params), sets))
+        best = min(ours) * _US, min(floor) * _US
+        rows.append(Row(f"{what}: {name}", size, sets * _ROUNDS, *best, "us", most_ratio=1.2))
     edited = Path(registry.roots[0].path) / team(0) / skill_name(1) / "SKILL.md"
     edited.write_text(edited.read_text(encoding="utf-8") + "One more line.\n", encoding="utf-8")
     began = process_time()
     registry.refresh([str(edited)])
-    rows.append(Row(f"{what}: an edit, until all may know", size, 1, (process_time() - began) * 1e3, None, "ms"))
+    rows.append(Row(f"{what}: an edit, until all can hear of it", size, 1, (process_time() - began) * 1e3, None, "ms"))
     order = iter(clients)
     again = await took(lambda: ask(granted, next(order), "skills/list"), sets)
     rows.append(Row(f"{what}: page after that edit", size, sets, again * _US, None, "us"))
@@ -209,7 +207,11 @@ def main() -> int:
             registry.load()
             rows += anyio.run(measure, registry, options.sets, wide)
             registry.close()
-    run.tell(rows, "CPU time, medians where there are several; of hidden skills wall time", options.json)
+    run.tell(
+        rows,
+        f"CPU time, the best of {_ROUNDS} rounds for page and read; medians of wall time for hidden skills",
+        options.json,
+    )
     return 0
 
 

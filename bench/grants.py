@@ -91,12 +91,12 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-async def took(work: Callable[[], Any], times: int) -> float:
-    """Seconds of CPU for one of so many."""
+async def took(dispatcher: Dispatcher, clients: Sequence[Client], method: str, **params: Any) -> float:
+    """Seconds of CPU for one request, made by each of these."""
     began = process_time()
-    for _ in range(times):
-        await work()
-    return (process_time() - began) / times
+    for client in clients:
+        await ask(dispatcher, client, method, **params)
+    return (process_time() - began) / len(clients)
 
 
 async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
@@ -118,10 +118,7 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     before = resident()
     views = Views(registry, Grants(grants, local=False))
     granted = serve(registry, views)
-    began = process_time()
-    for client in clients:
-        await ask(granted, client, "skills/list")
-    first = (process_time() - began) / sets
+    first = await took(granted, clients, "skills/list")
     what = f"{sets:,} sets of {len(views.of(clients[0].principal).snapshot.skills):,}"
     rows.append(Row(f"{what}: memory after a page each", size, sets, (resident() - before) / _MB, None, "MB", most=100))
     rows.append(Row(f"{what}: first page of a set", size, sets, first * _US, None, "us"))
@@ -132,9 +129,8 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
         ours: list[float] = []
         floor: list[float] = []
         for _ in range(_ROUNDS):
-            order = iter(dice.sample(clients, sets))
-            ours.append(await took(lambda order=order: ask(granted, next(order), method, **params), sets))
-            floor.append(await took(lambda: ask(plain, nobody, method, **params), sets))
+            ours.append(await took(granted, dice.sample(clients, sets), method, **params))
+            floor.append(await took(plain, [nobody] * sets, method, **params))
         best = min(ours) * _US, min(floor) * _US
         rows.append(Row(f"{what}: {name}", size, sets * _ROUNDS, *best, "us", most_ratio=1.2))
     edited = Path(registry.roots[0].path) / team(0) / skill_name(1) / "SKILL.md"
@@ -142,8 +138,7 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     began = process_time()
     registry.refresh([str(edited)])
     rows.append(Row(f"{what}: an edit, until all can hear of it", size, 1, (process_time() - began) * 1e3, None, "ms"))
-    order = iter(clients)
-    again = await took(lambda: ask(granted, next(order), "skills/list"), sets)
+    again = await took(granted, clients, "skills/list")
     rows.append(Row(f"{what}: page after that edit", size, sets, again * _US, None, "us"))
     for client in clients:
         await ask(granted, client, "tools/list")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from hypothesis import Phase, given, note, settings
+from hypothesis import Phase, example, given, note, settings
 from hypothesis import strategies as st
 
 from conversations import ENVELOPE, EXTENSION, HANDSHAKE
@@ -106,15 +106,22 @@ def samples(draw: st.DrawFn) -> list[Sample]:
 GRANTS = st.lists(st.sampled_from(PATTERNS), min_size=1, max_size=4)
 
 
-def remove_ungranted(roots: Path, patterns: Sequence[Pattern]) -> None:
-    """Remove every skill that no pattern fits, and leave the granted ones in its folder."""
-    for root in (roots / "0", roots / "1"):
+def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pattern]) -> None:
+    """Remove every skill that no pattern fits, and leave the granted ones in its folder.
+
+    Args:
+        roots: their folder.
+        served: by skill path the root that it is served from. What another root hides nobody has.
+        patterns: of the skills that are granted.
+    """
+    for number, root in enumerate((roots / "0", roots / "1")):
         skills = {found.parent.relative_to(root).as_posix() for found in root.rglob(SKILL_MD)}
 
-        def is_withheld(place: Path, root: Path = root, skills: set[str] = skills) -> bool:
+        def is_withheld(place: Path, root: Path = root, skills: set[str] = skills, number: int = number) -> bool:
             where = place.relative_to(root).as_posix()
             holders = [each for each in skills if where == each or where.startswith(f"{each}/")]
-            return bool(holders) and not any(each.fits(max(holders, key=len)) for each in patterns)
+            holder = max(holders, key=len, default="")
+            return bool(holder) and (served.get(holder) != number or not any(each.fits(holder) for each in patterns))
 
         for folder, _, files in os.walk(root, topdown=False):
             for name in files:
@@ -254,6 +261,16 @@ def artifacts_of(registry: Registry) -> list[str]:
     return [DIRECTORY + INDEX, DIRECTORY_0_1 + INDEX, *(each.artifact.path for each in edition.skills.values()), *old]
 
 
+NESTED = [
+    Sample("alpha", 0, "alpha", "tea", "", "alpha/inner", ""),
+    Sample("alpha/inner", 0, "inner", "kettle", "link", "alpha", "acme.tool"),
+    Sample("alpha/inner/core", 0, "core", "refunds", "", "alpha", ""),
+    Sample("alpha", 1, "alpha", "reports", "description", "beta", ""),
+]
+
+
+@example(NESTED, ["alpha"], CHOICES[0], REQUESTS)
+@example(NESTED, ["alpha", "alpha/inner/core"], CHOICES[0], REQUESTS)
 @settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
 @given(samples(), GRANTS, st.sampled_from(CHOICES), st.permutations(REQUESTS).map(lambda order: order[:80]))
 def test_the_answer_is_that_of_a_server_that_has_these_skills_only(
@@ -272,7 +289,7 @@ def test_the_answer_is_that_of_a_server_that_has_these_skills_only(
         published = artifacts_of(whole)
         local, remote = (Views(whole, Grants(grants, local=each)) for each in (True, False))
         seen = over_pipes(local, chosen, asked), over_rpc(remote), over_discovery(remote, published)
-        remove_ungranted(folder, granted)
+        remove_ungranted(folder, {path: each.root for path, each in whole.snapshot.skills.items()}, granted)
         part = Registry([folder / "0", folder / "1"])
         part.load()
         everything = Views(part)

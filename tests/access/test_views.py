@@ -123,16 +123,14 @@ def remove_ungranted(roots: Path, served: dict[str, int], patterns: Sequence[Pat
             holder = max(holders, key=len, default="")
             return bool(holder) and (served.get(holder) != number or not any(each.fits(holder) for each in patterns))
 
-        for folder, _, files in os.walk(root, topdown=False):
-            for name in files:
-                if is_withheld(Path(folder)):
-                    (Path(folder) / name).unlink()
-            for name in os.listdir(folder):
-                inner = Path(folder) / name
-                if inner.is_symlink() and is_withheld(Path(folder)):
-                    inner.unlink()
-                elif inner.is_dir() and not inner.is_symlink() and is_withheld(inner) and not any(inner.iterdir()):
-                    inner.rmdir()
+        for name, folders, files in os.walk(root, topdown=False):
+            folder = Path(name)
+            withheld = is_withheld(folder)
+            for each in (*files, *folders):
+                if withheld and (each in files or (folder / each).is_symlink()):
+                    (folder / each).unlink()
+            if folder != root and not any(folder.iterdir()) and (withheld or files or folders):
+                folder.rmdir()  # nothing was in it but what is withheld
 
 
 def requests() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -270,6 +268,7 @@ NESTED = [
 
 
 @example(NESTED, ["alpha"], CHOICES[0], REQUESTS)
+@example([NESTED[0], NESTED[2]], ["alpha"], CHOICES[0], REQUESTS)
 @example(NESTED, ["alpha", "alpha/inner/core"], CHOICES[0], REQUESTS)
 @settings(max_examples=25, phases=(Phase.explicit, Phase.generate))
 @given(samples(), GRANTS, st.sampled_from(CHOICES), st.permutations(REQUESTS).map(lambda order: order[:80]))

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.granting import check_grants, make_views
@@ -94,7 +94,8 @@ class HttpOptions(Options):
     )
     token_file: str | None = option(
         None,
-        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
     )
@@ -249,6 +250,8 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter) == HttpOptions.heading
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
+    if issuer_of(context) is not None:
+        unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -298,9 +301,10 @@ def _over_http(
 ) -> None:
     import anyio
 
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import Tokens, make_policy
+    from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -309,9 +313,10 @@ def _over_http(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    check_grants(configuration_of(context), tokens)
+    issuer = issuer_of(context)
+    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
     on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 from anyio import to_thread
@@ -39,8 +38,7 @@ _MOST_INDEXED: Final = 40_000
 """Skills of all sets whose words are kept in an index, about two kilobytes each."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
+class RuntimeSettings(NamedTuple):
     """What the operator of a `Runtime` chooses.
 
     Attributes:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -137,7 +137,14 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(views, http)]
 
-    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+    policy = http.policy
+    if policy.oauth is not None:
+        from mcp_skills_server.web import resource_metadata
+
+        routes = [*resource_metadata.routes(policy.oauth), *routes]
+        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=policy)]
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -146,7 +153,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate"],
         )
         middleware.insert(0, cors)
 
@@ -218,7 +225,7 @@ def _discovery(views: Views, http: HttpSettings) -> list[Route]:
     def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
         return Discovery(
             Publication(skill_set, keeping=RetentionPolicy(seconds=http.publish_grace)),
-            shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
+            shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
             origins=policy.origins,
             max_age=min(MAX_AGE_S, int(http.publish_grace)),
             logged=logged,

@@ -54,6 +54,6 @@ def check_grants(configuration: Configuration | None, tokens: Collection[object]
     for grant, line in zip(configuration.grants, configuration.grant_lines, strict=True):
         if not {EVERYBODY, LOCAL}.issuperset(grant.who):
             raise UsageError(
-                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give token-file or [oauth], or "
-                f'write who = ["{EVERYBODY}"]'
+                f"{configuration.file}:{line}: grant.who: no client can prove who it is; give token-file or [oauth], "
+                f'or write who = ["{EVERYBODY}"]'
             )

@@ -19,6 +19,7 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
+from mcp_skills_server.commands.granting import check_grants, make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
@@ -40,6 +41,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
@@ -127,6 +129,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
@@ -136,7 +139,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
-        read_again = follow_configuration(context, mirrors)
+        read_again = follow_configuration(context, views, mirrors)
         if read_again or reopen:
             on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
@@ -146,9 +149,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             f"mcp-skills-server list {given} (what it serves)",
             f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
         )
-        _over_stdio(runtime, settings, watcher, options.front)
+        _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
+        _over_http(runtime, settings, watcher, mirrors, options, views=views, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     if end_usage is not None:
@@ -198,14 +201,14 @@ async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object)
     await serve(*arguments)
 
 
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
+    anyio.run(_collecting, serve_stdio, runtime, settings, watcher, views)
 
 
 def _over_http(
@@ -215,6 +218,7 @@ def _over_http(
     mirrors: Mirrors | None,
     options: ServeOptions,
     *,
+    views: Views,
     reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
@@ -232,8 +236,10 @@ def _over_http(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
+    issuer = issuer_of(context)
+    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None
     if options.refresh_secret is not None:
@@ -270,6 +276,6 @@ def _over_http(
     if shared is not None:
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
         shared.start()
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)
     if shared is not None:
         shared.stop()

@@ -36,7 +36,6 @@ class ActiveSkills:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._registry = runtime.registry
         self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
         self._awaited: tuple[tuple[str, str], ...] | None = None
@@ -45,6 +44,10 @@ class ActiveSkills:
         """How often something was loaded or unloaded."""
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
+
+    def use(self, runtime: Runtime) -> None:
+        """Go on with the skills of this runtime; `keep_current` drops those that it has not."""
+        self._runtime = runtime
 
     @property
     def all(self) -> list[Loaded]:
@@ -97,7 +100,7 @@ class ActiveSkills:
         """
         async with self._changing:
             await self._settle()
-            fresh = await retry_when_stale(self._registry, lambda view: self._fresh(view, names, add=add))
+            fresh = await retry_when_stale(self._runtime.skill_set, lambda view: self._fresh(view, names, add=add))
             self._loaded = {**self._loaded, **fresh} if add else fresh
             self.changed += 1
         return [loaded for _, loaded in fresh.values()]
@@ -124,20 +127,20 @@ class ActiveSkills:
         """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
 
         def is_current() -> bool:
-            skills = self._registry.snapshot.skills
+            skills = self._runtime.skill_set.snapshot.skills
             same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
             return same and self._awaited is None
 
         if not is_current():
             async with self._changing:
                 with suppress(StaleFileError):
-                    self._loaded = await retry_when_stale(self._registry, self._current)
+                    self._loaded = await retry_when_stale(self._runtime.skill_set, self._current)
                     self._awaited = None
 
     async def _settle(self) -> None:
         """Have that loaded which is awaited. For who holds `_changing`."""
         if self._awaited is not None:
-            self._loaded, self._awaited = await retry_when_stale(self._registry, self._current), None
+            self._loaded, self._awaited = await retry_when_stale(self._runtime.skill_set, self._current), None
 
     async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
         """The skills of these names, made ready; every body is there before anything changes."""
@@ -200,7 +203,7 @@ class ActiveSkills:
         for path, (_, loaded) in self._loaded.items():
             if wanted in {path, loaded.name, loaded.location}:
                 return path
-        located = self._runtime.locate(self._registry.snapshot, wanted)
+        located = self._runtime.locate(self._runtime.skill_set.snapshot, wanted)
         return located.path if located is not None and located.path in self._loaded else None
 
     def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
@@ -225,7 +228,7 @@ class ActiveSkills:
             name=name_of(skill, view.snapshot),
             location=location(skill),
             root_dir=location(skill, ""),
-            digest=self._registry.digest(skill.files[SKILL_MD]),
+            digest=self._runtime.skill_set.digest(skill.files[SKILL_MD]),
             properties=skill.frontmatter,
             instructions=text.text,
             files=(*text.linked, *rest),

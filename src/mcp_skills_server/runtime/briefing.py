@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
@@ -50,7 +50,7 @@ class Briefing:
     """
 
     def __init__(
-        self, registry: Registry, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+        self, registry: SkillSet, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
     ) -> None:
         self._registry = registry
         self._characters = characters

@@ -26,6 +26,7 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import ActiveSkills
 from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
@@ -74,7 +75,6 @@ class Session:
         self.moved = 0
         self.scripts_at = ""
         self._runtime = runtime
-        self._registry = runtime.registry
         self._hosted = hosted
         self._since = runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
@@ -139,7 +139,7 @@ class Session:
         try:
             tool = runtime.canonical(name)
             if tool is None:
-                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.scripts is not None]
+                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.runs_scripts]
                 return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
@@ -194,10 +194,17 @@ class Session:
         self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
         return True
 
+    def use(self, runtime: Runtime) -> None:
+        """Go on with these skills: whoever has the conversation may read others than before."""
+        if runtime is not self._runtime:
+            self._runtime = runtime
+            self._active.use(runtime)
+            self._since = runtime.briefing.moment
+
     # The tools
 
     async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot, limit = self._registry.snapshot, int(given.get("limit", 50))
+        snapshot, limit = self._runtime.skill_set.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
         while len(offered) <= limit:
@@ -211,7 +218,7 @@ class Session:
         return runtime.listing(entries, after, characters=self._runtime.settings.result_characters)
 
     async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot = self._registry.snapshot
+        snapshot = self._runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = self._runtime.search, given["query"]
         found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
@@ -241,7 +248,7 @@ class Session:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             return await self._read_output(output, given)
-        return await retry_when_stale(self._registry, lambda view: self._read_file(view, given))
+        return await retry_when_stale(self._runtime.skill_set, lambda view: self._read_file(view, given))
 
     async def _read_file(self, view: View, given: Mapping[str, Any]) -> Result:
         skill = self._chosen(view.snapshot, given)
@@ -283,16 +290,21 @@ class Session:
 
     async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         scripts = self._runtime.scripts
-        if scripts is None:
+        if scripts is None or not self._runtime.runs_scripts:
             raise RequestError(
                 "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
                 f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
             )
-        return await retry_when_stale(self._registry, lambda view: self._run_script(view, scripts, given, manner))
+        return await retry_when_stale(
+            self._runtime.skill_set, lambda view: self._run_script(view, scripts, given, manner)
+        )
 
     async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], manner: _Manner) -> Result:
         skill = self._chosen(view.snapshot, given)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+        reason = policy(view.skill_set.permissions, skill, "scripts")
+        if reason is not None:
+            raise RequestError(reason)
         if self._workspace is None:
             self._workspace = scripts.workspace()
         if self.scripts_at != HERE:

@@ -53,9 +53,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self, since: int | None = None) -> Session:
-        """A session that nobody can find yet. `keep` it once it holds anything. `since`: as `Session` takes it."""
-        return Session(self.runtime, hosted=False, since=since)
+    def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
+        """A session that nobody can find yet. `keep` it once it holds anything.
+
+        Args:
+            since: as `Session` takes it.
+            runtime: of the skills that its caller has; by default of all.
+        """
+        return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
         """Have the session found by its handle. One that is found already stays whose it is.

@@ -31,6 +31,8 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -44,7 +46,7 @@ from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
-from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.forwarded import Forwarding, Proxies
@@ -137,20 +139,27 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 
 
 def make_app(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, drain: Drain | None = None
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    views: Views | None = None,
+    *,
+    drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
+    views = views or Views(runtime.registry)
     routes, running, end = (
-        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
+        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher, views)
     )
     if http.rpc is not None and not http.publish_only:
-        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc, views=views), http.max_body))]
     if http.metrics is not None:
-        routes = [*routes, metrics.route(http.metrics, lambda _: True)]
+        routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
-        routes = [*routes, *_discovery(runtime, http)]
+        routes = [*routes, *_discovery(views, http)]
 
     policy = http.policy
     if policy.oauth is not None:
@@ -186,10 +195,16 @@ def make_app(
     return app, end
 
 
-def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
+def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views) -> _Part:
     server = make_server()
     attachment = attach(
-        server, runtime.registry, settings, watch=watcher or False, runtime=runtime, sessions=http.sessions
+        server,
+        runtime.registry,
+        settings,
+        watch=watcher or False,
+        runtime=runtime,
+        sessions=http.sessions,
+        views=views,
     )
     manager = Sessions(
         app=server,
@@ -239,18 +254,25 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
     return [], running, lambda: None
 
 
-def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
+def _discovery(views: Views, http: HttpSettings) -> list[Route]:
     policy = http.policy
-    discovery = Discovery(
-        Publication(runtime.registry, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
-        origins=policy.origins,
-        max_age=min(MAX_AGE_S, int(http.publish_grace)),
-    )
+
+    def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+        return Discovery(
+            Publication(skill_set, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
+            shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
+            origins=policy.origins,
+            max_age=min(MAX_AGE_S, int(http.publish_grace)),
+            logged=logged,
+        )
+
+    discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
     return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
-async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
+async def serve_http(
+    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views | None = None
+) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Raises:
@@ -258,7 +280,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     """
     give_large_blocks_back()
     drain = Drain(http.drain)
-    app, end = make_app(runtime, settings, http, watcher, drain)
+    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

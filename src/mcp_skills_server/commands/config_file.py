@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
@@ -88,12 +88,14 @@ class Configuration:
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands.
+        raw: its bytes.
     """
 
     file: str
     values: Mapping[str, Any]
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -146,7 +148,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     faults += _of_sources(given, lines)
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
-    return _configuration(values, os.path.abspath(path), lines)
+    return replace(_configuration(values, os.path.abspath(path), lines), raw=raw)
 
 
 # What is wrong

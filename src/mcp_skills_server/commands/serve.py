@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
+from mcp_skills_server.commands.config_option import (
+    configuration_of,
+    follow_configuration,
+    tokens_of,
+    worker_channel,
+)
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
@@ -30,6 +35,7 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.workers import WorkerOptions, checked, divided, opened_as, supervise
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.app import HttpSettings
+    from mcp_skills_server.web.workers.worker import Worker
 
 
 logger = logging.getLogger(__name__)
@@ -134,7 +142,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions):
+class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, WorkerOptions):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -173,12 +181,20 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level)
     context = click.get_current_context()
-    registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
+    channel = worker_channel()
+    leads = channel is None and options.transport == "http" and options.workers > 1
+    if leads:
+        checked(options)
+    elif channel is not None:
+        options = divided(options, channel.post)
+    opened = opened_as(channel, leads=leads)
+    registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened)
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    report_to_log(registry)
+    if channel is None:
+        report_to_log(registry)
     log_requests()
     _settle_after_load(registry)
     settings = Settings(
@@ -192,13 +208,25 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(
-        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts
+        registry,
+        options,
+        max_loaded=options.max_loaded,
+        catalog_chars=options.catalog_chars,
+        roots=scripts,
+        mark=channel.post.mark if channel is not None else "",
     )
-    runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
-    watcher = make_watcher(registry, options)
+    if not leads:
+        runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
+    worker = None
+    if channel is not None:
+        from mcp_skills_server.web.workers.worker import Worker
+
+        worker = Worker(channel, registry)
+    watcher = make_watcher(registry, options) if worker is None else worker.watcher
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
+    code = 0
     if options.transport == "stdio":
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
@@ -215,10 +243,15 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options)
+        http, read_again = _http_settings(mirrors, options, worker)
+        if leads:
+            runtime.close()
+            code = supervise(registry, watcher, mirrors, options, configuration_of(context), http, read_again)
+        else:
+            _over_http(runtime, settings, watcher, http, read_again)
     if mirrors is not None:
         mirrors.stop()
-    leave()
+    leave(code)
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -267,11 +300,29 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
 
 
 def _over_http(
-    runtime: Runtime, settings: Settings, watcher: Watcher | None, mirrors: Mirrors | None, options: ServeOptions
+    runtime: Runtime,
+    settings: Settings,
+    watcher: Watcher | None,
+    http: HttpSettings,
+    read_again: Callable[[], object] | None,
 ) -> None:
     import anyio
 
-    from mcp_skills_server.web.app import HttpSettings, serve_http
+    from mcp_skills_server.web.app import serve_http
+
+    on_hangup(read_again)
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+
+
+def _http_settings(
+    mirrors: Mirrors | None, options: ServeOptions, worker: Worker | None
+) -> tuple[HttpSettings, Callable[[], object] | None]:
+    """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
+
+    Raises:
+        UsageError: it cannot be served so.
+    """
+    from mcp_skills_server.web.app import HttpSettings
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.guards import Tokens, make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
@@ -281,15 +332,16 @@ def _over_http(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    on_hangup(follow_configuration(click.get_current_context(), mirrors, tokens))
+    read_again = follow_configuration(click.get_current_context(), mirrors, tokens)
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    sources = worker or mirrors
     refresh = None
     if options.refresh_secret is not None:
-        if mirrors is None:
+        if sources is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look
+        refresh = checked_secret(options.refresh_secret), sources.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     http = HttpSettings(
         host=options.host,
@@ -304,8 +356,11 @@ def _over_http(
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
-        sites=mirrors.states if mirrors is not None else list,
+        sites=sources.states if sources is not None else list,
         lean=options.front == "lean",
         refresh=refresh,
+        worker=worker,
     )
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    if worker is not None and read_again is not None:
+        read_again()  # what has changed since the supervisor read it
+    return http, read_again

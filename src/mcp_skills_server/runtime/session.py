@@ -63,7 +63,7 @@ class Session:
     """
 
     def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        self.session_id = secrets.token_urlsafe(18)
+        self.session_id = secrets.token_urlsafe(18) + runtime.settings.mark
         self.calls = 0
         self._runtime = runtime
         self._registry = runtime.registry

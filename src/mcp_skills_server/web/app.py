@@ -33,6 +33,7 @@ from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
 from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
@@ -45,15 +46,18 @@ from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.legacy import Legacy
-from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
+from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener, shown_address
 from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
-from mcp_skills_server.web.unread import give_large_blocks_back
+from mcp_skills_server.web.unread import MOST_BYTES, give_large_blocks_back
+from mcp_skills_server.web.workers.handover import Receiving
+from mcp_skills_server.web.workers.routing import Routes
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.web.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +85,7 @@ class HttpSettings:
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        worker: which of several processes this is; None where it is the only one.
     """
 
     host: str
@@ -98,6 +103,17 @@ class HttpSettings:
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    worker: Worker | None = None
+
+    @property
+    def mark(self) -> str:
+        """What the ids of this process end with."""
+        return "" if self.worker is None else self.worker.post.mark
+
+    @property
+    def routes(self) -> Routes | None:
+        """What gives requests to other processes; None where there are none."""
+        return None if self.worker is None else self.worker.post.routes
 
     @property
     def entrance(self) -> str:
@@ -117,7 +133,8 @@ def make_app(
         _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
     )
     if http.rpc is not None and not http.publish_only:
-        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+        methods = Methods(runtime, http.rpc, Blobs(mark=http.mark))
+        routes = [*routes, rpc.route(Rpc(methods, http.max_body), http.routes)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
@@ -155,13 +172,16 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         session_idle_timeout=http.session_idle,
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
+        mark=http.mark,
     )
+    if http.worker is not None:
+        http.worker.open_sessions = lambda: len(manager.transports)
     # Inside of the limit, which hands on whole bodies.
     modern = legacy = None
     if http.lean:
         modern, legacy = Modern(attachment), Legacy(attachment, manager)
         server.middleware.append(manager.middleware)
-    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy))
+    manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy, http.routes))
 
     @contextlib.asynccontextmanager
     async def running() -> AsyncGenerator[None]:
@@ -204,7 +224,8 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )
-    return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
+    endpoint = discovery if http.routes is None else http.routes.by_first(discovery)
+    return [Route(prefix.rstrip("/") + "{rest:path}", endpoint) for prefix in PREFIXES]
 
 
 async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
@@ -215,9 +236,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     """
     give_large_blocks_back()
     app, end = make_app(runtime, settings, http, watcher)
-    listener = open_listener(http.host, http.port)
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
+    worker = http.worker
+    listener = open_listener(http.host, http.port) if worker is None else worker.listener
     allowed = allowance(http.max_connections)
     lines = Counted(logger.warning)
     places = Places(allowed.places, allowed.spare, lines)
@@ -233,7 +253,9 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
     config = uvicorn.Config(
         quiet,
-        http=protocol_with_timeouts(http.request_timeout, places),
+        http=protocol_with_timeouts(
+            http.request_timeout, places, MOST_BYTES if worker is None else worker.post.share(MOST_BYTES)
+        ),
         ws="none",
         log_config=None,
         access_log=False,
@@ -241,7 +263,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         server_header=False,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines)
+    server = _Server(config, allowed, lines, worker)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
@@ -253,7 +275,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
-            logger.info("listening on http://%s:%d%s", shown, port, http.entrance)
+            if worker is None:
+                logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 
@@ -272,8 +295,9 @@ def _closing(place: Place, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, worker: Worker | None) -> None:
         super().__init__(config)
+        self._worker = worker
         self._allowed = allowed
         self._lines = lines
 
@@ -286,10 +310,23 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
 
-        def protocol() -> asyncio.Protocol:
+        def protocol(raw: bytes = b"") -> asyncio.Protocol:
             make: Any = self.config.http_protocol_class
-            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, raw=raw)
 
-        accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
-        self.servers = accepting
+        servers: list[Any] = []
+        self.servers = servers
+
+        def accept(at_once: int, is_next: Callable[[], bool] | None = None) -> None:
+            if not self.should_exit:
+                servers.extend(Accepting(each, protocol, at_once, self._lines, is_next) for each in sockets or [])
+
+        worker = self._worker
+        if worker is None:
+            accept(self._allowed.arriving)
+        else:
+            servers.append(Receiving(worker.post.path, protocol))
+            connections = self.server_state.connections
+            # One at a time, so that the others get some.
+            worker.started(lambda: accept(1, lambda: worker.is_next(len(connections))))
         self.started = True

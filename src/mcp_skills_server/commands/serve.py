@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -28,14 +28,16 @@ from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
     FollowOptions,
+    collecting,
     end_on_signals,
     leave,
     make_watcher,
     on_hangup,
     say_that_it_waits,
+    settle_after_load,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
-from mcp_skills_server.commands.workers import WorkerOptions, checked, divided, opened_as, supervise
+from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -181,14 +183,10 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level)
     context = click.get_current_context()
-    channel = worker_channel()
-    leads = channel is None and options.transport == "http" and options.workers > 1
-    if leads:
-        checked(options)
-    elif channel is not None:
+    channel, leads = worker_channel(), is_supervisor(options)
+    if channel is not None:
         options = divided(options, channel.post)
-    opened = opened_as(channel, leads=leads)
-    registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened)
+    registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened_as(channel, leads))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
@@ -196,7 +194,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if channel is None:
         report_to_log(registry)
     log_requests()
-    _settle_after_load(registry)
+    settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -245,8 +243,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     else:
         http, read_again = _http_settings(mirrors, options, worker)
         if leads:
-            runtime.close()
-            code = supervise(registry, watcher, mirrors, options, configuration_of(context), http, read_again)
+            code = supervise(runtime, watcher, http, read_again, options.workers)
         else:
             _over_http(runtime, settings, watcher, http, read_again)
     if mirrors is not None:
@@ -272,23 +269,6 @@ def _take_in(registry: Registry, folder: str) -> None:
     registry.refresh([os.path.realpath(folder)])
 
 
-def _settle_after_load(registry: Registry) -> None:
-    """Take what the first scan made out of the garbage collector's sight: it stays, and looking at it takes 0.1 s."""
-
-    def settle(_: object) -> None:
-        unsubscribe()
-        gc.freeze()
-
-    unsubscribe = registry.subscribe(settle)
-
-
-async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """Serve, and look for garbage from here on: what a start makes stays, and looking at it takes a twentieth of it."""
-    gc.freeze()
-    gc.enable()
-    await serve(*arguments)
-
-
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
     import anyio
 
@@ -296,7 +276,7 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
+    anyio.run(collecting, serve_stdio, runtime, settings, watcher)
 
 
 def _over_http(
@@ -311,7 +291,7 @@ def _over_http(
     from mcp_skills_server.web.app import serve_http
 
     on_hangup(read_again)
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    anyio.run(collecting, serve_http, runtime, settings, http, watcher)
 
 
 def _http_settings(

@@ -6,21 +6,21 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import click
 
+from mcp_skills_server.commands.config_option import configuration_of, worker_channel
 from mcp_skills_server.commands.fields import Options, option
 from mcp_skills_server.commands.running import on_hangup
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
-    from mcp_skills_server.commands.config_file import Configuration
-    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.web.app import HttpSettings
     from mcp_skills_server.web.workers.channel import Channel, Post
+    from mcp_skills_server.web.workers.leading import LeadingRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +45,14 @@ class WorkerOptions(Options):
     )
 
 
-def checked(options: WorkerOptions) -> None:
-    """Refuse what several workers cannot do.
+def is_supervisor(options: WorkerOptions) -> bool:
+    """Whether this process is to start workers.
 
     Raises:
         UsageError: this system has no way to share sockets, or a limit is too low to be divided.
     """
+    if worker_channel() is not None or options.workers == 1 or vars(options)["transport"] != "http":
+        return False
     if sys.platform == "win32":
         raise UsageError("--workers shares a socket in ways that Windows does not have; leave it out")
     for name in _DIVIDED:
@@ -60,6 +62,7 @@ def checked(options: WorkerOptions) -> None:
             raise UsageError(
                 f"--{shown} {whole} cannot be divided among {options.workers} workers; allow more, or start fewer"
             )
+    return True
 
 
 def divided(options: _T, post: Post) -> _T:
@@ -69,7 +72,7 @@ def divided(options: _T, post: Post) -> _T:
     return type(options)(**{**vars(options), **{name: post.share(getattr(options, name)) for name in _DIVIDED}})
 
 
-def opened_as(channel: Channel | None, *, leads: bool) -> dict[str, Any]:
+def opened_as(channel: Channel | None, leads: bool) -> dict[str, Any]:
     """What `open_served` takes besides, for a supervisor or for a worker."""
     if channel is not None:
         from mcp_skills_server.web.workers.following import FollowingRegistry
@@ -83,15 +86,16 @@ def opened_as(channel: Channel | None, *, leads: bool) -> dict[str, Any]:
 
 
 def supervise(
-    registry: Registry,
-    watcher: Watcher | None,
-    mirrors: Mirrors | None,
-    options: WorkerOptions,
-    configuration: Configuration | None,
-    http: HttpSettings,
-    read_again: Callable[[], object] | None,
+    runtime: Runtime, watcher: Watcher | None, http: HttpSettings, read_again: Callable[[], object] | None, count: int
 ) -> int:
     """Start workers and follow the folders, until SIGTERM or SIGINT; the exit code.
+
+    Args:
+        runtime: what each worker will have for itself, made to see whether it can be; it is closed here.
+        watcher: follows the folders.
+        http: what the operator chose.
+        read_again: has tokens and configuration read again, if there are any.
+        count: how many workers.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -99,10 +103,11 @@ def supervise(
     import asyncio
 
     from mcp_skills_server.web.listen import open_listener, shown_address
-    from mcp_skills_server.web.workers.leading import LeadingRegistry
     from mcp_skills_server.web.workers.supervisor import Supervisor
 
-    assert isinstance(registry, LeadingRegistry)
+    registry = cast("LeadingRegistry", runtime.registry)
+    runtime.close()
+    configuration = configuration_of(click.get_current_context())
     listener = open_listener(http.host, http.port)
 
     def followed() -> None:
@@ -113,14 +118,14 @@ def supervise(
             watcher.armed.wait()
 
     supervisor = Supervisor(
-        options.workers,
+        count,
         listener,
         registry,
         configuration=configuration.raw.decode() if configuration is not None else None,
-        states=mirrors.states if mirrors is not None else list,
-        look=mirrors.look if mirrors is not None else int,
+        states=http.sites,
+        look=http.refresh[1] if http.refresh is not None else int,
         shown=lambda: logger.info(
-            "listening on http://%s%s, with %d workers", shown_address(listener), http.entrance, options.workers
+            "listening on http://%s%s, with %d workers", shown_address(listener), http.entrance, count
         ),
     )
 

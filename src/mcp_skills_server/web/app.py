@@ -279,6 +279,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
                 logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
+    if worker is not None:
+        worker.close()
 
 
 def _closing(place: Place, send: Send) -> Send:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import sys
 from typing import Any, Final
+from weakref import ref
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -63,7 +64,7 @@ def protocol_with_timeouts(seconds: float, places: Places, most_unread: int = MO
         def __init__(self, *, app_state: dict[str, Any], raw: bytes = b"", **kwargs: Any) -> None:
             self._place = Place()
             self._raw = raw
-            super().__init__(app_state={**app_state, PLACE: self._place, CONNECTION: self}, **kwargs)
+            super().__init__(app_state={**app_state, PLACE: self._place, CONNECTION: ref(self)}, **kwargs)
             self.conn = OneEnd(h11.SERVER)
             self._since: object = None
             self._timer: asyncio.TimerHandle | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -31,7 +31,9 @@ class Following(Watcher):
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry)
         self.messages: Final[SimpleQueue[dict[str, Any] | None]] = SimpleQueue()
-        """What the supervisor says of the skills: "load", "look" and "note"."""
+        """What the supervisor says of the skills: "load", "look", "note" and "states"."""
+        self.states: Sequence[dict[str, Any]] = ()
+        """Of the sources, as the supervisor said last."""
 
     def stop(self, timeout: float = 1.0) -> None:
         """As for any watcher."""
@@ -62,6 +64,8 @@ class Following(Watcher):
             elif message["say"] == "note":
                 problems = [Problem(**each) for each in message["problems"]]
                 self._registry.note(message["folder"], message["revision"], problems)
+            elif message["say"] == "states":
+                self.states = message["states"]
             else:
                 paths, message = self._paths(message["paths"])
                 self._registry.refresh(paths)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, cast
+from weakref import ref
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,7 +19,7 @@ from mcp_skills_server.server.messages import Message
 from mcp_skills_server.web.workers.handover import give
 
 CONNECTION: Final = "mcp_skills_server.connection"
-"""Where a request's `state` has its connection, if that can be given away."""
+"""Where a request's `state` has a weak reference to its connection, if that can be given away."""
 
 _SESSION_ID: Final = b"mcp-session-id"
 _NUMBER: Final = re.compile(r"_w(\d{1,3})\Z", re.ASCII)
@@ -105,11 +106,12 @@ class Routes:
         return routed
 
     async def _to(self, number: int | None, scope: Scope, body: bytes, receive: Receive) -> bool:
-        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
-        if connection is None or number is None or number == self._own or number >= self._count:
+        if number is None or number == self._own or number >= self._count:
             return False
-        held = connection.hold()
-        if held is None:
+        reference: ref[Connection] | None = scope.get("state", {}).get(CONNECTION)
+        connection = reference() if reference is not None else None
+        held = connection.hold() if connection is not None else None
+        if connection is None or held is None:
             return False
         descriptor, later = held
         if not await give(self._paths.format(number), descriptor, _request(scope, body) + later):

@@ -174,10 +174,12 @@ class Supervisor:
                 self._code = code
                 self._ending.set()
                 return
-            pause = _FIRST_PAUSE_S if time.monotonic() - began > _STEADY_S else min(pause * 2, _LAST_PAUSE_S)
+            if time.monotonic() - began > _STEADY_S:
+                pause = _FIRST_PAUSE_S
             logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, pause)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), pause)
+            pause = min(pause * 2, _LAST_PAUSE_S)
 
     async def _run(self, number: int, paths: str) -> int:
         """A worker from its start to its end; its exit code, or its signal below 0.

@@ -48,9 +48,9 @@ class Worker:
         self.listener: Final[socket.socket] = channel.post.open_listener()
         self.open_sessions: Callable[[], int] = int
         self._loads = Loads(channel.post.loads)
-        self._states: list[SourceState] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._accept: Callable[[], None] | None = None
+        self._is_alone = False
         threading.Thread(target=self._listen, name="skills-channel", daemon=True).start()
 
     def started(self, accept: Callable[[], None]) -> None:
@@ -66,11 +66,13 @@ class Worker:
     def look(self) -> int:
         """Have all sources looked at now; how many there are."""
         self._channel.send("look")
-        return len(self._states)
+        return len(self.watcher.states)
 
     def states(self) -> list[SourceState]:
         """The state of everything that is fetched, as the supervisor said last."""
-        return self._states
+        from mcp_skills_server.sources.follower import SourceState
+
+        return [SourceState(**each) for each in self.watcher.states]
 
     def _say_when_loaded(self) -> None:
         self._registry.loaded.wait()
@@ -80,16 +82,21 @@ class Worker:
         while (message := self._channel.receive()) is not None:
             if message["say"] == "accept":
                 self._begin()
-            elif message["say"] == "states":
-                from mcp_skills_server.sources.follower import SourceState
-
-                self._states = [SourceState(**each) for each in message["states"]]
             else:
                 self.watcher.messages.put(message)
+        self._is_alone = True
         logger.warning("worker %d: the supervisor is gone; ending", self.post.number + 1)
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(_ENDING_S)
         os._exit(1)
+
+    def close(self) -> None:
+        """At the end: remove what the supervisor made for its workers, if it is gone and nobody else needs it."""
+        folder = os.path.dirname(self.post.path)
+        with suppress(OSError):  # another worker is there still
+            if os.listdir(folder) == [os.path.basename(self.post.loads)] and self._is_alone:
+                os.unlink(self.post.loads)
+                os.rmdir(folder)
 
     def _begin(self) -> None:
         loop, accept = self._loop, self._accept

@@ -53,7 +53,7 @@ from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.unread import MOST_BYTES, give_large_blocks_back
 from mcp_skills_server.web.workers.handover import Receiving
-from mcp_skills_server.web.workers.routing import Routes
+from mcp_skills_server.web.workers.routing import ByFirst, Routes
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
@@ -224,7 +224,8 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )
-    endpoint = discovery if http.routes is None else http.routes.by_first(discovery)
+    # What an index names must be there for as long as the index may be kept, so one process makes them both.
+    endpoint = discovery if http.routes is None else ByFirst(http.routes, discovery)
     return [Route(prefix.rstrip("/") + "{rest:path}", endpoint) for prefix in PREFIXES]
 
 

@@ -76,36 +76,25 @@ class Routes:
         """Give a POST of MCP to the worker that has its session, or its handle; whether it has left."""
         session = _session_of(scope)
         if session is not None:
-            return await self._to(worker_of(session), scope, body, receive)
+            return await self.to(worker_of(session), scope, body, receive)
         if message.kind != "request" or message.fields["method"] != "tools/call":
             return False
         params: object = message.fields.get("params")
         given = cast("Mapping[str, Any]", params).get("arguments") if isinstance(params, dict) else None
         handle = cast("Mapping[str, Any]", given).get(HANDLE) if isinstance(given, dict) else None
-        return await self._to(worker_of(handle), scope, body, receive)
+        return await self.to(worker_of(handle), scope, body, receive)
 
     async def session(self, scope: Scope, receive: Receive) -> bool:
         """Give a GET or a DELETE of MCP to the worker that has its session; whether it has left."""
-        return await self._to(worker_of(_session_of(scope)), scope, b"", receive)
+        return await self.to(worker_of(_session_of(scope)), scope, b"", receive)
 
     async def call(self, body: bytes, scope: Scope, receive: Receive) -> bool:
         """Give a POST of the Skills Protocol to the worker that has the first blob it names; whether it has left."""
         found = _BLOB.search(body)
-        return found is not None and await self._to(int(found[1]), scope, body, receive)
+        return found is not None and await self.to(int(found[1]), scope, body, receive)
 
-    def by_first(self, app: ASGIApp) -> ASGIApp:
-        """Have requests answered by the first worker, and here while it is away.
-
-        What an index names must be there for as long as the index may be kept, so one process makes them both.
-        """
-
-        async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["method"] not in ("GET", "HEAD") or not await self._to(0, scope, b"", receive):
-                await app(scope, receive, send)
-
-        return routed
-
-    async def _to(self, number: int | None, scope: Scope, body: bytes, receive: Receive) -> bool:
+    async def to(self, number: int | None, scope: Scope, body: bytes, receive: Receive) -> bool:
+        """Give a request, with its body where it has one, to this worker; whether it has left."""
         if number is None or number == self._own or number >= self._count:
             return False
         reference: ref[Connection] | None = scope.get("state", {}).get(CONNECTION)
@@ -121,6 +110,24 @@ class Routes:
         while (await receive())["type"] != "http.disconnect":
             pass
         return True
+
+
+class ByFirst:
+    """ASGI: has requests without a body answered by the first worker, and here while it is away.
+
+    Args:
+        routes: what gives them to it.
+        app: answers here.
+    """
+
+    def __init__(self, routes: Routes, app: ASGIApp) -> None:
+        self._routes = routes
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give it away, or answer it."""
+        if not await self._routes.to(0, scope, b"", receive):
+            await self._app(scope, receive, send)
 
 
 def _session_of(scope: Scope) -> str | None:

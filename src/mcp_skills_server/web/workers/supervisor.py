@@ -239,6 +239,8 @@ class Supervisor:
             return
         worker.said.add(said)
         self._was_started = True
+        if said == "accepting":
+            logger.debug("worker %d accepts connections", worker.number + 1)
         if said == "accepting" and not self._was_shown:
             self._was_shown = True
             self._shown()

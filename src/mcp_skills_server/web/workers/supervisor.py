@@ -15,11 +15,12 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from mcp_skills_server.errors import UsageError
 from mcp_skills_server.web.workers import VARIABLE
 from mcp_skills_server.web.workers.channel import Post, line, loads_path
 from mcp_skills_server.web.workers.leading import LeadingRegistry
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 _ENDING_S: Final = 3.0
 """How long workers may take to end; each takes two seconds at most."""
+_LONGEST_FOLDER: Final = 90
+"""Bytes; the path of a socket has at most 103, on macOS."""
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 30.0
 _STEADY_S: Final = 10.0
@@ -65,6 +68,25 @@ class _Worker:
         if self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
+
+
+@contextmanager
+def _private_folder() -> Generator[str]:
+    """A folder that only this user can enter, for sockets.
+
+    Raises:
+        UsageError: there is no place for one.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="mcp-skills-workers-", ignore_cleanup_errors=True)  # 0700
+    except OSError as error:
+        raise UsageError(
+            f"--workers needs a folder for temporary files ({error.strerror}); make /tmp writable, or set TMPDIR"
+        ) from None
+    with made as folder:
+        if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+            raise UsageError(f"--workers: {folder} is too long for the path of a socket; set TMPDIR to a shorter one")
+        yield folder
 
 
 class Supervisor:
@@ -112,6 +134,9 @@ class Supervisor:
 
         Args:
             followed: blocks until no change of the folders can be missed.
+
+        Raises:
+            UsageError: there is no place for what the workers share.
         """
         loop = asyncio.get_running_loop()
 
@@ -127,7 +152,7 @@ class Supervisor:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_all, message)
 
-        with tempfile.TemporaryDirectory(prefix="mcp-skills-workers-", ignore_cleanup_errors=True) as folder:  # 0700
+        with _private_folder() as folder:
             paths = os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
             make_loads(loads_path(paths), self._count)
             loads = Loads(loads_path(paths))

@@ -51,7 +51,7 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
-from mcp_skills_server.web.unread import MOST_BYTES, give_large_blocks_back
+from mcp_skills_server.web.unread import give_large_blocks_back, most_unread
 from mcp_skills_server.web.workers.handover import Receiving
 from mcp_skills_server.web.workers.routing import ByFirst, Routes
 
@@ -255,7 +255,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     config = uvicorn.Config(
         quiet,
         http=protocol_with_timeouts(
-            http.request_timeout, places, MOST_BYTES if worker is None else worker.post.share(MOST_BYTES)
+            http.request_timeout, places, most_unread(1 if worker is None else worker.post.count)
         ),
         ws="none",
         log_config=None,

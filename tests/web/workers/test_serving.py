@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
@@ -91,6 +92,13 @@ def skills(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(3):
         write_skill(root / f"skill-{number}", references__guide_md="Guide.\n")
     return root
+
+
+@pytest.fixture
+def where() -> Iterator[Path]:
+    """A place for temporary files, whose path leaves some letters for that of a socket."""
+    with TemporaryDirectory(prefix="w") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
@@ -266,10 +274,8 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path
         assert workers(server) > before - {killed} and killed not in workers(server)
 
 
-def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path) -> None:
+def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path, where: Path) -> None:
     write_skill(tmp_path / "skills" / "first")
-    where = tmp_path / "tmp"
-    where.mkdir()
     with working(tmp_path / "skills", environment={"TMPDIR": str(where)}) as server, ExitStack() as stack:
         modern = [stack.enter_context(client(server, "modern")) for _ in range(COUNT)]
         streams = [one.hear() for one in (*one_of_each(server, stack).values(), *modern)]
@@ -284,10 +290,8 @@ def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path) -> No
         assert not any(map(lives, every)) and [*where.iterdir()] == []
 
 
-def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+def test_workers_end_with_their_supervisor(tmp_path: Path, where: Path) -> None:
     write_skill(tmp_path / "skills" / "first")
-    where = tmp_path / "tmp"
-    where.mkdir()
     with working(tmp_path / "skills", environment={"TMPDIR": str(where)}) as server:
         every = workers(server)
         server.process.kill()
@@ -381,6 +385,9 @@ def test_wrong_usage_is_one_line(tmp_path: Path) -> None:
     assert "refusing to listen on 0.0.0.0" in refused(tmp_path, "--workers", "2", "--host", "0.0.0.0")
     for value in ("x", "0", "99999"):
         assert "MCP_SKILLS_WORKER is set" in refused(tmp_path, environment={"MCP_SKILLS_WORKER": value})
+    deep = tmp_path / ("x" * 60) / ("x" * 60)
+    deep.mkdir(parents=True)
+    assert "too long for the path of a socket" in refused(tmp_path, "--workers", "2", environment={"TMPDIR": str(deep)})
     with http_serving(tmp_path) as other:
         assert "cannot listen on" in refused(tmp_path, "--workers", "2", "--port", str(other.port))
 

@@ -81,10 +81,16 @@ def protocol_with_timeouts(seconds: float, places: Places, most_unread: int = MO
                 raw, self._raw = self._raw, b""
                 self.data_received(raw)
 
-        def hold(self) -> tuple[int, bytes] | None:
-            if self.conn.their_state in _OWED or self.transport.is_closing():
+        async def hold(self) -> tuple[int, bytes] | None:
+            if self.conn.their_state in _OWED:
                 return None
             self.flow.pause_reading()
+            if self.transport.get_write_buffer_size():  # of an answer before this one, which must not be lost
+                self.transport.set_write_buffer_limits(high=0)
+                await self.flow.drain()
+                self.transport.set_write_buffer_limits()
+            if self.transport.is_closing():
+                return None
             return self.transport.get_extra_info("socket").fileno(), self.conn.trailing_data[0]
 
         def resume(self) -> None:

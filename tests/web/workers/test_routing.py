@@ -43,7 +43,7 @@ class Held:
         self.whole = whole
         self.has_left = False
 
-    def hold(self) -> tuple[int, bytes] | None:
+    async def hold(self) -> tuple[int, bytes] | None:
         return (7, self.later) if self.whole else None
 
     def resume(self) -> None:

@@ -26,6 +26,7 @@ from wire import DEADLINE, write_skill
 TOKENS = "alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n"
 ALPHA, BETA = (line.partition("=")[2] for line in TOKENS.split())
 COUNT = 2
+LARGE = "0123456789abcde\n" * (512 << 10)
 NEW = 8
 """So many new connections come to every worker, because the one with the least to do takes the next."""
 
@@ -91,6 +92,7 @@ def skills(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("skills")
     for number in range(3):
         write_skill(root / f"skill-{number}", references__guide_md="Guide.\n")
+    (root / "skill-2" / "large.txt").write_text(LARGE)
     return root
 
 
@@ -162,24 +164,25 @@ def test_the_clients_of_the_sdk_are_served_in_both_eras(server: Server) -> None:
 
 
 def test_requests_that_follow_on_one_connection_go_where_each_belongs(server: Server) -> None:
-    with ExitStack() as stack, server.connect() as connection:
+    with ExitStack() as stack, server.connect(receive_buffer=4096) as connection:
         ones = [*one_of_each(server, stack).values()]
-        sent = (
-            b"".join(_raw(one) for one in ones)
-            + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )
-        connection.sendall(sent)
-        seen = b""
-        while piece := connection.recv(65536):
+        reading = _raw(stack.enter_context(client(server, "modern")), "resources/read", uri="skill://skill-2/large.txt")
+        last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        # A large answer waits to be read when the next request turns out to belong elsewhere.
+        connection.sendall(b"".join(reading + _raw(one, "skills/list") for one in ones) + last)
+        seen = bytearray()
+        while piece := connection.recv(1 << 20):
             seen += piece
-    assert seen.count(b"HTTP/1.1 ") == seen.count(b"HTTP/1.1 200") == COUNT + 1
+    assert seen.count(b"HTTP/1.1 ") == seen.count(b"HTTP/1.1 200") == 2 * COUNT + 1
+    assert seen.count(json.dumps(LARGE).encode()) == COUNT
     places = [seen.index(one.session.encode()) for one in ones]
     assert places == sorted(places) and seen.endswith(b"alive\n")
 
 
-def _raw(one: Any) -> bytes:
-    body = json.dumps(one.message("skills/list")).encode()
-    headers = {"Host": "localhost", **one.headers(), "Content-Length": str(len(body))}
+def _raw(one: Any, method: str, **params: str) -> bytes:
+    message = one.message(method, params)
+    body = json.dumps(message).encode()
+    headers = {"Host": "localhost", **one.headers(message), "Content-Length": str(len(body))}
     lines = ["POST /mcp HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 

@@ -42,8 +42,8 @@ def worker_of(identifier: object) -> int | None:
 class Connection(Protocol):
     """A connection that can be given away while a request of it has no answer."""
 
-    def hold(self) -> tuple[int, bytes] | None:
-        """Read no more; the descriptor, and what was read that belongs to later requests.
+    async def hold(self) -> tuple[int, bytes] | None:
+        """Read no more, and send what was answered; the descriptor, and what was read that belongs to later requests.
 
         None while a part of the request is still to come, which would be taken for a request of its own.
         """
@@ -99,7 +99,7 @@ class Routes:
             return False
         reference: ref[Connection] | None = scope.get("state", {}).get(CONNECTION)
         connection = reference() if reference is not None else None
-        held = connection.hold() if connection is not None else None
+        held = await connection.hold() if connection is not None else None
         if connection is None or held is None:
             return False
         descriptor, later = held

@@ -213,8 +213,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         roots=scripts,
         mark=channel.post.mark if channel is not None else "",
     )
-    if not leads:
-        runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
+    runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     worker = None
     if channel is not None:
         from mcp_skills_server.web.workers.worker import Worker

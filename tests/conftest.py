@@ -18,10 +18,10 @@ from wire import FIXTURES, Era, Wire, serving
 __all__ = ["pytest_configure", "pytest_runtest_setup", "pytest_terminal_summary"]
 pytest_plugins = ["outcomes"]
 
-# No server of a test leaves an index in the user's own cache, and none begins with one.
-_CACHE = tempfile.mkdtemp(prefix="skills-cache-")
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
-os.environ["XDG_CACHE_HOME"] = _CACHE
+# No server of a test leaves an index in the user's own cache or counts among the user's own, and none begins with one.
+for _variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+    os.environ[_variable] = tempfile.mkdtemp(prefix="skills-")
+    atexit.register(shutil.rmtree, os.environ[_variable], ignore_errors=True)
 
 settings.register_profile("suite", max_examples=100, deadline=None)
 settings.register_profile("fuzz", max_examples=5000, deadline=None)

@@ -19,7 +19,7 @@ LAYERS = (
     ("model", "errors", "directories", "durable"),
     ("codes",),
     ("format", "hosts", "transport"),
-    ("validation", "telemetry"),
+    ("validation", "telemetry", "access"),
     ("catalog", "dialects"),
     ("runtime", "publish", "sources", "provenance"),
     ("server", "acp", "rpc"),

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "show": ("look", "show"),
     "sign": ("sign", "sign"),
     "update": ("lock", "update"),
+    "usage": ("usage", "usage"),
     "validate": ("look", "validate"),
     "verify": ("sign", "verify"),
 }

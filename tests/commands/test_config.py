@@ -270,6 +270,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
     from mcp_skills_server.runtime.scripts.policy import Policy
+    from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     for name in ("one", "two"):
         write_skill(tmp_path / name / name)
@@ -278,7 +279,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     registry, _, scripts = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
-    policy = Policy(registry, roots=scripts)
+    policy = Policy(registry, ScriptSettings(roots=scripts))
     policy.check([registry.snapshot.skills["one"]])
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
         policy.check([registry.snapshot.skills["two"]])

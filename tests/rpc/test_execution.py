@@ -107,7 +107,7 @@ EVERYWHERE = {"salesforce/leads-sync": {"SALESFORCE_API_KEY": "k", "OTHER": "o"}
 
 @pytest.mark.requirement("SP-25", "SP-27", "SP-28", "SP-33")
 async def test_the_action_of_the_seed_runs_as_its_page_calls_it(box: Any, temporary: Path) -> None:
-    served = desk(box, ACTIONS, settings=ExecutionSettings(secrets=EVERYWHERE))
+    served = desk(box, ACTIONS, secrets=EVERYWHERE)
     made = await served.call("create_blob", content="name,mail\na,b\nc,d\n", kind="text/csv")
     assert set(made) == {"blob_id", "size_bytes"} and made["size_bytes"] == 18
     args = {"sheet_blob": made["blob_id"], "env": "prod"}
@@ -266,9 +266,9 @@ async def test_only_declared_secrets_that_the_operator_gave_are_handed_on(
     reported = await failed(desk(box, tmp_path), name="thing")
     assert reported == ("secret_missing", "thing needs API_KEY, which whoever runs the server has not given to it")
     other = {"other": {"API_KEY": "not this one"}, "https://example.com#thing": {"API_KEY": "nor this"}}
-    assert (await failed(desk(box, tmp_path, settings=ExecutionSettings(secrets=other)), name="thing")) == reported
-    settings = ExecutionSettings(secrets={**other, "thing": {"API_KEY": "k", "OTHER": "o"}})
-    seen = (await run(desk(box, tmp_path, settings=settings), name="thing"))["output"]
+    assert (await failed(desk(box, tmp_path, secrets=other), name="thing")) == reported
+    given = {**other, "thing": {"API_KEY": "k", "OTHER": "o"}}
+    seen = (await run(desk(box, tmp_path, secrets=given), name="thing"))["output"]
     assert seen["API_KEY"] == "k" and not {"OTHER", "KEPT_BACK"} & set(seen)
     assert set(seen) <= {
         "API_KEY", "HOME", "LANG", "LC_CTYPE", "PATH", "PWD", "SKILL_DIR", "SKILL_WORKSPACE", "TMPDIR", "SKILL_RUN",
@@ -617,14 +617,14 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
         write(tmp_path / folder / "thing", text, code__main_py=code)
     roots = (MirroredRoot(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
     own: dict[str, Any] = {"secrets": {"thing": {"API_KEY": "mine"}}}
-    kind, _ = await failed(desk("off", *roots, settings=ExecutionSettings(**own)), name="thing")
+    kind, _ = await failed(desk("off", *roots, **own), name="thing")
     assert kind == "secret_missing"
     own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}
-    kind, said = await failed(desk("off", *roots, settings=ExecutionSettings(**own)), name="thing")
+    kind, said = await failed(desk("off", *roots, **own), name="thing")
     assert kind == "not_run" and "--allow-scripts-of" in said
     file = tmp_path / "approvals.json"
     allowed: dict[str, Any] = {"origins": ("https://example.com",), "approvals": str(file)}
-    served = desk("off", *roots, settings=ExecutionSettings(**own), **allowed)
+    served = desk("off", *roots, **own, **allowed)
     kind, said = await failed(served, name="thing")
     assert kind == "not_run" and "was never approved" in said
     skill = served.registry.snapshot.skills["thing"]

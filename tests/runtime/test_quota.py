@@ -103,7 +103,7 @@ def test_no_claim_costs_another_owner_anything(claims: list[tuple[str | None, in
 @pytest.mark.parametrize(
     ("token", "address", "owner"),
     [
-        ("ann", "192.0.2.1", "token ann"),
+        ("ann", "192.0.2.1", "ann"),
         (None, "192.0.2.1", "address 192.0.2.1"),
         (None, "::ffff:192.0.2.1", "address 192.0.2.1"),
         (None, "2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"),

@@ -7,7 +7,7 @@ from typing import Any
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 
-from mcp_skills_server.server.callers import bearer, counted
+from mcp_skills_server.server.callers import counted, principal
 
 
 def scope(name: str | None, address: str | None) -> dict[str, Any]:
@@ -18,18 +18,18 @@ def scope(name: str | None, address: str | None) -> dict[str, Any]:
 
 
 def test_nobody_has_to_prove_anything_over_a_pipe() -> None:
-    assert bearer({}) is None and counted({}) is None
+    assert principal({}) is None and counted({}) is None
 
 
 def test_a_bearer_is_bound_and_counted_by_the_token_and_not_by_the_address() -> None:
     one, moved, other = scope("a", "192.0.2.1"), scope("a", "192.0.2.2"), scope("b", "192.0.2.1")
-    assert bearer(one) is not None and bearer(one) == bearer(moved) != bearer(other)
+    assert principal(one) is not None and principal(one) == principal(moved) != principal(other)
     assert counted(one) is not None and counted(one) == counted(moved) != counted(other)
 
 
 def test_who_proves_nothing_is_counted_by_the_address_and_bound_to_nothing() -> None:
     one, other = scope(None, "192.0.2.1"), scope(None, "192.0.2.2")
-    assert bearer(one) is None
+    assert principal(one) is None
     assert counted(one) is not None and counted(one) == counted(scope(None, "192.0.2.1")) != counted(other)
     assert counted(scope(None, None)) is None
     assert counted(one) != counted(scope("192.0.2.1", None))  # a token may be called like an address

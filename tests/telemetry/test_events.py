@@ -19,13 +19,14 @@ from mcp.shared.exceptions import MCPError
 
 from catalog.forest import loaded, plant, skill_md
 from mcp_skills_server import Registry, Runtime, attach
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.rpc.methods import Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.callers import principal
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.events import Event
+from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.log import log_requests
 from wire import DEADLINE, write_skill
 
@@ -71,7 +72,7 @@ async def test_a_request_of_mcp_is_one_event(tmp_path: Path, mode: Any, era: str
     skill = attachment.registry.snapshot.skills["a"]
     size = (folder / "SKILL.md").stat().st_size
     assert [each.bytes for each in requests] == [size, 0, size, size, 0]
-    assert requests[0].digests == (skill.files["SKILL.md"].digest,)
+    assert requests[0].uses == (Use("load", "a", "SKILL.md", skill.files["SKILL.md"].digest or ""),)
     assert {(each.protocol, each.era, each.principal) for each in requests} == {("mcp", era, None)}
     assert all(each.host and each.milliseconds > 0 and each.time > 0 for each in requests)
     handle = cast("dict[str, Any]", loaded.structured_content)["session"]
@@ -105,18 +106,18 @@ async def test_a_call_of_the_skills_protocol_is_one_event(tmp_path: Path, seen: 
         ("skills-protocol", "ok", ("a",)),
         ("skills-protocol", "refused", ()),
     ]
-    assert last[0].principal == "alice" and last[0].era is None and last[0].host is None
+    assert last[0].principal == "token:alice" and last[0].era is None and last[0].host is None
     assert len(seen) == 3
 
 
 async def ask(rpc: Rpc, method: str, **params: Any) -> Any:
     raw = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    return json.loads(await rpc.answer(raw, "token alice", "alice") or b"")
+    return json.loads(await rpc.answer(raw, "token:alice", Principal("token", "alice")) or b"")
 
 
 def test_a_principal_is_a_name_and_no_token() -> None:
     user = AuthenticatedUser(AccessToken(token="a-secret", client_id="alice", scopes=[]))
-    assert principal({"user": user}) == "alice"
+    assert principal({"user": user}) == Principal("user", "alice")
     assert principal({}) is principal({"user": SimpleNamespace()}) is None
 
 
@@ -189,8 +190,10 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCa
     end = log_requests()
     assert end is not None
     with events.Request("mcp", "skills/get", principal="alice", host="a host") as request:
-        request.add("acme/refunds", "sha256:0", 5)
-    events.emit(Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", skills=("new",)))
+        request.add(Use("load", "acme/refunds", "SKILL.md", "sha256:0"), 5)
+    events.emit(
+        Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", uses=(Use("", "new", "SKILL.md", ""),))
+    )
     end()
     (line,) = caplog.messages
     assert line.startswith("skills/get of acme/refunds: ok in ") and line.endswith(" ms (mcp, alice, a host)")

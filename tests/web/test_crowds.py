@@ -112,7 +112,8 @@ def test_silent_connections_beyond_all_limits_keep_nobody_out(limit: int, count:
             assert descriptors(server) <= (limit if not more else 100)
             code, took = server.signal(signal.SIGTERM)
             assert code == 0 and took < 2
-        assert server.stderr.count("\n") <= 5 and len(server.stderr) < 1000, server.stderr
+        told = [line for line in server.stderr.splitlines() if " ms (" not in line]  # beside one a request
+        assert len(told) <= 5 and len("".join(told)) < 1000, server.stderr
 
 
 @linux

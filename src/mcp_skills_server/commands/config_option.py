@@ -100,7 +100,11 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
 
 
 def follow_configuration(
-    context: click.Context, mirrors: Mirrors | None, tokens: Tokens | None = None
+    context: click.Context,
+    mirrors: Mirrors | None,
+    tokens: Tokens | None = None,
+    *,
+    request_level: int = logging.DEBUG,
 ) -> Callable[[], object] | None:
     """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
 
@@ -108,6 +112,7 @@ def follow_configuration(
         context: of the command.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
+        request_level: at which level requests are logged.
 
     Returns:
         What has both read again now, from a handler of a signal too; None where there is neither.
@@ -118,7 +123,7 @@ def follow_configuration(
         return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens)
+    reloader = Reloader(context, configuration, mirrors, tokens, request_level=request_level)
     reloader.start()
     return reloader.ask
 

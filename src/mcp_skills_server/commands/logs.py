@@ -7,10 +7,12 @@ minute, or a stranger would fill the disk.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 import click
@@ -30,14 +32,26 @@ def log_level(default: Level) -> Level:
     return option(default, "What is logged on stderr.", type=click.Choice(["debug", "info", "warning", "error"]))
 
 
-def log_to_stderr(level: str) -> None:
+Format = Literal["text", "json"]
+
+
+def log_format() -> Format:
+    """The field of the option for the form of lines on stderr."""
+    return option(
+        "text",
+        "The form of what is logged. json: an object a line, with time, level, message and what it is about.",
+        type=click.Choice(["text", "json"]),
+    )
+
+
+def log_to_stderr(level: str, form: Format = "text") -> None:
     """Log what is of this level or above to stderr; of other packages never less than warnings.
 
     What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(Seldom())
-    handler.setFormatter(_OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
+    handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
     logging.getLogger(_OURS).setLevel(level.upper())
 
@@ -93,3 +107,30 @@ class _OneLine(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         return "\n".join(printable(line) for line in super().formatException(ei).split("\n"))
+
+
+class _Json(logging.Formatter):
+    """One object of JSON a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from mcp_skills_server.telemetry.events import request_id
+
+        self._request = request_id
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        left_out: int = getattr(record, "left_out", 0)
+        fields: dict[str, Any] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "request": self._request.get(),
+            **getattr(record, "fields", {}),
+        }
+        if left_out:
+            fields["left_out"] = left_out
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps({key: value for key, value in fields.items() if value not in (None, "")})

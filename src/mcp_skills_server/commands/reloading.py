@@ -46,6 +46,7 @@ class Reloader:
         configuration: as it was read at the start; None where there is no file.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
+        request_level: at which level requests are logged.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Reloader:
         configuration: Configuration | None,
         mirrors: Mirrors | None,
         tokens: Tokens | None,
+        *,
+        request_level: int = logging.DEBUG,
     ) -> None:
         self._parameters = {each.name or "": each for each in context.command.params}
         above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
@@ -65,7 +68,8 @@ class Reloader:
         self._configuration = configuration
         self._mirrors = mirrors
         self._tokens = tokens
-        self._logs_requests = self._value("log_level", configuration) == "debug"
+        self._request_level = request_level
+        self._logs_requests = logger.isEnabledFor(request_level)
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
@@ -115,9 +119,8 @@ class Reloader:
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
             set_level(level)
-            if level == "debug" and not self._logs_requests:
-                log_requests()  # its lines are of this level, and so there are none at any other
-                self._logs_requests = True
+            if not self._logs_requests:
+                self._logs_requests = log_requests(self._request_level) is not None
         logger.info("%s was read again", now.file)
         if self._mirrors is not None:
             for root in {*before.values.get("roots", ()), *now.values.get("roots", ()), *self._fixed.get("roots", ())}:

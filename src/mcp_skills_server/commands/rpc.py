@@ -6,19 +6,21 @@ import shlex
 
 import click
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_followed
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, on_hangup, say_that_it_waits
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 
 
-class RpcOptions(FollowOptions, RuntimeOptions):
+class RpcOptions(FollowOptions, RuntimeOptions, AuditOptions):
     """All options of `rpc`."""
 
     log_level: Level = log_level("warning")
+    log_format: Format = log_format()
 
 
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
@@ -35,7 +37,7 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
       echo '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' | mcp-skills-server rpc ~/skills
     """
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     import anyio
 
     from mcp_skills_server.rpc.methods import Methods
@@ -54,8 +56,9 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
     read_again = follow_configuration(context, mirrors)
-    if read_again is not None:
-        on_hangup(read_again)
+    reopen = start_audit(options, stdout_is_free=False)
+    if read_again or reopen:
+        on_hangup(read_again, reopen)
     start()  # the first call waits until the skills are there
     try:
         anyio.run(serve, Rpc(methods))

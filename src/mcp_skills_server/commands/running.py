@@ -122,17 +122,18 @@ def end_on_signals() -> None:
         signal.signal(number, end)
 
 
-def on_hangup(read_again: Callable[[], object] | None) -> None:
-    """On SIGHUP, by which daemons are asked to read their configuration again, call this; or say that there is none.
+def on_hangup(*asked: Callable[[], object] | None) -> None:
+    """On SIGHUP, by which daemons are asked to read and open their files again, call these; or say that there is none.
 
     One that is ignored already stays so (nohup). What is called may be called in the midst of any other line.
     """
 
     def hang_up(_signal: int, _frame: object) -> None:
-        if read_again is not None:
-            read_again()
-            return
-        logger.warning("SIGHUP is ignored: there is nothing to read again; restart the server for other options")
+        for each in asked:
+            if each is not None:
+                each()
+        if not any(asked):
+            logger.warning("SIGHUP is ignored: there is nothing to read again; restart the server for other options")
 
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, hang_up)

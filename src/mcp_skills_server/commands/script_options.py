@@ -74,6 +74,11 @@ class ScriptOptions(ApprovalOptions):
     script_memory: int = option(2 << 30, "Memory of a script.", type=click.IntRange(min=1 << 20), metavar="BYTES")
     script_concurrency: int = option(4, "Scripts at once.", type=_COUNT)
     script_network: bool = switch(False, "Let sandboxed scripts reach the network.")
+    script_network_of: tuple[str, ...] = many(
+        "Let sandboxed scripts of the skill at this path reach the network, and no others; ORIGIN#PATH for one of a "
+        "site, an archive, git or a registry. May be repeated.",
+        metavar="SKILL",
+    )
     script_env: tuple[str, ...] = many(
         "A variable that callers may set for scripts, beside those that a skill declares. May be repeated.",
         metavar="VARIABLE",
@@ -97,7 +102,7 @@ class ExecutionOptions(Options):
     heading: ClassVar[str] = "Running scripts"
     allow_code: bool = switch(False, "Skills Protocol: let run_code run what comes with a call. Needs --allow-scripts.")
     script_secrets: tuple[str, ...] = many(
-        "Skills Protocol: pass this variable of the server's environment to the skill at this path, if its skill.toml "
+        "Pass this variable of the server's environment to scripts of the skill at this path, if its skill.toml "
         "declares it; ORIGIN#PATH for one of a site or an archive. May be repeated.",
         "--script-secret",
         metavar="SKILL:VARIABLE",
@@ -109,19 +114,22 @@ class RuntimeOptions(ScriptOptions, ExecutionOptions):
 
 
 def execution_settings(options: ExecutionOptions) -> ExecutionSettings:
-    """What the Skills Protocol may run.
-
-    Raises:
-        UsageError: a variable is not set, or its name cannot be passed on.
-    """
+    """What the Skills Protocol may run."""
     from mcp_skills_server.rpc.methods import ExecutionSettings
 
-    return ExecutionSettings(code=options.allow_code, secrets=_secrets(options.script_secrets))
+    return ExecutionSettings(code=options.allow_code)
+
+
+def _reference(given: str) -> str:
+    """A skill as the policy compares it, of `[ORIGIN#]PATH`."""
+    from mcp_skills_server.runtime.scripts.policy import canonical
+
+    origin, mark, path = given.rpartition("#")
+    return f"{canonical(origin)}#{path}" if mark else given
 
 
 def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
     from mcp_skills_server.runtime.scripts.arguments import checked_env
-    from mcp_skills_server.runtime.scripts.policy import canonical
 
     out: dict[str, Mapping[str, str]] = {}
     for given in pairs:
@@ -130,8 +138,7 @@ def _secrets(pairs: Sequence[str]) -> dict[str, Mapping[str, str]]:
             raise UsageError(f"--script-secret {given}: write SKILL:VARIABLE, such as billing/refunds:API_KEY")
         if name not in os.environ:
             raise UsageError(f"--script-secret {given}: no such variable in the server's environment; set it")
-        origin, mark, path = skill.rpartition("#")
-        reference = f"{canonical(origin)}#{path}" if mark else skill
+        reference = _reference(skill)
         try:
             out[reference] = {**out.get(reference, {}), **checked_env({name: os.environ[name]}, None)}
         except RequestError as error:
@@ -170,6 +177,7 @@ def make_runtime(
             ("--script-env", options.script_env),
             ("--script-folder", options.script_folders),
             ("--script-secret", options.script_secrets),
+            ("--script-network-of", options.script_network_of),
             ("--allow-code", options.allow_code),
             ("--allow-scripts-of", options.script_origins),
             ("--approvals", options.approvals),
@@ -187,7 +195,6 @@ def make_runtime(
         if not equals or not program or not extension.startswith("."):
             raise UsageError(f"--interpreter {given}: write .EXT=PROGRAM, such as .py=/opt/venv/bin/python")
         interpreters[extension.lower()] = program
-    _secrets(options.script_secrets)  # wrong usage is one line: it is reported before a sandbox is tried
     chosen = ScriptSettings(
         timeout_s=options.script_timeout,
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
@@ -196,6 +203,8 @@ def make_runtime(
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
         network=options.script_network,
+        network_of=tuple(map(_reference, options.script_network_of)),
+        secrets=_secrets(options.script_secrets),
         folders=options.script_folders,
         interpreters=interpreters,
         env=options.script_env,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import (
     configuration_of,
     follow_configuration,
@@ -23,7 +24,8 @@ from mcp_skills_server.commands.config_option import (
 )
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
-from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.running import (
@@ -37,6 +39,7 @@ from mcp_skills_server.commands.running import (
     settle_after_load,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
@@ -144,7 +147,13 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, WorkerOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+    """What is recorded and shown of what happens."""
+
+
+class ServeOptions(
+    ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, WorkerOptions, RecordOptions
+):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -156,6 +165,7 @@ class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
+    log_format: Format = log_format()
 
 
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
@@ -181,7 +191,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     """
     gc.disable()  # until it serves
     end_on_signals()
-    log_to_stderr(options.log_level)
+    log_to_stderr(options.log_level, options.log_format)
     context = click.get_current_context()
     channel, leads = worker_channel(), is_supervisor(options)
     if channel is not None:
@@ -193,7 +203,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
 
     if channel is None:
         report_to_log(registry)
-    log_requests()
+    log_requests(_request_level(options))
     settle_after_load(registry)
     settings = Settings(
         dialect=options.dialect,
@@ -220,6 +230,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
 
         worker = Worker(channel, registry)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
+    end_usage = start_usage(options, registry, by_default=options.transport == "http")
+    reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(_take_in, registry))
@@ -229,8 +241,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
         read_again = follow_configuration(context, mirrors)
-        if read_again is not None:
-            on_hangup(read_again)
+        if read_again or reopen:
+            on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
         say_that_it_waits(
             "an MCP host",
@@ -240,14 +252,22 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        http, read_again = _http_settings(mirrors, options, worker)
+        http, read_again = _http_settings(mirrors, options, worker, registry)
         if leads:
-            code = supervise(runtime, watcher, http, read_again, options.workers)
+            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen])
         else:
-            _over_http(runtime, settings, watcher, http, read_again)
+            on_hangup(read_again, reopen)
+            _over_http(runtime, settings, watcher, http)
     if mirrors is not None:
         mirrors.stop()
+    if end_usage is not None:
+        end_usage()
     leave(code)
+
+
+def _request_level(options: ServeOptions) -> int:
+    """At which level requests are logged: over a pipe they are one person's own."""
+    return logging.INFO if options.transport == "http" else logging.DEBUG
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -278,23 +298,16 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, f
     anyio.run(collecting, serve_stdio, runtime, settings, watcher)
 
 
-def _over_http(
-    runtime: Runtime,
-    settings: Settings,
-    watcher: Watcher | None,
-    http: HttpSettings,
-    read_again: Callable[[], object] | None,
-) -> None:
+def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, http: HttpSettings) -> None:
     import anyio
 
     from mcp_skills_server.web.app import serve_http
 
-    on_hangup(read_again)
     anyio.run(collecting, serve_http, runtime, settings, http, watcher)
 
 
 def _http_settings(
-    mirrors: Mirrors | None, options: ServeOptions, worker: Worker | None
+    mirrors: Mirrors | None, options: ServeOptions, worker: Worker | None, registry: Registry
 ) -> tuple[HttpSettings, Callable[[], object] | None]:
     """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
 
@@ -311,7 +324,8 @@ def _http_settings(
         if os.environ.get(variable) == "":
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    read_again = follow_configuration(click.get_current_context(), mirrors, tokens)
+    context = click.get_current_context()
+    read_again = follow_configuration(context, mirrors, tokens, request_level=_request_level(options))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
     sources = worker or mirrors
     refresh = None
@@ -322,6 +336,8 @@ def _http_settings(
             )
         refresh = checked_secret(options.refresh_secret), sources.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
+    sites = sources.states if sources is not None else list
+    shown = make_metrics(options, registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -335,8 +351,9 @@ def _http_settings(
         publish_only=options.publish_only,
         publish_grace=options.publish_grace,
         rpc=execution_settings(options) if options.rpc else None,
-        sites=sources.states if sources is not None else list,
+        sites=sites,
         lean=options.front == "lean",
+        metrics=shown if options.metrics else None,
         refresh=refresh,
         worker=worker,
     )

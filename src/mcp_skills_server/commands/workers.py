@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 import click
@@ -55,6 +55,9 @@ def is_supervisor(options: WorkerOptions) -> bool:
         return False
     if sys.platform == "win32":
         raise UsageError("--workers shares a socket in ways that Windows does not have; leave it out")
+    for name in ("metrics", "metrics_address"):
+        if vars(options)[name]:
+            raise UsageError(f"--{name.replace('_', '-')} counts one process; leave it out, or leave out --workers")
     for name in _DIVIDED:
         whole: int = getattr(options, name)
         if whole < options.workers:
@@ -86,7 +89,11 @@ def opened_as(channel: Channel | None, leads: bool) -> dict[str, Any]:
 
 
 def supervise(
-    runtime: Runtime, watcher: Watcher | None, http: HttpSettings, read_again: Callable[[], object] | None, count: int
+    runtime: Runtime,
+    watcher: Watcher | None,
+    http: HttpSettings,
+    count: int,
+    asked: Sequence[Callable[[], object] | None],
 ) -> int:
     """Start workers and follow the folders, until SIGTERM or SIGINT; the exit code.
 
@@ -94,8 +101,8 @@ def supervise(
         runtime: what each worker will have for itself, made to see whether it can be; it is closed here.
         watcher: follows the folders.
         http: what the operator chose.
-        read_again: has tokens and configuration read again, if there are any.
         count: how many workers.
+        asked: what is called on SIGHUP, which reaches the workers too.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -129,12 +136,7 @@ def supervise(
         ),
     )
 
-    def hang_up() -> None:
-        if read_again is not None:
-            read_again()
-            supervisor.hang_up()
-
-    on_hangup(hang_up if read_again is not None else None)
+    on_hangup(*asked, supervisor.hang_up if any(asked) else None)
     gc.freeze()
     gc.enable()
     code = asyncio.run(supervisor.run(followed))

@@ -32,7 +32,6 @@ from mcp_skills_server.rpc.runs import BLOBS_OUT, MAX_RESULT, MAX_SUMMARY, ended
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.outcome import Outcome
-from mcp_skills_server.runtime.scripts.policy import secrets_of
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.workspace import Workspace
 
@@ -88,13 +87,11 @@ class Executor:
     Args:
         scripts: what runs scripts.
         blobs: where input comes from and output goes to.
-        secrets: by skill (`policy.reference`), variables for actions that declare them.
     """
 
-    def __init__(self, scripts: Scripts, blobs: Blobs, secrets: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(self, scripts: Scripts, blobs: Blobs) -> None:
         self._scripts = scripts
         self._blobs = blobs
-        self._secrets = secrets
 
     async def run(self, manifest: Manifest, skill: Skill, request: Execution, owner: Owner = None) -> Run:
         """Run the entry point and wait for its end; what goes wrong with it is in the result.
@@ -114,7 +111,7 @@ class Executor:
                 "only exports of Python entry points can be called here; others are run as programs, without export"
             )
             return failed("unsupported_runtime", message)
-        own = secrets_of(skill, self._secrets)
+        own = self._scripts.policy.secrets(skill)
         missing = [name for name in manifest.secrets if name not in own]
         if missing:
             names = ", ".join(missing)[:MAX_SUMMARY]
@@ -127,7 +124,6 @@ class Executor:
                 entry,
                 workspace,
                 args=() if export is None else (str(export),),
-                secrets={name: own[name] for name in manifest.secrets},
                 timeout_s=_seconds(request.timeout_ms),
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,

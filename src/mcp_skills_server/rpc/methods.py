@@ -7,7 +7,7 @@ What is absent and what is forbidden get the same message. One call sees one vie
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from anyio import to_thread
@@ -64,11 +64,9 @@ class ExecutionSettings:
 
     Attributes:
         code: `run_code` runs what comes with a call.
-        secrets: by skill (`policy.reference`), variables for actions that declare them.
     """
 
     code: bool = False
-    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
 
 class Methods:
@@ -92,7 +90,7 @@ class Methods:
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 
-            self._executor = Executor(runtime.scripts, self._blobs, self._settings.secrets)
+            self._executor = Executor(runtime.scripts, self._blobs)
 
     async def call(self, method: str, params: Mapping[str, Any], owner: Owner = None) -> Result:
         """Answer one call.

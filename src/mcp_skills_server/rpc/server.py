@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 import anyio.lowlevel
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_skills_server.errors import REPEATS
@@ -40,13 +41,16 @@ class Rpc:
         self.methods = methods
         self.max_message = max_message
 
-    async def answer(self, raw: bytes, owner: Owner = None, principal: str | None = None) -> bytes | None:
+    async def answer(
+        self, raw: bytes, owner: Owner = None, principal: Principal | None = None, address: str | None = None
+    ) -> bytes | None:
         """The answer to a message, a call or a batch of them; None where none is wanted.
 
         Args:
             raw: the message.
             owner: among whose things counts what it leaves here.
-            principal: the name that the client proved, None where nobody has to.
+            principal: whom the client proved to be, None where nobody has to.
+            address: where the client is, None for a pipe.
         """
         if len(raw) > self.max_message:
             return self.too_long()
@@ -55,7 +59,7 @@ class Rpc:
         except CallError as error:
             return _error(None, error)
         if not isinstance(message, list):
-            return await self._one(message, owner, principal)
+            return await self._one(message, owner, principal, address)
         batch = cast(list[Any], message)
         if not batch or len(batch) > MAX_BATCH:
             reason = f"at most {MAX_BATCH} calls are taken at once" if batch else "the batch is empty"
@@ -64,7 +68,7 @@ class Rpc:
         size = 0
         for each in batch:
             await anyio.lowlevel.checkpoint()  # a batch must not keep the others waiting
-            answer = await self._one(each, owner, principal) if size <= MAX_ANSWERS else _over(each)
+            answer = await self._one(each, owner, principal, address) if size <= MAX_ANSWERS else _over(each)
             if answer is not None:
                 answers.append(answer)
                 size += len(answer)
@@ -75,13 +79,16 @@ class Rpc:
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"
         return _error(None, CallError(message, code=INVALID_REQUEST))
 
-    async def _one(self, message: object, owner: Owner, principal: str | None) -> bytes | None:
+    async def _one(
+        self, message: object, owner: Owner, principal: Principal | None, address: str | None
+    ) -> bytes | None:
         try:
             call = messages.call(message)
         except CallError as error:
             return _error(messages.id_of(message), error)
         try:
-            with events.observe("skills-protocol", call.method, principal=principal):
+            who = None if principal is None else principal.id
+            with events.observe("skills-protocol", call.method, principal=who, address=address):
                 result = await self.methods.call(call.method, call.params, owner)
             answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:

@@ -28,15 +28,15 @@ class QuotaError(RequestError):
     """There is no place for what is asked for."""
 
 
-def owner_of(token: str | None, address: str | None) -> Owner:
-    """Who is counted for a request: the name of its token, else the address that it comes from.
+def owner_of(principal: str | None, address: str | None) -> Owner:
+    """Who is counted for a request: its principal, else the address that it comes from.
 
     Args:
-        token: the name of the token that the client bore, None without one.
+        principal: the key of the principal that the client proved to be, None without one.
         address: the address of the client's end of the connection, None where it has none.
     """
-    if token is not None:
-        return f"token {token}"
+    if principal is not None:
+        return principal
     if not address:
         return None
     try:

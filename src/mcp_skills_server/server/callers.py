@@ -6,29 +6,38 @@ prove anything, by its address, so that nobody pays for what it opens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import principal_components
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
 
+PRINCIPAL: Final = "principal"
+"""Where our guard leaves the principal in the ASGI scope."""
 
-def bearer(scope: Mapping[str, Any]) -> str | None:
+
+def principal(scope: Mapping[str, Any]) -> Principal | None:
     """Whom the caller of a request proved to be, None where nobody has to; takes the ASGI scope, empty for a pipe."""
+    found: Principal | None = scope.get(PRINCIPAL)
+    if found is not None:
+        return found
     user = scope.get("user")
-    return json.dumps(principal_components(user.access_token)) if isinstance(user, AuthenticatedUser) else None
-
-
-def principal(scope: Mapping[str, Any]) -> str | None:
-    """The name of whom the caller proved to be, None where nobody has to; takes the ASGI scope, empty for a pipe."""
-    user = scope.get("user")
-    return user.access_token.client_id if isinstance(user, AuthenticatedUser) else None
+    if not isinstance(user, AuthenticatedUser):  # of the server that we are attached to
+        return None
+    client, issuer, subject = principal_components(user.access_token)
+    return Principal("user", subject or client or "", issuer or "", scopes=frozenset(user.access_token.scopes))
 
 
 def counted(scope: Mapping[str, Any]) -> Owner:
     """Among whose things counts what a request opens; takes the ASGI scope, empty for a pipe."""
+    who = principal(scope)
+    return owner_of(None if who is None else who.key, address(scope))
+
+
+def address(scope: Mapping[str, Any]) -> str | None:
+    """The address that a request comes from; takes the ASGI scope, empty for a pipe."""
     client: tuple[str, int] | None = scope.get("client")
-    return owner_of(bearer(scope), client[0] if client else None)
+    return client[0] if client else None

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.server.fragments import plain
 from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Stream
@@ -52,7 +52,7 @@ def _caller_of(ctx: Context, attachment: Attachment, others: Others) -> Caller:
     return Caller(
         (capabilities.extensions if capabilities is not None else None) or (),
         served=partial(others, ctx),
-        owner=bearer(scope),
+        principal=principal(scope),
         counted=counted(scope),
         connection=connection,
         progress=partial(_report, ctx),
@@ -81,10 +81,12 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
     if ctx.request_id is None or not events.has_readers():
         return await call_next(ctx)
     client = ctx.session.client_params
+    who = principal(scope_of(ctx))
     with events.Request(
         "mcp",
         ctx.method,
-        principal=principal(scope_of(ctx)),
+        principal=None if who is None else who.id,
+        address=address(scope_of(ctx)),
         era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,
     ) as request:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import table
 from mcp_skills_server.errors import RequestError
@@ -65,7 +66,7 @@ class Caller:
     Attributes:
         extensions: the extensions of MCP that the client declared.
         served: what else the server serves to this caller.
-        owner: whom the caller proved to be, None where nobody has to.
+        principal: whom the caller proved to be, None where nobody has to.
         counted: among whose things counts what the caller opens, None where callers cannot be distinguished.
         connection: what its requests have in common, None where a request stands alone.
         progress: tells the caller for how many seconds its request has been at work.
@@ -76,12 +77,17 @@ class Caller:
 
     extensions: Collection[str] = ()
     served: Callable[[View], Awaitable[Served]] = _nothing_else
-    owner: str | None = None
+    principal: Principal | None = None
     counted: Owner = None
     connection: object | None = None
     progress: Callable[[float], Awaitable[None]] | None = None
     audience: object | None = None
     client: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """Who alone finds the caller's sessions again, None where nobody has to prove anything."""
+        return None if self.principal is None else self.principal.key
 
 
 Handler: TypeAlias = Callable[[View, Settings, Caller, Params], Coroutine[Any, Any, Result]]

@@ -1,7 +1,8 @@
 """What happened, as one event for each request and for each difference of the catalogue, and who reads it.
 
 Events are written where requests enter and where the catalogue changes; logs, audit and metrics are readers. Without a
-reader nothing is gathered. An event holds no content, no session handle and no token.
+reader nothing is gathered. An event holds no content, no session handle and no token; the words of a
+search only where the operator has them kept.
 """
 
 from __future__ import annotations
@@ -13,16 +14,41 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
 
 logger = logging.getLogger(__name__)
 
-Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "appeared", "changed", "vanished"]
+Outcome: TypeAlias = Literal["ok", "refused", "failed", "cancelled", "begun", "appeared", "changed", "vanished"]
+Action: TypeAlias = Literal["", "load", "read", "run", "dropped"]
 CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
+LIBRARY: Final = "library"
+"""The `protocol` of a run that no request caused."""
+
+
+class NotRecordedError(RequestError):
+    """A reader that must have an event before its work is done cannot take it."""
+
+
+class Use(NamedTuple):
+    """What was done with a file of a skill.
+
+    Attributes:
+        action: "load" where it is the SKILL.md, "read" for another file, "run" where it was started, "dropped"
+            where the skill was unloaded before anything else of it was asked for; "" where the request was about the
+            skill and no file was read.
+        skill: the skill path.
+        file: its path in the skill.
+        digest: of its bytes as they were read; of all files of the skill where one was run; "" where it is not known.
+    """
+
+    action: Action
+    skill: str
+    file: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,18 +57,22 @@ class Event:
 
     Attributes:
         time: when it began, in seconds since 1970.
-        protocol: "mcp" or "skills-protocol"; "catalogue" for a difference of the catalogue.
+        protocol: "mcp", "skills-protocol", "discovery", or "http" for what was refused before any of them; "catalogue"
+            for a difference of the catalogue, "library" for a run without a request.
         method: which one was called, at most 200 characters of what the client says; "" for a difference.
-        outcome: of a request "ok", "refused" for what was wrong with it, "failed" for a bug, or "cancelled"; of a
-            skill in the catalogue "appeared", "changed" or "vanished".
-        principal: the name that the client proved, None where nobody has to.
+        outcome: of a request "ok", "refused" for what was wrong with it, "failed" for a bug, "cancelled", or "begun"
+            for a run that is about to start; of a skill in the catalogue "appeared", "changed" or "vanished".
+        principal: the `id` of whom the client proved to be, None where nobody has to prove anything.
+        address: where the client is, None for a pipe.
         era: "legacy" or "modern" for MCP, else None.
         host: what the client calls itself, at most 200 characters, None where it does not say.
-        skills: paths of the skills that it was about, in the order in which they were looked at.
-        digests: of each of these the digest of the file that was read, of its SKILL.md where it was the whole skill;
-            "" where it is not known.
+        uses: what was done with which skills, in order.
+        reason: why it was refused, where that was before any protocol.
         milliseconds: how long it took.
         bytes: bytes of skill files that were read for the answer.
+        found: how many skills a search found, None where nothing was searched for.
+        question: what was searched for, where a reader keeps that; else "".
+        request: the id of the request of HTTP, which its answer carries; None where there is none.
     """
 
     time: float
@@ -50,20 +80,35 @@ class Event:
     method: str
     outcome: Outcome
     principal: str | None = None
+    address: str | None = None
     era: str | None = None
     host: str | None = None
-    skills: tuple[str, ...] = ()
-    digests: tuple[str, ...] = ()
+    uses: tuple[Use, ...] = ()
+    reason: str = ""
     milliseconds: float = 0.0
     bytes: int = 0
+    found: int | None = None
+    question: str = ""
+    request: str | None = None
+
+    @property
+    def skills(self) -> tuple[str, ...]:
+        """Paths of the skills that it was about, in the order in which they were looked at."""
+        return tuple(dict.fromkeys(each.skill for each in self.uses))
 
 
 Reader: TypeAlias = Callable[[Event], None]
 _readers: dict[object, Reader] = {}
+_keeps_questions = False
+
+request_id: Final[ContextVar[str | None]] = ContextVar("request_id", default=None)
+"""The id of the request of HTTP that is being answered here."""
 
 
 def subscribe(reader: Reader) -> Callable[[], None]:
     """Have `reader` called with each event from now on, in the thread where it happens; it must return at once.
+
+    What it raises is logged, but for NotRecordedError of a run that is about to start: that run is refused.
 
     Returns what ends the subscription.
     """
@@ -78,12 +123,21 @@ def has_readers() -> bool:
 
 
 def emit(event: Event) -> None:
-    """Hand an event to every reader."""
+    """Hand an event to every reader.
+
+    Raises:
+        NotRecordedError: it is a run that is about to start, and a reader cannot take it.
+    """
+    unrecorded: NotRecordedError | None = None
     for reader in list(_readers.values()):
         try:
             reader(event)
+        except NotRecordedError as error:
+            unrecorded = error
         except Exception:  # a bug of one reader must not cost the others the event, nor the client its answer
             logger.exception("a reader of events failed", extra=REPEATS)
+    if unrecorded is not None and event.outcome == "begun":
+        raise unrecorded
 
 
 def emit_changes(changes: Changes) -> None:
@@ -95,8 +149,26 @@ def emit_changes(changes: Changes) -> None:
         outcome: Outcome = "changed" if path in changes.before else "appeared"
         outcome = outcome if path in changes.after else "vanished"
         file = skill.files.get(SKILL_MD)  # which a skill that cannot be used need not have
-        digest = (file.digest if file is not None else None) or ""
-        emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, skills=(path,), digests=(digest,)))
+        use = Use("", path, SKILL_MD, (file.digest if file is not None else None) or "")
+        emit(Event(time=now, protocol=CATALOGUE, method="", outcome=outcome, uses=(use,)))
+
+
+def emit_refusal(method: str, reason: str, *, principal: str | None = None, address: str | None = None) -> None:
+    """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
+    if _readers:
+        now, method = time.time(), clipped(method)
+        emit(
+            Event(
+                time=now,
+                protocol="http",
+                method=method,
+                outcome="refused",
+                principal=principal,
+                address=address,
+                reason=reason,
+                request=request_id.get(),
+            )
+        )
 
 
 class Request:
@@ -106,14 +178,22 @@ class Request:
     and whatever else ends the work has it "cancelled".
     """
 
-    __slots__ = ("_begun", "_bytes", "_fields", "_skills", "_token", "outcome")
+    __slots__ = ("_begun", "_bytes", "_fields", "_found", "_token", "_uses", "outcome")
 
     def __init__(
-        self, protocol: str, method: str, *, principal: str | None, era: str | None = None, host: str | None = None
+        self,
+        protocol: str,
+        method: str,
+        *,
+        principal: str | None,
+        address: str | None = None,
+        era: str | None = None,
+        host: str | None = None,
     ) -> None:
-        self._fields = protocol, clipped(method), principal, era, None if host is None else clipped(host)
-        self._skills: dict[str, str] = {}
+        self._fields = protocol, clipped(method), principal, address, era, None if host is None else clipped(host)
+        self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
+        self._found: tuple[int | None, str] = None, ""
         self.outcome: Outcome | None = None
 
     def __enter__(self) -> Request:
@@ -123,38 +203,57 @@ class Request:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         _current.reset(self._token)
-        protocol, method, principal, era, host = self._fields
-        began, started = self._begun
-        emit(
-            Event(
-                time=began,
-                protocol=protocol,
-                method=method,
-                outcome=self.outcome or _outcome_of(error),
-                principal=principal,
-                era=era,
-                host=host,
-                skills=tuple(self._skills),
-                digests=tuple(self._skills.values()),
-                milliseconds=(time.perf_counter() - started) * 1000,
-                bytes=self._bytes,
-            )
-        )
+        emit(self._event(self.outcome or _outcome_of(error), tuple(Use(*use, d) for use, d in self._uses.items())))
 
-    def add(self, skill: str, digest: str | None, size: int) -> None:
-        """A file of a skill was read for the answer."""
-        self._skills[skill] = digest or ""
+    def add(self, use: Use, size: int = 0) -> None:
+        """Something was done with a file of a skill, of which so many bytes were read for the answer."""
+        self._uses[use[:3]] = use.digest
         self._bytes += size
+
+    def searched(self, question: str, found: int) -> None:
+        """So many skills were found."""
+        self._found = found, clipped(question) if _keeps_questions else ""
 
     def begin_again(self) -> None:
         """The work starts from its beginning; what was read so far does not count."""
-        self._skills.clear()
+        self._uses.clear()
         self._bytes = 0
 
+    def start(self, use: Use) -> None:
+        """A run is about to start.
 
-def observe(protocol: str, method: str, *, principal: str | None = None) -> AbstractContextManager[Request | None]:
+        Raises:
+            NotRecordedError: it must not.
+        """
+        self.add(use)
+        emit(self._event("begun", (use,)))
+
+    def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
+        protocol, method, principal, address, era, host = self._fields
+        began, started = self._begun
+        return Event(
+            time=began,
+            protocol=protocol,
+            method=method,
+            outcome=outcome,
+            principal=principal,
+            address=address,
+            era=era,
+            host=host,
+            uses=uses,
+            milliseconds=(time.perf_counter() - started) * 1000,
+            bytes=self._bytes,
+            found=self._found[0],
+            question=self._found[1],
+            request=request_id.get(),
+        )
+
+
+def observe(
+    protocol: str, method: str, *, principal: str | None = None, address: str | None = None
+) -> AbstractContextManager[Request | None]:
     """A `Request` to enter around the work, or nothing while nobody reads events."""
-    return Request(protocol, method, principal=principal) if _readers else nullcontext()
+    return Request(protocol, method, principal=principal, address=address) if _readers else nullcontext()
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)
@@ -165,7 +264,7 @@ def was_read(skill: Skill, path: str) -> None:
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.add(skill.path, file.digest, file.size)
+        request.add(Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""), file.size)
 
 
 def concerns(skills: Iterable[Skill]) -> None:
@@ -173,7 +272,47 @@ def concerns(skills: Iterable[Skill]) -> None:
     request = _current.get()
     if request is not None:
         for skill in skills:
-            request.add(skill.path, skill.files[SKILL_MD].digest, 0)
+            request.add(Use("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or ""))
+
+
+def runs(skill: str, file: str, digest: str) -> None:
+    """A file of a skill is about to be started, or with "" as the skill what came with a call.
+
+    Args:
+        skill: the skill path.
+        file: the path of what is started.
+        digest: over all files that are laid out for it.
+
+    Raises:
+        NotRecordedError: it must not be started, because nobody could say afterwards that it was.
+    """
+    if not _readers:
+        return
+    use, request = Use("run", skill, file, digest), _current.get()
+    if request is not None:
+        request.start(use)
+    else:
+        emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=(use,)))
+
+
+def searched(question: str, found: int) -> None:
+    """The current request searched for skills and found so many."""
+    request = _current.get()
+    if request is not None:
+        request.searched(question, found)
+
+
+def dropped(skill: str, digest: str) -> None:
+    """The current request unloads a skill of which nothing but the instructions was ever asked for."""
+    request = _current.get()
+    if request is not None:
+        request.add(Use("dropped", skill, SKILL_MD, digest))
+
+
+def keep_questions() -> None:
+    """Have events hold the words of searches from now on."""
+    global _keeps_questions  # noqa: PLW0603 - the operator's choice, for the whole process like the readers
+    _keeps_questions = True
 
 
 def begins_again() -> None:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -29,6 +29,8 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -40,7 +42,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web import probes, refresh, rpc
+from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
@@ -51,12 +53,15 @@ from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back, most_unread
 from mcp_skills_server.web.workers.handover import Receiving
 from mcp_skills_server.web.workers.routing import ByFirst, Routes
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
     from mcp_skills_server.web.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -84,6 +89,8 @@ class HttpSettings:
         rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        metrics: what `/metrics` shows; None for no such path.
+        quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
         worker: which of several processes this is; None where it is the only one.
     """
@@ -102,6 +109,8 @@ class HttpSettings:
     rpc: ExecutionSettings | None = None
     sites: Callable[[], Sequence[SourceState]] = list
     lean: bool = True
+    metrics: Metrics | None = None
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
     worker: Worker | None = None
 
@@ -135,19 +144,23 @@ def make_app(
     if http.rpc is not None and not http.publish_only:
         methods = Methods(runtime, http.rpc, Blobs(mark=http.mark))
         routes = [*routes, rpc.route(Rpc(methods, http.max_body), http.routes)]
+    if http.metrics is not None:
+        routes = [*routes, metrics.route(http.metrics, lambda _: True)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    middleware = [Middleware(Guard, policy=http.policy)]
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+    if http.quotas.requests_per_minute is not None:
+        middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
         )
         middleware.insert(0, cors)
 

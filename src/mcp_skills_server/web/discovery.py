@@ -21,9 +21,12 @@ from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import printable
+from mcp_skills_server.model import SKILL_MD, printable
 from mcp_skills_server.publish.edition import Edition
 from mcp_skills_server.publish.publication import Publication
+from mcp_skills_server.server.callers import address, principal
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.events import Use
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class _Found:
         size: bytes.
         age: seconds for which it may be kept.
         read: gives bytes by (start, length).
+        use: which file of which skill it is; None for an index.
     """
 
     media_type: str
@@ -74,6 +78,7 @@ class _Found:
     size: int
     age: int
     read: _Read
+    use: Use | None = None
 
 
 class Discovery:
@@ -102,7 +107,7 @@ class Discovery:
             await self._refuse(send, scope, 405, "only GET and HEAD are answered here", [(b"allow", b"GET, HEAD")])
             return
         try:
-            found = await self._find(scope["path"])
+            found = await self._found(scope)
         except _NotReadyError:
             await self._refuse(send, scope, 503, "the index is not ready yet", [(b"retry-after", b"2")])
             return
@@ -112,6 +117,18 @@ class Discovery:
             await self._answer(scope, send, found)
 
     # What a path stands for
+
+    async def _found(self, scope: Scope) -> _Found | None:
+        """What a request asks for, as one event, which is there before the answer is."""
+        who, method = principal(scope), scope["method"]
+        name = None if who is None else who.id
+        with events.observe("discovery", method, principal=name, address=address(scope)) as request:
+            found = await self._find(scope["path"])
+            if request is not None and found is None:
+                request.outcome = "refused"
+            elif request is not None and found is not None and found.use is not None and method == "GET":
+                request.add(found.use, found.size)
+        return found
 
     async def _find(self, path: str) -> _Found | None:
         if path == DIRECTORY + INDEX:
@@ -139,7 +156,14 @@ class Discovery:
         artifact, slot = kept
         # Piece by piece, and out of what was written not long ago: a switch of threads for each would cost more.
         read = partial(off_loop, True, slot.read)
-        return _Found(_with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read)
+        use = Use("load", self._skill_path(path), "", artifact.digest)
+        return _Found(_with_charset(artifact.media_type), artifact.digest, slot.size, _YEAR_S, read, use)
+
+    def _skill_path(self, path: str) -> str:
+        """The skill path of an artifact's, or its name where the newest edition no longer has the skill."""
+        name, latest = path.removeprefix(DIRECTORY).partition("/")[0], self.publication.latest
+        published = None if latest is None else latest.skills.get(name)
+        return name if published is None else published.skill.path
 
     async def _file(self, name: str, path: str) -> _Found | None:
         published = self.publication.file(await self._edition(), name, path)
@@ -151,7 +175,8 @@ class Discovery:
         except KeyError:
             return None
         kind = media.media_type(path) or _GENERIC
-        return _Found(_with_charset(kind), file.digest or "", len(raw), self._max_age, partial(_slice, raw))
+        use = Use("load" if path == SKILL_MD else "read", published.skill.path, path, file.digest or "")
+        return _Found(_with_charset(kind), file.digest or "", len(raw), self._max_age, partial(_slice, raw), use)
 
     async def _edition(self) -> Edition:
         """The edition of this moment.

@@ -9,7 +9,7 @@ import anyio
 from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.dialects import jsonrpc
-from mcp_skills_server.server.callers import bearer, counted, principal
+from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.server.front.dispatch import notification
 
 PING_S: Final = 15.0
@@ -35,8 +35,8 @@ class Exchange:
 
     def __init__(self, scope: Scope, send: Send, connection: object | None = None) -> None:
         self.connection = connection
-        self.owner = bearer(scope)
         self.principal = principal(scope)
+        self.address = address(scope)
         self.counted = counted(scope)
         self.audience: object | None = None
         self.is_shared = False

@@ -24,8 +24,9 @@ from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.runtime.quota import owner_of
+from mcp_skills_server.server.callers import PRINCIPAL
 from mcp_skills_server.web.places import PLACE, Place
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,11 @@ class Token:
 
     name: str
     hashed: bytes
+
+    @property
+    def principal(self) -> Principal:
+        """Who its bearer is."""
+        return Principal("token", self.name)
 
 
 class Tokens(Collection[Token]):
@@ -238,8 +244,9 @@ class Guard:
         else:
             logger.debug("%s by the bearer of %s", scope["method"], token.name)
             # The SDK binds a session to the user who opened it.
-            user = AuthenticatedUser(AccessToken(token=token.name, client_id=token.name, scopes=[]))
-            await self._answer({**scope, "user": user}, receive, send, token)
+            who = token.principal
+            user = AuthenticatedUser(AccessToken(token=who.key, client_id=who.key, scopes=[]))
+            await self._answer({**scope, "user": user, PRINCIPAL: who}, receive, send, token)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, token: Token) -> None:
         """Hand on what a bearer sends, until it is answered or the token is taken away."""
@@ -274,7 +281,7 @@ class Guard:
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, token: Token | None) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
-        if place is None or place.admitted(owner_of(token.name, None) if token else None):
+        if place is None or place.admitted(token.principal.key if token else None):
             await self._app(scope, receive, send)
         else:
             await _refuse(send, 503, "All connections are busy; try again in a moment")

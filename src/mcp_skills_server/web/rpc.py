@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_skills_server.rpc.server import Rpc
-from mcp_skills_server.server.callers import counted, principal
+from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.web.workers.routing import Routes
 
 PATH: Final = "/rpc"
@@ -50,7 +50,8 @@ def route(rpc: Rpc, routes: Routes | None = None) -> Route:
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end_with_client)
-            reply = await rpc.answer(bytes(body), counted(request.scope), principal(request.scope))
+            scope = request.scope
+            reply = await rpc.answer(bytes(body), counted(scope), principal(scope), address(scope))
             if reply is not None:
                 answer = Response(reply, media_type=_JSON)
             tasks.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
-from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference, secrets_of
+from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from rpc.build import toml, write
 from wire import write_skill
 
 SITE = "https://example.com"
@@ -46,12 +47,16 @@ class Place:
         approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
 
     def check(self, *origins: str) -> None:
-        Policy(self.registry, origins, str(self.file)).check([self.skill])
+        policy(self.registry, origins, str(self.file)).check([self.skill])
 
     def refusal(self, *origins: str) -> str:
         with pytest.raises(RequestError) as refused:
             self.check(*origins)
         return str(refused.value)
+
+
+def policy(registry: Registry, origins: Iterable[str], file: str | None = None) -> Policy:
+    return Policy(registry, ScriptSettings(origins=tuple(origins), approvals=file))
 
 
 @pytest.fixture
@@ -68,7 +73,7 @@ def test_a_folder_of_ones_own_needs_no_approval(tmp_path: Path) -> None:
     write_skill(tmp_path / "mine", scripts__run_py="")
     registry = Registry([tmp_path])
     registry.load()
-    Policy(registry, (), str(tmp_path / "none")).check(registry.snapshot.skills.values())
+    policy(registry, (), str(tmp_path / "none")).check(registry.snapshot.skills.values())
 
 
 def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
@@ -106,7 +111,7 @@ def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path:
 def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
     place.approve()
     skill = place.skill
-    Policy(place.registry, [SITE], str(place.file)).check([skill])
+    policy(place.registry, [SITE], str(place.file)).check([skill])
     script = place.folder / "thing" / "scripts" / "run.py"
     seen = script.stat()
     script.write_text("print(2)\n")
@@ -123,10 +128,10 @@ def test_a_file_of_approvals_that_is_not_in_order_approves_nothing(place: Place,
 
 
 def test_approvals_that_no_origin_needs_are_said_not_to_be_used(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    Policy(place.registry, [SITE], str(place.file))
-    Policy(place.registry, [])
+    policy(place.registry, [SITE], str(place.file))
+    policy(place.registry, [])
     assert caplog.messages == []
-    Policy(place.registry, [], str(place.file))
+    policy(place.registry, [], str(place.file))
     assert caplog.messages == [f"--approvals {place.file} is not used: --allow-scripts-of says of which origins"]
 
 
@@ -155,15 +160,36 @@ def test_nobody_can_name_what_is_unknown(place: Place) -> None:
     place.approve("")
     odd = replace(place.skill, origin=UNKNOWN)
     with pytest.raises(RequestError, match="--allow-scripts-of"):
-        Policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)).check([odd])
+        policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)).check([odd])
 
 
 def test_a_secret_is_of_one_skill_of_one_source(place: Place) -> None:
     remote, local = place.skill, replace(place.skill, origin=None)
     secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
     assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
-    assert secrets_of(local, secrets) == {"KEY": "mine"} and secrets_of(remote, secrets) == {}
-    assert secrets_of(replace(remote, origin=OTHER), secrets) == {"KEY": "theirs"}
+    ours = Policy(place.registry, ScriptSettings(secrets=secrets))
+    assert ours.secrets(local) == {"KEY": "mine"} and ours.secrets(remote) == {}
+    assert ours.secrets(replace(remote, origin=OTHER)) == {"KEY": "theirs"}
+
+
+def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
+    for name, text in (("thing", toml("thing", permissions='secrets = ["KEY"]')), ("plain", None)):
+        write(tmp_path / name, text or toml("plain"))
+    registry = Registry([tmp_path])
+    registry.load()
+    given = {"KEY": "k", "OTHER": "o"}
+    ours = Policy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
+    assert ours.declared_secrets(registry.snapshot.skills["thing"]) == {"KEY": "k"}
+    assert ours.declared_secrets(registry.snapshot.skills["plain"]) == {}
+
+
+def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:
+    remote, local = place.skill, replace(place.skill, origin=None)
+    ours = Policy(place.registry, ScriptSettings(network_of=("thing",)))
+    assert ours.network([local]) and not ours.network([remote]) and not ours.network([local, remote])
+    assert not ours.network([])  # code that came with a call
+    assert Policy(place.registry, ScriptSettings(network_of=(f"{SITE}#thing",))).network([remote])
+    assert Policy(place.registry, ScriptSettings(network=True)).network([])
 
 
 @pytest.mark.anyio

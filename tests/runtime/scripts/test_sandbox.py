@@ -84,6 +84,22 @@ async def test_there_is_no_network_unless_it_is_allowed(registry: Registry) -> N
 
 
 @BOXED
+async def test_the_network_may_be_for_one_skill_alone(registry: Registry) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert (await ran(registry, "connect.py", port, network_of=("another",))).exit_code == 1
+        async with anyio.create_task_group() as tasks:
+
+            async def answer() -> None:
+                accepted, _ = await anyio.to_thread.run_sync(server.accept)
+                with accepted:
+                    accepted.sendall(b"hello")
+
+            tasks.start_soon(answer)
+            assert (await ran(registry, "connect.py", port, network_of=("zoo",))).stdout == "hello\n"
+
+
+@BOXED
 @pytest.mark.requirement("SP-32")
 async def test_the_skill_is_read_only(registry: Registry) -> None:
     outcome = await ran(registry, "spoil.py")
@@ -383,6 +399,6 @@ def test_a_folder_that_cannot_be_shared_is_refused(registry: Registry, folder: s
 def test_a_whole_home_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     view = sandbox.View("/s", "/w", "/t", "/m", needs=("/home/someone", "/home", "/", "/opt/x", "/opt/x/bin/x"))
-    words = sandbox.Bubblewrap("bwrap", network=False, folders=()).box(view).words(9, None)
+    words = sandbox.Bubblewrap("bwrap", folders=()).box(view).words(9, None)
     shown = {words[place + 1] for place, word in enumerate(words) if word == "--ro-bind-try"}
     assert "/opt/x" in shown and not shown & {"/home/someone", "/home", "/", "/opt/x/bin/x"}

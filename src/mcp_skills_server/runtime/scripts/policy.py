@@ -1,4 +1,5 @@
-"""Whose scripts run: those of the operator's own folders, and of named origins what was approved as it stands.
+"""Whose scripts run, and with what: those of the operator's own folders, and of named origins what was approved as it
+stands; the network and secrets by skill.
 
 The one place that decides it, for every protocol. What is asked for is decided by the digests that the files are laid
 out by, so that nothing can change between the answer and the run.
@@ -9,9 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,9 +19,12 @@ from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
 from mcp_skills_server.errors import RequestError, UsageError
+from mcp_skills_server.format import manifest as manifests
+from mcp_skills_server.format.manifest import SKILL_TOML
 from mcp_skills_server.format.uris import bare
 from mcp_skills_server.model import Skill, printable
 from mcp_skills_server.runtime.scripts import approvals
+from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
 logger = logging.getLogger(__name__)
 
@@ -51,33 +54,22 @@ def reference(skill: Skill) -> str:
     return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
 
 
-def secrets_of(skill: Skill, secrets: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    """The variables that the operator gave to this skill and to no other one."""
-    return secrets.get(reference(skill), {})
-
-
 class Policy:
-    """Decides whether scripts of a skill run.
+    """Decides whether scripts of a skill run, and what they get.
 
     Args:
         registry: where files are read.
-        origins: the origins whose approved skills may run, as `canonical` has them.
-        file: where approvals are; None for the user's own.
-        roots: what was said of single roots, by folder: see `ScriptSettings`.
+        settings: what the operator chose.
     """
 
-    def __init__(
-        self,
-        registry: Registry,
-        origins: Iterable[str] = (),
-        file: str | None = None,
-        roots: Mapping[str, bool] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
         self._registry = registry
-        self._origins = frozenset(origins) - {""}
+        self._settings = settings
+        self._origins = frozenset(settings.origins) - {""}
+        self._roots = settings.roots
+        file = settings.approvals
         self._file = approvals.default_file() if file is None else Path(file)
-        self._roots = roots
-        if file is not None and not self._origins and not any(roots.values()):
+        if file is not None and not self._origins and not any(self._roots.values()):
             logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
         self._reported: set[tuple[str, str]] = set()
 
@@ -99,6 +91,27 @@ class Policy:
             if skill.origin is not None:
                 # What a folder of the operator's own holds of another origin is not what was said of the folder.
                 self._check(skill, skill.origin, named=said is True and root.origin is not None)
+
+    def network(self, skills: Collection[Skill]) -> bool:
+        """Whether a run for which these skills are laid out may use the network: each of them must be allowed to."""
+        named = self._settings.network_of
+        return self._settings.network or (bool(skills) and all(reference(each) in named for each in skills))
+
+    def secrets(self, skill: Skill) -> Mapping[str, str]:
+        """The variables that the operator gave to this skill and to no other one, whether it declares them or not."""
+        return self._settings.secrets.get(reference(skill), {})
+
+    def declared_secrets(self, skill: Skill) -> Mapping[str, str]:
+        """Those of them that the skill's `skill.toml` declares. Blocks.
+
+        Raises:
+            StaleFileError: the file changed.
+        """
+        own, file = self.secrets(skill), skill.files.get(SKILL_TOML)
+        if not own or file is None:
+            return {}
+        found = manifests.read(self._registry.read(file), skill.frontmatter, skill.path, skill.files).manifest
+        return {} if found is None else {name: own[name] for name in found.secrets if name in own}
 
     def _check(self, skill: Skill, shown: str, *, named: bool) -> None:
         name, origin = printable(skill.path), canonical(skill.origin or "")

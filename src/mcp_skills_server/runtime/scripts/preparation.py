@@ -47,6 +47,7 @@ class RunRequest:
         timeout_s: the time limit.
         launcher: a file in the work directory that the interpreter runs, and that is given the script's path.
         fill: puts into the work directory what the run is given.
+        network: whether it may use the network.
     """
 
     skills: Mapping[str, Skill]
@@ -59,6 +60,7 @@ class RunRequest:
     timeout_s: float
     launcher: str | None
     fill: Callable[[str], None] | None
+    network: bool = False
 
 
 class RunDirectory:
@@ -143,7 +145,9 @@ class Preparation:
         path, box = os.environ.get("PATH", ""), None
         if self._sandbox is not None:
             start = sandbox.WORKSPACE + workdir[len(work) :]
-            box = self._sandbox.box(View(skills, work, temporary, directory.shared, start, interpreter.needs))
+            box = self._sandbox.box(
+                View(skills, work, temporary, directory.shared, start, interpreter.needs, network=request.network)
+            )
             skills, work, temporary = sandbox.SKILLS, sandbox.WORKSPACE, sandbox.TEMPORARY
             path = sandbox.PATH if not interpreter.argv else _path_with(interpreter.argv[0])
         home = os.path.join(skills, request.within) if request.within else skills

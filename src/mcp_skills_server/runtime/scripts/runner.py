@@ -13,9 +13,10 @@ import re
 import secrets
 import tempfile
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeAlias
+from dataclasses import replace
+from typing import Final
 
 import anyio
 from anyio import to_thread
@@ -38,14 +39,14 @@ from mcp_skills_server.runtime.scripts.policy import Policy
 from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
+from mcp_skills_server.runtime.scripts.progress import Progress, reported
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from mcp_skills_server.runtime.scripts.usage import Usage
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
+from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
 
-BEAT_S = 2.0
-"""Between two reports of progress."""
 LOOK_S = 0.05
 """Between two looks at what a run takes."""
 PATIENCE_S = 10.0
@@ -53,8 +54,6 @@ PATIENCE_S = 10.0
 _TIDYING_S: Final = 20.0
 _NAMES_SHOWN: Final = 20
 _DIRECTORY_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
-
-_Progress: TypeAlias = Callable[[float], Awaitable[None]]
 
 
 class Scripts:
@@ -70,9 +69,10 @@ class Scripts:
     """
 
     def __init__(self, registry: Registry, settings: ScriptSettings) -> None:
+        self._registry = registry
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
-        self._policy = Policy(registry, settings.origins, settings.approvals, settings.roots)
+        self.policy = Policy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
@@ -108,10 +108,9 @@ class Scripts:
         *,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-        secrets: Mapping[str, str] | None = None,
         workdir: str = ".",
         timeout_s: float | None = None,
-        progress: _Progress | None = None,
+        progress: Progress | None = None,
         directory: str | None = None,
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
@@ -125,7 +124,6 @@ class Scripts:
             args: the script's arguments.
             env: variables for its environment, as the caller wants them: those that the skill declares or the operator
                 allows.
-            secrets: variables of the operator's own.
             workdir: where it starts, relative to the work directory; made if it is not there.
             timeout_s: the time limit; None for the operator's.
             progress: awaited now and then with the seconds that it has run.
@@ -146,10 +144,7 @@ class Scripts:
             path,
             _file(skill, path),
             checked_args(args),
-            {
-                **checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
-                **checked_env(secrets or {}, None),
-            },
+            checked_env(env or {}, (*declared_env(skill.frontmatter), *self._allowed_env)),
             checked_text(workdir, "workdir"),
             self._checked_timeout(timeout_s),
             launcher,
@@ -190,11 +185,11 @@ class Scripts:
         request = RunRequest(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
         return await self._run(request, workspace, None)
 
-    async def _run(self, request: RunRequest, workspace: Workspace, progress: _Progress | None) -> Outcome:
+    async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None) -> Outcome:
         # SP-30: this process was not root when it chose to have no sandbox.
         if self._sandbox is None and sandbox.is_off_forbidden():
             raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
-        await to_thread.run_sync(self._policy.check, tuple(request.skills.values()))
+        request = await to_thread.run_sync(self._allowed, request)
         async with self._turn():
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
@@ -213,7 +208,7 @@ class Scripts:
             finally:
                 with anyio.move_on_after(_TIDYING_S, shield=True):
                     files, emptied = await to_thread.run_sync(self._tidy, directory, workspace, abandon_on_cancel=True)
-        closed = self._sandbox is not None and not self._settings.network
+        closed = self._sandbox is not None and not request.network
         remarks = remarks_on(ended, reason, request.timeout_s, network_closed=closed)
         if emptied:
             files = (), 0
@@ -223,10 +218,11 @@ class Scripts:
         return outcome_of(request.path, ended, "".join(map(as_line, remarks)), self._sandbox, files)
 
     async def _execute(
-        self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: _Progress | None
+        self, request: RunRequest, workspace: Workspace, directory: RunDirectory, progress: Progress | None
     ) -> tuple[Ended, str | None]:
         """What the script did, and why the server ended it, if it did before its time."""
         command = await to_thread.run_sync(self._preparation.command, request, workspace, directory)
+        await to_thread.run_sync(self._record, request)
         written = [workspace.path, directory.temporary, directory.shared]
         usage = Usage(written, self._settings.workspace_bytes, self._settings.memory_bytes)
         reason: str | None = None
@@ -239,7 +235,7 @@ class Scripts:
             reason = await to_thread.run_sync(look, tree, abandon_on_cancel=True)
             return reason is not None
 
-        async with _reported(progress):
+        async with reported(progress):
             ended = await execute(
                 command,
                 timeout_s=request.timeout_s,
@@ -248,6 +244,33 @@ class Scripts:
                 beat=beat,
             )
         return ended, reason
+
+    def _allowed(self, request: RunRequest) -> RunRequest:
+        """The run with what the operator gives to it. Blocks.
+
+        Raises:
+            RequestError: the operator does not allow it.
+            StaleFileError: a file of a skill changed.
+        """
+        skills = tuple(request.skills.values())
+        self.policy.check(skills)
+        skill = request.skills.get(request.within)
+        own = {} if skill is None else checked_env(self.policy.declared_secrets(skill), None)
+        return replace(request, env={**request.env, **own}, network=self.policy.network(skills))
+
+    def _record(self, request: RunRequest) -> None:
+        """Say that a run is about to start. Blocks.
+
+        Raises:
+            NotRecordedError: nobody could say afterwards that it was.
+            StaleFileError: a file of the skill changed.
+        """
+        if not events.has_readers():
+            return
+        skill = request.skills.get(request.within)
+        events.concerns(request.skills.values())  # what is laid out for code that came with the call
+        digest = "" if skill is None else self._registry.digest_over(skill)
+        events.runs("" if skill is None else skill.path, request.path, digest)
 
     def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
         """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""
@@ -299,30 +322,3 @@ def _file(skill: Skill, path: str) -> SkillFile:
         hint = f"its scripts are {', '.join(there[:_NAMES_SHOWN])}{more}" if there else "it has no scripts"
         raise RequestError(f"The skill {skill.name} has no file {printable(path[:200])!r}; {printable(hint)}")
     return file
-
-
-@asynccontextmanager
-async def _reported(progress: _Progress | None) -> AsyncGenerator[None]:
-    """Report progress at every beat. Whoever listens has no say in whether the script goes on."""
-
-    async def report(whom: _Progress) -> None:
-        begun = anyio.current_time()
-        while True:
-            await anyio.sleep(BEAT_S)
-            try:
-                with anyio.move_on_after(BEAT_S):
-                    await whom(anyio.current_time() - begun)
-            except Exception:
-                logger.debug("progress could not be reported", exc_info=True)
-
-    wrong: Exception | None = None
-    async with anyio.create_task_group() as tasks:
-        if progress is not None:
-            tasks.start_soon(report, progress)
-        try:
-            yield
-        except Exception as error:  # the group would make another kind of it
-            wrong = error
-        tasks.cancel_scope.cancel()
-    if wrong is not None:
-        raise wrong

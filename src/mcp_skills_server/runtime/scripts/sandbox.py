@@ -78,6 +78,7 @@ class View:
             would have no bound.
         workdir: where to start, absolute, as seen inside.
         needs: further files and folders that must be readable.
+        network: whether it may use the network.
     """
 
     skills: str
@@ -86,6 +87,7 @@ class View:
     shared: str
     workdir: str = WORKSPACE
     needs: tuple[str, ...] = ()
+    network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,6 @@ class Bubblewrap:
 
     Args:
         program: where bubblewrap is.
-        network: whether scripts may use the network.
         folders: absolute folders that they may read and write.
         dropper: where `setpriv` is, to start bubblewrap as root and scripts as `nobody`; None to start it as who we
             are, in a user namespace.
@@ -117,7 +118,6 @@ class Bubblewrap:
         self,
         program: str,
         *,
-        network: bool,
         folders: Sequence[str],
         dropper: str | None = None,
         calls: bytes | None = None,
@@ -125,7 +125,6 @@ class Bubblewrap:
         self._program = program
         self._dropper = dropper
         self.calls = calls
-        self._network = network
         self._folders = folders
 
     @property
@@ -185,7 +184,7 @@ class Bubblewrap:
 
     def _words(self, view: View) -> list[str]:
         words = [self._program, "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
-        words += [*([] if self._network else ["--unshare-net"]), "--cap-drop", "ALL"]
+        words += [*([] if view.network else ["--unshare-net"]), "--cap-drop", "ALL"]
         if self._dropper is None:
             words += ["--unshare-user", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
         else:
@@ -222,9 +221,7 @@ def choose(mode: Mode, *, network: bool, folders: Sequence[str]) -> Bubblewrap |
     why = "bubblewrap (bwrap) is not installed"
     for dropper in () if program is None else _droppers():
         for calls in dict.fromkeys((system_calls.program(), None)):
-            sandbox = Bubblewrap(
-                os.path.abspath(str(program)), network=network, folders=shared, dropper=dropper, calls=calls
-            )
+            sandbox = Bubblewrap(os.path.abspath(str(program)), folders=shared, dropper=dropper, calls=calls)
             trouble = sandbox.trouble()
             if trouble is None:
                 _report(sandbox, why, network=network, folders=shared)

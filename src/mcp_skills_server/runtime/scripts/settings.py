@@ -25,6 +25,8 @@ class ScriptSettings:
             above this it is emptied.
         sandbox: whether bubblewrap must be had, or is not used.
         network: whether scripts in the sandbox may use the network.
+        network_of: skills whose scripts may use it although others may not, as `policy.reference` has them.
+        secrets: by skill (`policy.reference`), variables for its scripts, of those that its `skill.toml` declares.
         folders: folders that scripts in the sandbox may read and write.
         interpreters: program by extension (`.py`), over the built-in map.
         env: names of variables that callers may set for every skill, beside those that a skill declares.
@@ -43,6 +45,8 @@ class ScriptSettings:
     workspace_bytes: int = 256 << 20
     sandbox: Mode = "required"
     network: bool = False
+    network_of: tuple[str, ...] = ()
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
     folders: tuple[str, ...] = ()
     interpreters: Mapping[str, str] = field(default_factory=dict[str, str])
     env: tuple[str, ...] = ()

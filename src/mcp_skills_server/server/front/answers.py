@@ -101,7 +101,7 @@ class Answers:
         return Caller(
             request.client.extensions,
             served=self._served,
-            owner=channel.owner,
+            principal=channel.principal,
             counted=channel.counted,
             connection=connection,
             progress=progress,

@@ -11,6 +11,7 @@ from typing import Any, Final
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
@@ -40,9 +41,9 @@ class Connection:
 
     def __init__(self, lines: Lines, attachment: Attachment) -> None:
         self.connection: object | None = self
-        self.owner: str | None = None
         self.counted: Owner = owner_of(None, None)
-        self.principal: str | None = None
+        self.principal: Principal | None = None
+        self.address: str | None = None
         self.audience: object | None = attachment
         self.is_shared = True
         self._messages = MessageLines(lines)

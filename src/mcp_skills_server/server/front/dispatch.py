@@ -67,8 +67,11 @@ class Dispatcher:
             request.client = self._clients.of(request.params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
-        principal, host = request.channel.principal, request.client.name
-        with events.Request("mcp", request.method, principal=principal, era=era.name, host=host) as event:
+        channel, host = request.channel, request.client.name
+        name = None if channel.principal is None else channel.principal.id
+        with events.Request(
+            "mcp", request.method, principal=name, address=channel.address, era=era.name, host=host
+        ) as event:
             try:
                 result = await self._handled(request)
             except FaultError as error:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 import anyio
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server.front.eras import Client, Era
@@ -28,8 +29,8 @@ class Channel(Protocol):
     """How requests came, and how their client is reached before they have their answers.
 
     Attributes:
-        owner: whom the client proved to be, None where nobody has to.
-        principal: the name of that.
+        principal: whom the client proved to be, None where nobody has to.
+        address: where the client is, None for a pipe.
         counted: among whose things counts what the client opens.
         connection: what the requests of a client of the legacy era have in common, None where each stands alone.
         audience: who saw the skills in one place where requests stand alone on a pipe; None where nobody is known to.
@@ -37,8 +38,8 @@ class Channel(Protocol):
         is_gone: whether the client is known to read no more.
     """
 
-    owner: str | None
-    principal: str | None
+    principal: Principal | None
+    address: str | None
     counted: Owner
     connection: object | None
     audience: object | None

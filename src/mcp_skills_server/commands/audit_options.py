@@ -1,0 +1,41 @@
+"""The option of the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import click
+
+from mcp_skills_server.commands.fields import Options, option
+from mcp_skills_server.errors import UsageError
+
+
+class AuditOptions(Options):
+    """What is recorded for whoever answers for the server."""
+
+    heading: ClassVar[str] = "Records"
+    audit_log: str | None = option(
+        None,
+        "Append a line of JSON to this file for every skill that is loaded, read or run, and for who was let in or "
+        "refused; - for stdout, over HTTP. Opened anew on SIGHUP. Where it cannot be written, no script runs.",
+        type=click.Path(dir_okay=False),
+        metavar="FILE",
+    )
+
+
+def start_audit(options: AuditOptions, *, stdout_is_free: bool) -> Callable[[], object] | None:
+    """Record from now on. Returns what opens the file anew; None where nothing is recorded.
+
+    Raises:
+        UsageError: the file cannot be written, or stdout is the protocol's.
+    """
+    if options.audit_log is None:
+        return None
+    from mcp_skills_server.telemetry.audit import STDOUT, AuditLog
+
+    if options.audit_log == STDOUT and not stdout_is_free:
+        raise UsageError("--audit-log -: stdout belongs to the protocol here; name a file")
+    audit = AuditLog(options.audit_log)
+    audit.start()
+    return audit.reopen

@@ -1,0 +1,72 @@
+"""Options of metrics, and what they are made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from mcp_skills_server.commands.fields import Options, flag, option
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
+
+
+class MetricsOptions(Options):
+    """Whether and where metrics are shown."""
+
+    heading: ClassVar[str] = "Records"
+    metrics: bool = flag("Show metrics for Prometheus at /metrics, to whom MCP is open. Needs the extra [metrics].")
+    metrics_address: str | None = option(
+        None,
+        "Show metrics at this address instead, such as 127.0.0.1:9464, to whoever reaches it.",
+        metavar="HOST:PORT",
+    )
+
+
+def make_metrics(
+    options: MetricsOptions, registry: Registry, sources: Callable[[], Sequence[SourceState]]
+) -> Metrics | None:
+    """The metrics, counted from now on; None where none are wanted.
+
+    Raises:
+        UsageError: the extra is not installed, or the address cannot be listened on.
+    """
+    if not options.metrics and options.metrics_address is None:
+        return None
+    try:
+        from mcp_skills_server.telemetry.metrics import Metrics, show_at
+    except ImportError:
+        raise UsageError(
+            "metrics need prometheus-client; install it with: pip install 'mcp-skills-server[metrics]'"
+        ) from None
+    from mcp_skills_server.dialects import skills_protocol
+    from mcp_skills_server.server.front.eras import LEGACY, MODERN
+
+    def gauges() -> dict[str, tuple[str, float]]:
+        snapshot, states = registry.snapshot, sources()
+        served = len(snapshot.paths(Standing.LENIENT))
+        return {
+            "skills_served": ("Skills that are served.", served),
+            "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
+            "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),
+            "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
+        }
+
+    methods = (*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD")
+    metrics = Metrics(gauges, methods)
+    metrics.start()
+    if options.metrics_address is not None:
+        host, colon, port = options.metrics_address.rpartition(":")
+        if not colon or not host or not port.isdigit() or int(port) > 65535:
+            raise UsageError(f"--metrics-address {options.metrics_address}: write HOST:PORT, such as 127.0.0.1:9464")
+        try:
+            show_at(metrics, host.strip("[]"), int(port))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UsageError(f"--metrics-address {options.metrics_address}: cannot be listened on ({reason})") from None
+    return metrics

@@ -1,0 +1,104 @@
+"""`usage`: which skills are used, and which are not."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.printing import say, say_json, say_table
+from mcp_skills_server.commands.usage_options import file_of
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.usage_store import Report
+
+_SINCE: Final = re.compile(r"([1-9][0-9]{0,2})d")
+_BARS: Final = 30
+"""Days of a line of bars."""
+
+
+class ShowUsageOptions(Options):
+    """All options of `usage`."""
+
+    usage: str | None = option(
+        None,
+        "Where the counts are: sqlite:FILE; by default in the user's state directory.",
+        envvar="MCP_SKILLS_USAGE",
+        metavar="STORE",
+    )
+    since: str = option("30d", "How many days back, at most 400.", metavar="DAYS")
+    by: Literal["skill", "principal", "host"] = option(
+        "skill", "What a line is of.", type=click.Choice(["skill", "principal", "host"])
+    )
+    format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
+
+
+@click.command()
+@takes(ShowUsageOptions)
+def usage(options: ShowUsageOptions) -> None:
+    """Show which skills were used, how often and when last, and which are served and never were.
+
+    \b
+    Examples:
+      mcp-skills-server usage
+      mcp-skills-server usage --since 7d --by host
+      mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
+    """
+    from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, UsageStore
+
+    found = _SINCE.fullmatch(options.since)
+    days = int(found[1]) if found else 0
+    if not 1 <= days <= KEPT_DAYS:
+        raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
+    file = file_of(options.usage)
+    if file is None or not os.path.exists(file):
+        where = "--usage off" if file is None else file
+        raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
+    report = UsageStore(file).report(options.by, days)
+    if options.format == "json":
+        say_json(
+            {
+                "since_days": days,
+                "by": options.by,
+                "lines": [{**asdict(each), "days": [*each.days], "last": _moment(each.last)} for each in report.lines],
+                "searches": report.searches,
+                "empty_searches": report.empty,
+                "questions": [{"text": text, "times": times} for text, times in report.questions],
+            }
+        )
+    else:
+        _show(report, options.by)
+
+
+def _show(report: Report, by: str) -> None:
+    from mcp_skills_server.telemetry.usage_store import spark
+
+    head = (by.upper(), "LOADS", "READS", "RUNS", "VERSIONS", "DROPPED", "LAST", "DAYS")
+    rows = [
+        (
+            each.name or "-",
+            str(each.loads),
+            str(each.reads),
+            str(each.runs),
+            str(each.versions) if by == "skill" else "-",
+            str(each.dropped),
+            (_moment(each.last) or "never")[:16].replace("T", " "),
+            spark(each.days[-_BARS:]),
+        )
+        for each in report.lines
+    ]
+    say_table([head, *rows]) if rows else say("nothing was used")
+    if report.searches:
+        say(f"searches: {report.searches:,}, of which {report.empty:,} found nothing")
+    for text, times in report.questions:
+        say(f"  {times:,} x {text}")
+
+
+def _moment(moment: float | None) -> str | None:
+    return None if moment is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

@@ -1,0 +1,150 @@
+"""The audit log: a line of JSON for each skill that was loaded, read or run, and for who was let in or refused.
+
+A line has who, whence, which skill and which bytes by digest; no content, no arguments, no token, no question. Lines of
+several processes may go to one file: each is written whole, by one call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, subscribe
+
+logger = logging.getLogger(__name__)
+
+STDOUT: Final = "-"
+_ADMITTING: Final = frozenset(("initialize", "server/discover"))
+_RECORDED: Final = frozenset(("load", "read", "run"))
+_UNRECORDED: Final = (
+    "Nothing was run: this server records every run before it starts, and its audit log cannot be written now. "
+    "Whoever runs this server must correct that"
+)
+
+
+class AuditLog:
+    """Writes events to a file, as the last of its lines.
+
+    Args:
+        file: its path, made with mode 0600 if it is not there; "-" for stdout.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._reopens = False
+        self._is_torn = False
+        self._fails = False
+        try:
+            self._descriptor = self._open()
+        except OSError as error:
+            raise UsageError(
+                f"--audit-log {file}: cannot be written ({error.strerror}); name a file that can"
+            ) from None
+
+    def start(self) -> Callable[[], None]:
+        """Write every event from now on. Returns what ends that."""
+        return subscribe(self.take)
+
+    def reopen(self) -> None:
+        """Open the file anew before the next line, because it was moved away. A handler of a signal may call this."""
+        self._reopens = self._file != STDOUT
+
+    def take(self, event: Event) -> None:
+        """Write what an event says, if it is one of those that are recorded.
+
+        Raises:
+            NotRecordedError: it cannot be written, and it is a run that is about to start.
+        """
+        lines = b"".join(_lines(event))
+        if not lines:
+            return
+        is_run = event.outcome == "begun"
+        with self._lock:
+            try:
+                self._write(lines, durably=is_run)
+            except OSError as error:
+                if not self._fails:
+                    logger.error(
+                        "%s: the audit log cannot be written (%s); no script runs until it can, reads go on unrecorded",
+                        self._file,
+                        error.strerror,
+                    )
+                self._fails = True
+                if is_run:
+                    raise NotRecordedError(_UNRECORDED) from None
+                return
+            if self._fails:
+                self._fails = False
+                logger.warning("%s: the audit log is written again", self._file)
+
+    def _open(self) -> int:
+        if self._file == STDOUT:
+            return sys.stdout.fileno()
+        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _write(self, lines: bytes, *, durably: bool) -> None:
+        if self._reopens:
+            self._reopens = False
+            try:
+                opened = self._open()
+            except OSError:
+                self._reopens = True
+                raise
+            os.close(self._descriptor)
+            self._descriptor = opened
+        whole = b"\n" + lines if self._is_torn else lines
+        written = os.write(self._descriptor, whole)
+        while 0 < written < len(whole):
+            self._is_torn = True
+            whole = whole[written:]
+            written = os.write(self._descriptor, whole)
+        self._is_torn = False
+        if durably and self._file != STDOUT:
+            os.fsync(self._descriptor)
+
+
+def _lines(event: Event) -> Iterable[bytes]:
+    if event.protocol == CATALOGUE:
+        return
+    if event.outcome == "refused":
+        yield _line(event, "refuse", *_first_skill(event))
+        return
+    if event.method in _ADMITTING and event.outcome == "ok":
+        yield _line(event, "admit", {})
+        return
+    for use in event.uses:
+        if use.action in _RECORDED:
+            yield _line(event, use.action, {"skill": use.skill, "file": use.file, "digest": use.digest})
+
+
+def _first_skill(event: Event) -> tuple[dict[str, str]]:
+    use = next(iter(event.uses), None)
+    return ({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest},)
+
+
+def _line(event: Event, what: str, skill: dict[str, str]) -> bytes:
+    moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    fields: dict[str, Any] = {
+        "time": moment,
+        "event": what,
+        "outcome": event.outcome,
+        "principal": event.principal,
+        "address": event.address,
+        "host": event.host,
+        "protocol": event.protocol,
+        "method": event.method,
+        "reason": event.reason,
+        **skill,
+    }
+    return json.dumps({key: value for key, value in fields.items() if value}, separators=(",", ":")).encode() + b"\n"

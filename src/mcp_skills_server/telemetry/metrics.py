@@ -1,0 +1,146 @@
+"""Counts and times for Prometheus: a reader of events, and a look at the catalogue when somebody asks.
+
+Names and labels are those of OpenTelemetry's conventions for MCP (semantic conventions 1.39, in development) where they
+have one, in Prometheus' spelling, and `skills_` for the rest. A label has few values: what clients make up is "_OTHER".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, subscribe
+
+_OTHER: Final = "_OTHER"
+_MOST_SKILLS: Final = 1000
+"""Skills that have a line of their own; what is done with further ones is counted together."""
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""What the conventions advise, and below it what a server that answers in a tenth of a millisecond needs."""
+
+Gauges = Callable[[], Mapping[str, tuple[str, float]]]
+"""By name what it is, in words, and its value now."""
+
+
+class Metrics:
+    """All metrics of one process.
+
+    Args:
+        gauges: what is looked at when somebody asks.
+        methods: the methods that have a line of their own.
+    """
+
+    def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
+        self._methods = frozenset(methods)
+        self._registry = CollectorRegistry()
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self._registry)
+        self._registry.register(_Now(gauges))
+        self._operations = Histogram(
+            "mcp_server_operation_duration_seconds",
+            "Seconds from a request of MCP to its answer.",
+            ("mcp_method_name", "error_type"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._others = Histogram(
+            "skills_operation_duration_seconds",
+            "Seconds from a request of another protocol to its answer.",
+            ("protocol", "method", "error_type"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._uses = Counter(
+            "skills_uses",
+            "How often a skill was loaded, a file of it read, or a script of it run.",
+            ("action", "skill"),
+            registry=self._registry,
+        )
+        self._bytes = Counter("skills_read_bytes", "Bytes of skill files that were read.", registry=self._registry)
+        self._refused = Counter(
+            "skills_refused_requests",
+            "Requests that were refused before any protocol.",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._changes = Counter(
+            "skills_catalogue_changes",
+            "Skills that appeared, changed or vanished.",
+            ("change",),
+            registry=self._registry,
+        )
+        self._skills: set[str] = set()
+
+    def start(self) -> Callable[[], None]:
+        """Count every event from now on. Returns what ends that."""
+        return subscribe(self.take)
+
+    def take(self, event: Event) -> None:
+        """Count an event."""
+        if event.protocol == CATALOGUE:
+            self._changes.labels(event.outcome).inc()
+            return
+        if event.reason:
+            self._refused.labels(event.reason).inc()
+            return
+        if event.outcome == "begun":
+            for use in event.uses:
+                self._uses.labels(use.action, self._known(use.skill)).inc()
+            return
+        error = "" if event.outcome == "ok" else event.outcome
+        method = event.method if event.method in self._methods else _OTHER
+        seconds = event.milliseconds / 1000
+        if event.protocol == "mcp":
+            self._operations.labels(method, error).observe(seconds)
+        else:
+            self._others.labels(event.protocol, method, error).observe(seconds)
+        for use in event.uses:
+            if use.action not in ("", "run") and event.outcome == "ok":
+                self._uses.labels(use.action, self._known(use.skill)).inc()
+        if event.bytes:
+            self._bytes.inc(event.bytes)
+
+    def written(self, accept: str) -> tuple[bytes, str]:
+        """What Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for milliseconds."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self._registry), content_type
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where all of them are."""
+        return self._registry
+
+    def _known(self, skill: str) -> str:
+        if skill not in self._skills:
+            if len(self._skills) >= _MOST_SKILLS:
+                return _OTHER
+            self._skills.add(skill)
+        return skill
+
+
+def show_at(metrics: Metrics, host: str, port: int) -> None:
+    """Show them at an address of their own, from a thread, until the process ends.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    start_http_server(port, host, metrics.registry)
+
+
+class _Now(Collector):
+    """What is looked at when somebody asks."""
+
+    def __init__(self, gauges: Gauges) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One family for each."""
+        for name, (text, value) in self._gauges().items():
+            yield GaugeMetricFamily(name, text, value=value)

@@ -1,0 +1,210 @@
+"""The audit log: who did what with which bytes, and what happens where it cannot be written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import stat
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.telemetry.audit import AuditLog
+from mcp_skills_server.telemetry.events import Event, NotRecordedError, Outcome, Use
+from web.http_wire import http_serving
+from wire import COMMAND, DEADLINE, ROOT, serving, write_skill
+
+FULL = Path("/dev/full")
+SECRET = "0123456789abcdef"
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """What was recorded."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def event(outcome: Outcome = "ok", *uses: Use, method: str = "resources/read") -> Event:
+    return Event(time=1_800_000_000.25, protocol="mcp", method=method, outcome=outcome, uses=uses, principal="token:a")
+
+
+def test_a_line_says_who_what_and_which_bytes(tmp_path: Path) -> None:
+    file = tmp_path / "audit"
+    audit = AuditLog(str(file))
+    audit.take(event("ok", Use("load", "a", "SKILL.md", "sha256:1"), Use("read", "a", "b.md", "sha256:2")))
+    audit.take(event("begun", Use("run", "a", "scripts/x.py", "sha256:3"), method="tools/call"))
+    audit.take(event("refused", Use("", "a", "SKILL.md", "sha256:1"), method="tools/call"))
+    audit.take(event(method="initialize"))
+    audit.take(event(method="tools/list"))
+    audit.take(event("ok", Use("", "a", "SKILL.md", "sha256:1"), method="skills/get"))  # no byte of a file was given
+    assert [(each["event"], each["outcome"], each.get("file")) for each in lines(file)] == [
+        ("load", "ok", "SKILL.md"),
+        ("read", "ok", "b.md"),
+        ("run", "begun", "scripts/x.py"),
+        ("refuse", "refused", "SKILL.md"),
+        ("admit", "ok", None),
+    ]
+    assert lines(file)[0] == {
+        "time": "2027-01-15T08:00:00.250Z",
+        "event": "load",
+        "outcome": "ok",
+        "principal": "token:a",
+        "protocol": "mcp",
+        "method": "resources/read",
+        "skill": "a",
+        "file": "SKILL.md",
+        "digest": "sha256:1",
+    }
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+@needs_full
+def test_where_it_cannot_be_written_runs_are_refused_and_reads_are_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    link, good = tmp_path / "audit", tmp_path / "good"
+    link.symlink_to(FULL)
+    audit = AuditLog(str(link))
+    for _ in range(3):
+        audit.take(event("ok", Use("read", "a", "b.md", "sha256:2")))
+        with pytest.raises(NotRecordedError, match="Nothing was run"):
+            audit.take(event("begun", Use("run", "a", "x.py", "sha256:3")))
+    assert [each.levelno for each in caplog.records] == [logging.ERROR]
+    link.unlink()
+    link.symlink_to(good)
+    audit.take(event("ok", Use("read", "a", "b.md", "sha256:2")))  # nobody has said that it was moved
+    assert not good.exists()
+    audit.reopen()
+    audit.take(event("begun", Use("run", "a", "x.py", "sha256:3")))
+    assert [each["event"] for each in lines(good)] == ["run"]
+    assert "is written again" in caplog.messages[-1] and len(caplog.records) == 2
+
+
+def test_a_line_that_was_cut_off_spoils_none_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write = tmp_path / "audit", os.write
+    audit = AuditLog(str(file))
+    left = [20, -1]
+
+    def short(descriptor: int, raw: bytes) -> int:
+        most = left.pop(0) if left else len(raw)
+        if most < 0:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, raw[:most])
+
+    monkeypatch.setattr(os, "write", short)
+    audit.take(event(method="initialize"))
+    audit.take(event(method="initialize"))
+    first, second = file.read_text(encoding="utf-8").splitlines()
+    assert len(first) == 20 and json.loads(second)["event"] == "admit"
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        AuditLog(str(tmp_path / "no" / "audit"))
+    skill = str(write_skill(tmp_path / "a"))
+    for words, said in (
+        (("serve", skill, "--audit-log", str(tmp_path / "no" / "audit")), "cannot be written"),
+        (("serve", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
+        (("rpc", skill, "--audit-log", "-"), "stdout belongs to the protocol"),
+    ):
+        done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=DEADLINE, check=False)
+        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_over_stdio_loads_reads_runs_and_refusals_are_recorded(tmp_path: Path, era: Any, sandbox_mode: str) -> None:
+    folder, file = tmp_path / "skills", tmp_path / "audit"
+    write_skill(folder / "a", body="Secret body.", notes_md="other", scripts__x_py="print('ran')\n")
+    with serving(folder, "--audit-log", file, "--allow-scripts", "--sandbox", sandbox_mode, era=era) as wire:
+        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+        handle = loaded["structuredContent"]["session"]
+        wire.request("resources/read", {"uri": "skill://a/notes.md"})
+        arguments = {"path": "scripts/x.py", "session": handle, "args": ["a-secret-argument"]}
+        ran = wire.request("tools/call", {"name": "skills_run_script", "arguments": arguments})
+        assert "ran" in ran["structuredContent"]["stdout"]
+        wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["no-such-thing"]}})
+    found = [(each["event"], each["outcome"], each.get("file")) for each in lines(file)]
+    assert found == [
+        ("admit", "ok", None),
+        ("load", "ok", "SKILL.md"),
+        ("read", "ok", "notes.md"),
+        ("run", "begun", "scripts/x.py"),
+        ("run", "ok", "scripts/x.py"),
+        ("refuse", "refused", None),
+    ]
+    read = lines(file)[2]
+    assert read["digest"] == "sha256:" + hashlib.sha256(b"other").hexdigest() and read["host"] == "wire"
+    text = file.read_text(encoding="utf-8")
+    assert all(each not in text for each in ("Secret body", handle, "a-secret-argument", "no-such-thing", "ran"))
+
+
+@needs_full
+def test_a_server_whose_disk_is_full_runs_nothing_until_it_is_told_of_another_file(
+    tmp_path: Path, sandbox_mode: str
+) -> None:
+    folder, link = tmp_path / "skills", tmp_path / "audit"
+    write_skill(folder / "a", notes_md="other", scripts__x_py="print('ran')\n")
+    link.symlink_to(FULL)
+    with serving(folder, "--audit-log", link, "--allow-scripts", "--sandbox", sandbox_mode) as wire:
+        wire.request("resources/read", {"uri": "skill://a/notes.md"})
+        loaded = wire.request("tools/call", {"name": "skills_load", "arguments": {"names": ["a"]}})
+        arguments = {"path": "scripts/x.py", "session": loaded["structuredContent"]["session"]}
+        run = {"name": "skills_run_script", "arguments": arguments}
+        refused = wire.request("tools/call", run)
+        assert refused["isError"] and "Nothing was run" in refused["content"][0]["text"]
+        link.unlink()
+        link.symlink_to(tmp_path / "good")
+        wire.process.send_signal(signal.SIGHUP)
+        wire.logs(b"cannot be written")
+        until = 200
+        while wire.request("tools/call", run).get("isError") and until:  # a signal is taken between two requests
+            until -= 1
+        assert wire.stderr.count(b"cannot be written") == 1
+    assert "run" in {each["event"] for each in lines(tmp_path / "good")}
+
+
+def test_over_http_the_bearer_and_the_address_are_recorded(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    file = tmp_path / "audit"
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"ops={SECRET}\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    with http_serving(tmp_path / "skills", "--audit-log", file, "--token-file", tokens) as server:
+        bearer = {"Authorization": f"Bearer {SECRET}"}
+        index = json.loads(server.send("GET", "/.well-known/agent-skills/index.json", headers=bearer).body)
+        server.send("GET", index["skills"][0]["url"], headers=bearer)
+        server.send("GET", "/.well-known/agent-skills/none/x", headers=bearer)
+    load, refuse = lines(file)
+    assert (load["event"], load["skill"], load["principal"], load["address"]) == ("load", "a", "token:ops", "127.0.0.1")
+    assert (refuse["event"], refuse["protocol"]) == ("refuse", "discovery")
+    assert SECRET not in file.read_text(encoding="utf-8")
+
+
+def test_over_http_it_may_be_stdout(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with subprocess.Popen(
+        [*COMMAND, "serve", str(tmp_path), "--transport", "http", "--port", "0", "--audit-log", "-"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ},
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None and process.stdout is not None
+            address = next(line for line in process.stderr if "listening on" in line).rpartition(" ")[2].strip()
+            call = {"jsonrpc": "2.0", "id": 1, "method": "read_skill_file", "params": {"name": "no", "path": "x"}}
+            asked = urllib.request.Request(
+                address.replace("/mcp", "/rpc"), json.dumps(call).encode(), {"Content-Type": "application/json"}
+            )
+            urllib.request.urlopen(asked, timeout=DEADLINE).read()
+            assert json.loads(process.stdout.readline())["event"] == "refuse"
+        finally:
+            process.kill()

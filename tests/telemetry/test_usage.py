@@ -1,0 +1,204 @@
+"""Counts of uses: what is counted, by what, and that a disk that fails stops nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Changes
+from mcp_skills_server.telemetry.events import Event, Outcome, Use
+from mcp_skills_server.telemetry.usage import Usage
+from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, UsageStore, spark
+from wire import COMMAND, DEADLINE, ROOT
+
+DAY = 24 * 3600.0
+NOW = 20_000 * DAY + 3600
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def event(*uses: Use, outcome: Outcome = "ok", at: float = NOW, found: int | None = None, question: str = "") -> Event:
+    return Event(
+        time=at,
+        protocol="mcp",
+        method="tools/call",
+        outcome=outcome,
+        principal="token:ann",
+        host="an editor",
+        uses=uses,
+        found=found,
+        question=question,
+    )
+
+
+def use(action: str, skill: str = "a", digest: str = "sha256:1") -> Use:
+    return Use(action, skill, "SKILL.md", digest)  # type: ignore[arg-type]
+
+
+def skill(*paths: str) -> dict[str, object]:
+    return dict.fromkeys(paths)
+
+
+def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) -> None:
+    clock = Clock()
+    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
+    usage = Usage(store)
+    usage.serves(Changes({}, skill("a", "b", "never")))  # type: ignore[arg-type]
+    usage.take(event(use("load")))
+    usage.take(event(use("load", digest="sha256:2"), use("read")))
+    usage.take(event(use("run"), outcome="begun"))
+    usage.take(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
+    usage.take(event(use("load", "b"), at=NOW - DAY))
+    usage.take(event(use("dropped", "b"), at=NOW - DAY))
+    usage.take(event(use("load", "b"), outcome="failed"))
+    usage.take(event(use(""), outcome="ok"))
+    usage.flush()
+    report = store.report("skill", 2)
+    first, second, last = report.lines
+    assert (first.name, first.loads, first.reads, first.runs, first.versions) == ("a", 2, 1, 1, 2)
+    assert (first.days, first.last) == ((0, 4), NOW)
+    assert (second.name, second.loads, second.dropped, second.days) == ("b", 1, 1, (1, 0))
+    assert (last.name, last.last) == ("never", None)
+    (line,) = store.report("host", 2).lines
+    assert (line.name, line.loads, line.versions) == ("an editor", 3, 0)
+    assert [each.name for each in store.report("principal", 1).lines] == ["token:ann"]
+    assert [each.name for each in store.report("skill", 1).lines] == ["a", "b", "never"]
+
+
+def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
+    store = UsageStore(str(tmp_path / "usage.db"))
+    usage = Usage(store)
+    usage.serves(Changes({}, skill("a", "b")))  # type: ignore[arg-type]
+    usage.flush()
+    usage.serves(Changes(skill("b"), {}))  # type: ignore[arg-type]
+    usage.serves(Changes(skill("a"), skill("a")))  # type: ignore[arg-type]
+    usage.flush()
+    assert [each.name for each in store.report().lines] == ["a"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
+    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
+    usage = Usage(store, questions=kept)
+    usage.take(event(found=3, question="refunds"))
+    usage.take(event(found=0, question="teleport"))
+    usage.flush()
+    report = store.report()
+    assert (report.searches, report.empty) == (2, 1)
+    assert report.questions == ((("teleport", 1),) if kept else ())
+    assert (b"teleport" in (tmp_path / "usage.db").read_bytes() + _wal(tmp_path)) is kept
+
+
+def _wal(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.glob("usage.db-*"))
+
+
+def test_old_days_are_forgotten(tmp_path: Path) -> None:
+    clock = Clock()
+    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
+    usage = Usage(store)
+    usage.take(event(use("load")))
+    usage.flush()
+    clock.now += (KEPT_DAYS + 1) * DAY
+    usage.take(event(use("load", "b"), at=clock.now))
+    usage.flush()
+    with sqlite3.connect(tmp_path / "usage.db") as opened:
+        assert opened.execute("SELECT skill FROM used").fetchall() == [("b",)]
+    opened.close()
+
+
+def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
+    usage = Usage(store)
+    add = store.add
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(store, "add", full)
+    for _ in range(3):
+        usage.take(event(use("load")))
+        usage.flush()
+    assert [each.levelno for each in caplog.records] == [logging.ERROR]
+    monkeypatch.setattr(store, "add", add)
+    usage.flush()
+    assert store.report().lines[0].loads == 3 and "are counted again" in caplog.messages[-1]
+
+
+def test_two_processes_count_in_one_file(tmp_path: Path) -> None:
+    file = str(tmp_path / "usage.db")
+    one, other = Usage(UsageStore(file, now=Clock())), Usage(UsageStore(file, now=Clock()))
+    for each in (one, other):
+        each.take(event(use("load")))
+        each.flush()
+    assert UsageStore(file, now=Clock()).report().lines[0].loads == 2
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])
+def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "usage.db"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match="name another file"):
+        UsageStore(str(file))
+    assert file.read_bytes() == content
+    with sqlite3.connect(tmp_path / "later.db") as opened:
+        opened.execute("PRAGMA user_version = 99")
+    opened.close()
+    with pytest.raises(UsageError, match="another version"):
+        UsageStore(str(tmp_path / "later.db"))
+
+
+def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
+    file = tmp_path / "usage.db"
+    usage = Usage(UsageStore(str(file)))
+    import time
+
+    usage.serves(Changes({}, skill("a", "never")))  # type: ignore[arg-type]
+    usage.take(event(use("load", "a\x1b[31m"), at=time.time()))
+    usage.take(event(found=0, at=time.time()))
+    usage.flush()
+    table = shown("--usage", f"sqlite:{file}")
+    assert "never" in table and "of which 1 found nothing" in table and "\x1b" not in table
+    found = json.loads(shown("--usage", f"sqlite:{file}", "--format", "json", "--since", "7d"))
+    assert [each["name"] for each in found["lines"]] == ["a\x1b[31m", "a", "never"]
+    assert (found["searches"], found["empty_searches"], len(found["lines"][0]["days"])) == (1, 1, 7)
+
+
+def shown(*words: str) -> str:
+    return subprocess.run(
+        [*COMMAND, "usage", *words], capture_output=True, text=True, timeout=DEADLINE, check=True, cwd=ROOT
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--usage", "sqlite:/no/such/file.db"), "there are no counts"),
+        (("--usage", "off"), "there are no counts"),
+        (("--usage", "postgres:x"), "write sqlite:FILE"),
+        (("--since", "401d"), "at most 400d"),
+        (("--since", "x"), "write days"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: tuple[str, ...], said: str) -> None:
+    done = subprocess.run([*COMMAND, "usage", *words], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_line_of_bars_is_as_high_as_its_highest_day() -> None:
+    assert spark([0, 1, 8, 4]) == " ▁█▄"
+    assert spark([]) == "" and spark([0, 0]) == "  "

@@ -1,0 +1,131 @@
+"""Metrics of a real server, as promtool and Prometheus read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from web.http_wire import Server, client, http_serving, refused
+from wire import DEADLINE, write_skill
+
+
+def scraped(server: Server) -> str:
+    reply = server.send("GET", "/metrics")
+    assert reply.status == 200 and (reply.headers["Content-Type"] or "").startswith("text/plain")
+    return reply.body.decode()
+
+
+def value(text: str, line: str) -> float:
+    found = re.search(rf"^{re.escape(line)} (\S+)$", text, re.MULTILINE)
+    assert found, (line, text)
+    return float(found[1])
+
+
+def use(server: Server) -> None:
+    with client(server, "modern") as one:
+        one.request("skills/list")
+        one.read("skill://a/SKILL.md")
+        one.read("skill://a/notes.md")
+        one.post(one.message("no/such/method"))
+
+
+def test_requests_and_uses_are_counted_under_the_names_of_the_conventions(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="other")
+    write_skill(tmp_path / "b", name="torn", description='"')
+    with http_serving(tmp_path, "--metrics") as server:
+        use(server)
+        text = scraped(server)
+    count = "mcp_server_operation_duration_seconds_count"
+    assert value(text, f'{count}{{error_type="",mcp_method_name="resources/read"}}') == 2
+    assert value(text, f'{count}{{error_type="refused",mcp_method_name="_OTHER"}}') == 1
+    assert value(text, 'skills_uses_total{action="load",skill="a"}') == 1
+    assert value(text, 'skills_uses_total{action="read",skill="a"}') == 1
+    assert value(text, "skills_served") + value(text, "skills_left_out") == 2
+    assert value(text, "skills_problems") >= 1
+    assert "no/such/method" not in text
+
+
+@pytest.mark.needs_program("promtool")
+def test_promtool_finds_nothing_wrong(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", notes_md="other")
+    with http_serving(tmp_path, "--metrics") as server:
+        use(server)
+        text = scraped(server)
+    ours = "".join(
+        line for line in text.splitlines(keepends=True) if re.match(r"(# (HELP|TYPE) )?(mcp_|skills_)", line)
+    )
+    done = subprocess.run(["promtool", "check", "metrics"], input=ours, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.needs_program("prometheus")
+def test_a_real_prometheus_scrapes_and_answers_of_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a", notes_md="other")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with http_serving(tmp_path / "skills", "--metrics") as server:
+        use(server)
+        config = tmp_path / "prometheus.yml"
+        target = (
+            f"{{static_configs: [{{targets: ['127.0.0.1:{server.port}']}}], job_name: skills, scrape_interval: 1s}}"
+        )
+        config.write_text(f"scrape_configs: [{target}]\n", encoding="utf-8")
+        process = subprocess.Popen(
+            [
+                str(shutil.which("prometheus")),
+                f"--config.file={config}",
+                f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            asked = f"http://127.0.0.1:{port}/api/v1/query?query=skills_served"
+            until = time.monotonic() + 3 * DEADLINE
+            found: list[object] = []
+            while not found:
+                assert time.monotonic() < until and process.poll() is None
+                try:
+                    with urllib.request.urlopen(asked, timeout=DEADLINE) as answer:
+                        found = json.load(answer)["data"]["result"]
+                except OSError:
+                    continue
+            assert found[0]["value"][1] == "1"  # type: ignore[index]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_there_is_no_such_path_unless_it_is_asked_for(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path) as server:
+        assert server.send("GET", "/metrics").status == 404
+
+
+def test_who_must_show_a_token_must_do_so_here_too(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--metrics", environment={"MCP_SKILLS_TOKENS": "ops=0123456789abcdef"}) as server:
+        assert server.send("GET", "/metrics").status == 401
+        bearer = {"Authorization": "Bearer 0123456789abcdef"}
+        assert server.send("GET", "/metrics", headers=bearer).status == 200
+
+
+def test_they_may_have_an_address_of_their_own(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with http_serving(tmp_path, "--metrics-address", f"127.0.0.1:{port}") as server:
+        assert server.send("GET", "/metrics").status == 404
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
+            assert b"skills_served" in answer.read()
+    for wrong, said in (("9464", "write HOST:PORT"), ("127.0.0.1:99999", "write HOST:PORT"), ("192.0.2.1:1", "cannot")):
+        assert said in refused(tmp_path, "--metrics-address", wrong)

@@ -86,6 +86,12 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
     return Watcher(registry, poll=options.poll, reconcile=options.reconcile)
 
 
+def take_in(registry: Registry, folder: str) -> None:
+    """Serve what was fetched, once the first scan is done."""
+    registry.loaded.wait()
+    registry.refresh([os.path.realpath(folder)])
+
+
 def settle_after_load(registry: Registry) -> None:
     """Take what the first scan made out of the garbage collector's sight: it stays, and looking at it takes 0.1 s."""
 

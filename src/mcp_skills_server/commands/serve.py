@@ -37,10 +37,11 @@ from mcp_skills_server.commands.running import (
     on_hangup,
     say_that_it_waits,
     settle_after_load,
+    take_in,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
-from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise
+from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
@@ -205,6 +206,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         report_to_log(registry)
     log_requests(_request_level(options))
     settle_after_load(registry)
+    worker = worker_of(channel, registry)
+    mark = worker.post.mark if worker is not None else ""
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -216,25 +219,15 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(
-        registry,
-        options,
-        max_loaded=options.max_loaded,
-        catalog_chars=options.catalog_chars,
-        roots=scripts,
-        mark=channel.post.mark if channel is not None else "",
+        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts, mark=mark
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
-    worker = None
-    if channel is not None:
-        from mcp_skills_server.web.workers.worker import Worker
-
-        worker = Worker(channel, registry)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
-        mirrors.start(partial(_take_in, registry))
+        mirrors.start(partial(take_in, registry))
     code = 0
     if options.transport == "stdio":
         if options.publish_only:
@@ -280,12 +273,6 @@ def _warn_of_unused(context: click.Context) -> None:
     ]
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
-
-
-def _take_in(registry: Registry, folder: str) -> None:
-    """Serve what was fetched, once the first scan is done."""
-    registry.loaded.wait()
-    registry.refresh([os.path.realpath(folder)])
 
 
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:

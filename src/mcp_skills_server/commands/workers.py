@@ -16,11 +16,13 @@ from mcp_skills_server.commands.running import on_hangup
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.web.app import HttpSettings
     from mcp_skills_server.web.workers.channel import Channel, Post
     from mcp_skills_server.web.workers.leading import LeadingRegistry
+    from mcp_skills_server.web.workers.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,15 @@ def opened_as(channel: Channel | None, leads: bool) -> dict[str, Any]:
 
         return {"make": LeadingRegistry}
     return {}
+
+
+def worker_of(channel: Channel | None, registry: Registry) -> Worker | None:
+    """What this process does as its supervisor says; None where it has none."""
+    if channel is None:
+        return None
+    from mcp_skills_server.web.workers.worker import Worker
+
+    return Worker(channel, registry)
 
 
 def supervise(

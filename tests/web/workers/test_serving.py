@@ -259,11 +259,13 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path
         for thread in threads:
             thread.start()
         killed = min(before)
+        os.kill(killed, signal.SIGSTOP)  # so that it is killed before it has heard of the edit
+        write_skill(tmp_path / "second")
+        server.said("skill second: added")
         os.kill(killed, signal.SIGKILL)
         server.said("worker . ended by SIGKILL; starting another")
         statuses = {number: one.post(one.message("skills/list")).status for number, one in ones.items()}
         assert sorted(statuses.values()) == [200, 404]
-        write_skill(tmp_path / "second")
         server.said(r"worker \d accepts connections", times=3)
         gone = next(number for number, status in statuses.items() if status == 404)
         assert ones[gone].post(ones[gone].message("skills/list")).error == (404, -32600, None)

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -159,7 +160,15 @@ class Supervisor:
             self._away = loads.leave
             self._registry.tell = tell
             keeping = [asyncio.create_task(self._keep(number, paths)) for number in range(self._count)]
-            others = [asyncio.create_task(self._follow(followed)), asyncio.create_task(self._send_states())]
+            sending = asyncio.create_task(self._send_states())
+
+            def follow() -> None:
+                followed()
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._load_all)
+
+            # Nobody waits for this thread: a first scan may take long, and the end must not.
+            threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
             ending = asyncio.create_task(self._ending.wait())
             await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
             end()
@@ -168,8 +177,7 @@ class Supervisor:
                 worker.signal(signal.SIGKILL)
             if late:
                 await asyncio.wait(late, timeout=_ENDING_S)
-            for task in others:
-                task.cancel()
+            sending.cancel()
             for task in keeping:
                 task.result()
         return self._code
@@ -247,8 +255,9 @@ class Supervisor:
                 worker.send(line("load"))
             if self._ending.is_set():
                 worker.signal(signal.SIGTERM)
-            while said := await reader.readline():
-                self._hear(worker, json.loads(said)["say"])
+            with suppress(ConnectionError):  # it was killed before it had read all
+                while (said := await reader.readline()).endswith(b"\n"):
+                    self._hear(worker, json.loads(said)["say"])
             return await process.wait()
         finally:
             del self._workers[number]
@@ -291,8 +300,7 @@ class Supervisor:
         for worker in self._workers.values():
             worker.send(message)
 
-    async def _follow(self, followed: Callable[[], object]) -> None:
-        await asyncio.to_thread(followed)
+    def _load_all(self) -> None:
         self._is_followed = True
         self._tell_all(line("load"))
 

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -65,6 +66,8 @@ class Server:
                 raise BenchError(f"the server ended: {seen.decode(errors='replace')}")
             seen += line
         self.port = int(found[1])
+        # A line a request: a pipe that nobody reads would stop it.
+        threading.Thread(target=self._process.stderr.read, daemon=True).start()
 
     def __enter__(self) -> Server:
         return self
@@ -78,8 +81,6 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
 
     @property
     def pid(self) -> int:

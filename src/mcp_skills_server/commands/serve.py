@@ -19,6 +19,7 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import (
     configuration_of,
     follow_configuration,
+    issuer_of,
     tokens_of,
     worker_channel,
 )
@@ -103,7 +104,8 @@ class HttpOptions(Options):
     )
     token_file: str | None = option(
         None,
-        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
+        "Clients must send a token of this file, which has lines name=token, and after the token expires=2027-01-31 "
+        "and groups=a,b if you like. Read again when it changes.",
         type=click.Path(),
         metavar="FILE",
     )
@@ -271,6 +273,8 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter) == HttpOptions.heading
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
+    if issuer_of(context) is not None:
+        unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -301,9 +305,10 @@ def _http_settings(
     Raises:
         UsageError: it cannot be served so.
     """
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.app import HttpSettings
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import Tokens, make_policy
+    from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -313,7 +318,7 @@ def _http_settings(
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     read_again = follow_configuration(context, mirrors, tokens, request_level=_request_level(options))
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
     sources = worker or mirrors
     refresh = None
     if options.refresh_secret is not None:

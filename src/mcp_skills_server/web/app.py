@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -151,7 +151,14 @@ def make_app(
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
 
-    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+    policy = http.policy
+    if policy.oauth is not None:
+        from mcp_skills_server.web import resource_metadata
+
+        routes = [*resource_metadata.routes(policy.oauth), *routes]
+        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=policy)]
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -160,7 +167,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate"],
         )
         middleware.insert(0, cors)
 
@@ -233,7 +240,7 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
         Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
+        shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )

@@ -25,7 +25,7 @@ from mcp_skills_server.commands.config_option import (
 )
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
-from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
@@ -206,7 +206,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
 
     if channel is None:
         report_to_log(registry)
-    log_requests(_request_level(options))
+    log_requests(request_level(options.transport))
     settle_after_load(registry)
     worker = worker_of(channel, registry)
     mark = worker.post.mark if worker is not None else ""
@@ -258,11 +258,6 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if end_usage is not None:
         end_usage()
     leave(code)
-
-
-def _request_level(options: ServeOptions) -> int:
-    """At which level requests are logged: over a pipe they are one person's own."""
-    return logging.INFO if options.transport == "http" else logging.DEBUG
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -317,7 +312,7 @@ def _http_settings(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    read_again = follow_configuration(context, mirrors, tokens, request_level=_request_level(options))
+    read_again = follow_configuration(context, mirrors, tokens, request_level=request_level(options.transport))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
     sources = worker or mirrors
     refresh = None

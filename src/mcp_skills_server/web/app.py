@@ -26,7 +26,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.access.quotas import QuotaSettings
@@ -52,7 +52,7 @@ from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_list
 from mcp_skills_server.web.messages import Judged
 from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
-from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.places import PLACE, Place, Places, closing
 from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back, most_unread
@@ -266,7 +266,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
         try:
-            await app(scope, receive, _closing(place, send) if place is not None and place.spare else send)
+            await app(scope, receive, closing(place, send) if place is not None and place.spare else send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
             if not server.should_exit:
@@ -302,17 +302,6 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
             tasks.cancel_scope.cancel()
     if worker is not None:
         worker.close()
-
-
-def _closing(place: Place, send: Send) -> Send:
-    """What sends an answer after which the connection ends, unless it has got a place by then."""
-
-    async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and place.spare:
-            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-        await send(message)
-
-    return last
 
 
 class _Server(uvicorn.Server):

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
 
+from starlette.types import Message, Send
+
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.shares import giver
 
@@ -190,3 +192,14 @@ class Places:
         self._lines.tell(f"{self._full} and busy; closed one of an owner who had more than half")
         self._all.end(gives, State.BUSY)
         return True
+
+
+def closing(place: Place, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then."""
+
+    async def last(message: Message) -> None:
+        if message["type"] == "http.response.start" and place.spare:
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return last

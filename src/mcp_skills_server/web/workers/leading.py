@@ -50,6 +50,6 @@ class LeadingRegistry(Registry):
         """The same, and the workers note it too."""
         super().note(folder, revision, problems)
         self.notes[folder] = line(
-            "note", folder=folder, revision=revision, problems=[asdict(each) for each in problems]
+            "note", folder=folder, revision=revision, problems=[each._asdict() for each in problems]
         )
         self.tell(self.notes[folder])

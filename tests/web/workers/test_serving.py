@@ -248,7 +248,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path
         stop = threading.Event()
 
         def ask() -> None:
-            with client(server, "modern") as one:
+            with client(server, "modern", opened=False) as one:
                 while not stop.is_set():
                     try:
                         assert one.request("skills/list")["skills"]

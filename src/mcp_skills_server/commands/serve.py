@@ -32,6 +32,7 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
@@ -137,7 +138,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions):
     """What is recorded and shown of what happens."""
 
 
@@ -205,6 +206,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
+    end_traces = start_tracing(options)
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -228,8 +230,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
-    if end_usage is not None:
-        end_usage()
+    for end in (end_usage, end_traces):
+        if end is not None:
+            end()
     leave()
 
 

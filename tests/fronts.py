@@ -13,14 +13,16 @@ from typing import Any
 import anyio
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server import messages
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.exchange import Exchange
 from mcp_skills_server.server.front.connection import Connection
-from mcp_skills_server.server.messages import Message, judge
+from mcp_skills_server.server.messages import Message
 from mcp_skills_server.server.requests import Settings
 from wire import write_skill
 
@@ -75,14 +77,15 @@ class Script:
         self._patient = patient
         self._heard = anyio.Event()
 
-    async def lines(self) -> AsyncIterator[bytes | None]:
-        """As `Pipes.lines`."""
+    async def judged(self, judge: Callable[[bytes | None], Any]) -> AsyncIterator[Any]:
+        """As `Pipes.judged`."""
         for line in self._lines:
             before = len(self.said)
             too_long = len(line) > self.max_line
-            yield None if too_long else line
+            if (left := judge(None if too_long else line)) is not None:
+                yield left
             if self._patient:
-                found = None if too_long else judge(line)
+                found = None if too_long else messages.judge(line)
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
                         while len(self.said) == before:
@@ -103,10 +106,10 @@ class Script:
         return True
 
 
-async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> None:
+async def by_the_sdk(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
     """A conversation with the SDK's front, as `server.app.serve_stdio` leads it."""
     server = make_server()
-    attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry))
+    attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry), views=views)
     exchange = Exchange(script)
     inward, read_stream = anyio.create_memory_object_stream[Any](0)
     write_stream, outward = anyio.create_memory_object_stream[Any](0)
@@ -124,9 +127,9 @@ async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> 
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
-async def by_ours(script: Script, registry: Registry, settings: Settings) -> None:
+async def by_ours(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
     """The same with the front that knows no SDK."""
-    attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry))
+    attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()
 

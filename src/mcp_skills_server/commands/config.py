@@ -62,14 +62,15 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        rows += _rules(configuration_of(made))
+        rows += _rules(configuration_of(made)) + _oauth(configuration_of(made))
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of single roots."""
+    """What the file says of single roots, and of who may what."""
     if configuration is None:
         return []
+    granted = zip(configuration.grants or (), configuration.grant_lines, strict=True)
     return [
         (
             "source",
@@ -84,7 +85,37 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
             f"{configuration.file}:{each.line}",
         )
         for root, each in configuration.sources.items()
+    ] + [
+        (
+            "grant",
+            " ".join(
+                [
+                    f"who={','.join(each.who)}",
+                    f"skills={','.join(pattern.text for pattern in each.skills)}",
+                    f"may={','.join(['read', *sorted(each.may - {'read'})])}",
+                ]
+            ),
+            f"{configuration.file}:{line}",
+        )
+        for each, line in granted
     ]
+
+
+def _oauth(configuration: Configuration | None) -> list[tuple[str, str, str]]:
+    """What the file says of an issuer of tokens. None of it is a secret."""
+    if configuration is None or configuration.oauth is None:
+        return []
+    found, place = configuration.oauth, f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+    shown = {
+        "issuer": found.issuer,
+        "audience": found.audience,
+        "resource": found.resource,
+        "groups-claim": found.groups_claim,
+        "scopes": " ".join(found.scopes) or "-",
+        "algorithms": " ".join(found.algorithms),
+        "skew": f"{found.skew_s:g}",
+    }
+    return [(f"oauth.{key}", value, place) for key, value in shown.items()]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:

@@ -1,4 +1,5 @@
-"""The configuration file: TOML whose keys are the names of the options, and `[[source]]` for what holds of one root.
+"""The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`
+for whose tokens are taken, and `[[grant]]` for who may read what.
 
 What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
 module is imported only where there is such a file.
@@ -17,7 +18,10 @@ from typing import Any, Final, cast
 import click
 from pydantic import ValidationError
 
-from mcp_skills_server.commands.config_schema import SOURCE_TAKES, model, parameters, takes
+from mcp_skills_server.access.grants import Grant, Pattern, PatternError
+from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.commands import config_oauth
+from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
 from mcp_skills_server.commands.embedding_options import ModelType
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.errors import SkillsServerError, clipped
@@ -25,7 +29,13 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_NOT_YET: Final = ("grant", "oauth", "quota")
+_NOT_YET: Final = ("quota",)
+_TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
+    "source": (SOURCE_TAKES, "write a table [[source]] with from = ROOT"),
+    "grant": (GRANT_TAKES, 'write a table [[grant]] with who = ["*"] and skills = ["**"]'),
+    "oauth": (config_oauth.TAKES, "write a table [oauth] with issuer and audience"),
+}
+"""By table: what its keys take, and what to write where it is none."""
 _MOST_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
@@ -87,13 +97,19 @@ class Configuration:
         file: its path, absolute.
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
-        lines: where each of `values` stands.
+        lines: where each of `values`, and the table of `oauth`, stands.
+        oauth: whose access tokens are taken; None where nothing is said of it.
+        grants: who may do what; None where the file does not say it.
+        grant_lines: where each of them stands.
     """
 
     file: str
     values: Mapping[str, Any]
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    oauth: OAuthSettings | None = None
+    grants: tuple[Grant, ...] | None = None
+    grant_lines: tuple[int, ...] = field(default=(), compare=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -139,14 +155,18 @@ def parse(raw: bytes, path: str) -> Configuration:
     values: dict[str, Any] = {}
     try:
         found = model().model_validate({key: value for key, value in given.items() if key not in _NOT_YET})
-        values = found.model_dump(exclude_unset=True)
+        values = found.model_dump(exclude_unset=True, exclude={"oauth"})
     except ValidationError as error:
         faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
     faults += [_not_yet(key, lines) for key in _NOT_YET if key in given]
     faults += _of_sources(given, lines)
+    oauth = given.get("oauth")
+    if isinstance(oauth, dict) and not config_oauth.has_resource(cast("dict[str, Any]", oauth)):
+        faults.append(Fault(_line(["oauth", "audience"], lines), "oauth.audience", *config_oauth.NO_RESOURCE))
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
-    return _configuration(values, os.path.abspath(path), lines)
+    settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
+    return _configuration(values, os.path.abspath(path), lines, settings)
 
 
 # What is wrong
@@ -175,24 +195,38 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
     """What pydantic found, in our words."""
     line = _line(place, lines)
     key = ".".join(each for each in place if isinstance(each, str))
-    if place[0] == "source":
-        if len(place) < 3:
-            return Fault(line, key, f"this is {_kind(value)}", "write a table [[source]] with from = ROOT")
-        name, known = str(place[2]), SOURCE_TAKES
+    if place[0] in _TABLES:
+        known, form = _TABLES[str(place[0])]
+        name = next((each for each in place[1:] if isinstance(each, str)), "")
+        if not name:
+            return Fault(line, key, f"this is {_kind(value)}", form)
         words = known.get(name, "")
     else:
         name, known = str(place[0]), parameters()
         words = takes(known[name]) if name in known else ""
     if kind == "extra_forbidden":
-        near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
+        near = _nearest(name, [*known, *(() if place[0] in _TABLES else _TABLES)])
         hint = f"write {near}" if near else _PAGE
         if not near and isinstance(value, dict):
             hint = f"put its keys at the top of the file; {_PAGE}"
         return Fault(line, key, "there is no such key", hint)
     if kind == "missing":
-        return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
+        if place[0] == "grant":
+            return Fault(line, key, "it is missing", f"write {words}")
+        return Fault(line, key, "it is missing", f'write {name} = "{config_oauth.EXAMPLES.get(name, "ROOT")}"')
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
+    if key == "grant.skills" and isinstance(value, str):
+        what = _no_pattern(value) or what
     return Fault(line, key, what, f"write {words}")
+
+
+def _no_pattern(text: str) -> str:
+    """Why this is no pattern of skill paths; "" for one that is."""
+    try:
+        Pattern(text)
+    except PatternError as error:
+        return str(error)
+    return ""
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -233,20 +267,29 @@ def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], 
 # What is made of it
 
 
-def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int]) -> Configuration:
+def _configuration(
+    given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int], oauth: OAuthSettings | None
+) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}
     for number, each in enumerate(given.pop("source", ())):
         keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
         root = _absolute(each["origin"], folder)
         sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
+    grants = [
+        Grant(tuple(each["who"]), tuple(map(Pattern, each["skills"])), frozenset(each.get("may", ())))
+        for each in given.pop("grant", ())
+    ]
+    grant_lines = tuple(_line(["grant", number], lines) for number in range(len(grants)))
     known = {each.name: (key, each) for key, each in parameters().items()}
     values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
     where = {name: _line([known[name][0]], lines) for name in values}
     if sources:
         values["roots"] = [*values.get("roots", ()), *sources]
         where.setdefault("roots", _line(["source"], lines))
-    return Configuration(file, values, sources, where)
+    if oauth is not None:
+        where["oauth"] = _line(["oauth"], lines)
+    return Configuration(file, values, sources, where, oauth, tuple(grants) or None, grant_lines)
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:

@@ -1,7 +1,7 @@
 """Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
 
-A new version that is broken is one line in the log, and the old one stays. Tokens, the level of the log and how often
-sources are looked at change at once; of all else one line says that it takes effect at the next start.
+A new version that is broken is one line in the log, and the old one stays. Tokens, grants, the level of the log and how
+often sources are looked at change at once; of all else one line says that it takes effect at the next start.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.access.tokens import warn_of_ends
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
 from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
@@ -24,12 +26,14 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.guards import Tokens
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
+_DAY_S: Final = 86_400.0
 _SETTLE_S: Final = 0.2
 """A file that is being written is read when it has stayed the same for so long."""
 _LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
@@ -46,6 +50,7 @@ class Reloader:
         configuration: as it was read at the start; None where there is no file.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
+        views: which skills each principal has.
         request_level: at which level requests are logged.
     """
 
@@ -56,8 +61,10 @@ class Reloader:
         mirrors: Mirrors | None,
         tokens: Tokens | None,
         *,
+        views: Views,
         request_level: int = logging.DEBUG,
     ) -> None:
+        self._views = views
         self._parameters = {each.name or "": each for each in context.command.params}
         above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         self._fixed = {
@@ -68,6 +75,7 @@ class Reloader:
         self._configuration = configuration
         self._mirrors = mirrors
         self._tokens = tokens
+        self._warned = time.monotonic()  # when they were read
         self._request_level = request_level
         self._logs_requests = logger.isEnabledFor(request_level)
         self._asked: SimpleQueue[None] = SimpleQueue()
@@ -135,8 +143,22 @@ class Reloader:
         later = sorted(key_of(self._parameters[name]) for name in names)
         if _without_refresh(before) != _without_refresh(now):
             later.append("source")
+        if before.grants is not None and now.grants is not None:
+            if before.grants != now.grants:
+                self._views.replace(now.grants)
+                logger.info("the grants were read again; there are %d of them", len(now.grants))
+        elif before.grants != now.grants:
+            later.append("grant")
+        if before.oauth != now.oauth:
+            later.append("oauth")
         if later:
             logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
+
+    def _warn_of_ends(self) -> None:
+        """Once a day."""
+        if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
+            self._warned = time.monotonic()
+            warn_of_ends(self._tokens, time.time())
 
     def _look(self) -> list[tuple[int, ...] | None]:
         """What tells one version of the files from another; None of one that is not there."""
@@ -150,6 +172,7 @@ class Reloader:
             try:
                 self._asked.get(timeout=_LOOK_S)
             except Empty:
+                self._warn_of_ends()
                 now = self._look()
                 if now == self._seen:
                     continue

@@ -10,19 +10,22 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
-from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
+from mcp_skills_server.commands.granting import check_grants, make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.proxy_options import ProxyOptions
+from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -32,13 +35,14 @@ from mcp_skills_server.commands.running import (
     say_that_it_waits,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
-from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
@@ -46,103 +50,24 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-_COUNT = click.IntRange(min=1)
-
-
-class ShownOptions(Options):
-    """What clients are shown."""
-
-    heading: ClassVar[str] = "What clients are shown"
-    dialect: str = option(
-        AUTO,
-        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
-        type=click.Choice(names()),
-    )
-    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
-    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
-    prompt_choice: tuple[str, ...] = many(
-        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
-        "--prompt",
-        metavar="PATTERN",
-    )
-    catalog_chars: int = option(
-        4000,
-        "How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
-        type=click.IntRange(min=0),
-        metavar="CHARACTERS",
-    )
-    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
-    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
-
-
-class HttpOptions(Options):
-    """How the server is reached over HTTP. They do nothing over stdio."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    host: str = option("127.0.0.1", "The address to listen on.")
-    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    allowed_host: tuple[str, ...] = many(
-        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
-        "it where --host is one of them.",
-        metavar="NAME",
-    )
-    allowed_origin: tuple[str, ...] = many(
-        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
-        metavar="ORIGIN",
-    )
-    token_file: str | None = option(
-        None,
-        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
-        type=click.Path(),
-        metavar="FILE",
-    )
-    tokens: str | None = option(
-        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
-    )
-    session_idle: float = option(
-        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
-    )
-    max_sessions: int = option(
-        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
-    )
-    max_connections: int = option(
-        1000,
-        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
-        "bounds it too.",
-        type=_COUNT,
-    )
-    request_timeout: float = option(
-        30,
-        "Close a connection that takes so long to send a request's head, or its body.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-    )
-    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
-    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
-    publish_only: bool = flag("Publish the skills and answer no MCP.")
-    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
-    publish_grace: float = option(
-        3600,
-        "Keep what an index has named for so long after it changed.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
-    refresh_secret: str | None = option(
-        None,
-        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
-        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
-        metavar="SECRET",
-        secret=True,
-    )
-    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+_OVER_HTTP = "(--transport http)"
+"""The end of the headings of options that do nothing over stdio."""
 
 
 class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions):
     """What is recorded and shown of what happens."""
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RecordOptions):
+class ServeOptions(
+    ShownOptions,
+    FollowOptions,
+    EmbeddingOptions,
+    RuntimeOptions,
+    HttpOptions,
+    ProxyOptions,
+    RedisOptions,
+    RecordOptions,
+):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -205,6 +130,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
     end_traces = start_tracing(options)
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
@@ -215,7 +141,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
-        read_again = follow_configuration(context, mirrors)
+        read_again = follow_configuration(context, views, mirrors)
         if read_again or reopen:
             on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
@@ -225,9 +151,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             f"mcp-skills-server list {given} (what it serves)",
             f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
         )
-        _over_stdio(runtime, settings, watcher, options.front)
+        _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
+        _over_http(runtime, settings, watcher, mirrors, options, views=views, reopen=reopen)
     if mirrors is not None:
         mirrors.stop()
     for end in (end_usage, end_traces):
@@ -246,9 +172,11 @@ def _warn_of_unused(context: click.Context) -> None:
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter) == HttpOptions.heading
+        if heading_of(parameter).endswith(_OVER_HTTP)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
+    if issuer_of(context) is not None:
+        unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -276,14 +204,14 @@ async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object)
     await serve(*arguments)
 
 
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
+    anyio.run(_collecting, serve_stdio, runtime, settings, watcher, views)
 
 
 def _over_http(
@@ -293,13 +221,16 @@ def _over_http(
     mirrors: Mirrors | None,
     options: ServeOptions,
     *,
+    views: Views,
     reopen: Callable[[], object] | None,
 ) -> None:
     import anyio
 
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import Tokens, make_policy
+    from mcp_skills_server.web.forwarded import Proxies, checked_prefix
+    from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -308,15 +239,18 @@ def _over_http(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    issuer = issuer_of(context)
+    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look
+        refresh = checked_secret(options.refresh_secret), mirrors.look if shared is None else shared.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = mirrors.states if mirrors is not None else list
     shown = make_metrics(options, runtime.registry, sites)
@@ -337,5 +271,14 @@ def _over_http(
         lean=options.front == "lean",
         metrics=shown if options.metrics else None,
         refresh=refresh,
+        root_path=checked_prefix(options.root_path),
+        proxies=Proxies(options.trusted_proxy),
+        keep_alive=options.keep_alive,
+        drain=options.drain,
     )
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    if shared is not None:
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
+        shared.start()
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)
+    if shared is not None:
+        shared.stop()

@@ -7,16 +7,16 @@ that asks early, and once, has names.
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from os.path import basename
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
@@ -27,16 +27,15 @@ _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
+class _Texts(NamedTuple):
     """What is shown of one snapshot."""
 
     snapshot: Snapshot
     overview: Overview
     instructions: str
-    is_crowded: bool = False
+    is_crowded: bool
     """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
-    tools: dict[bool, list[dict[str, Json]]] = field(default_factory=dict[bool, list[dict[str, Json]]])
+    tools: dict[bool, list[dict[str, Json]]]
     """By whether the session is an argument."""
 
 
@@ -51,7 +50,7 @@ class Briefing:
     """
 
     def __init__(
-        self, registry: Registry, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+        self, registry: SkillSet, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
     ) -> None:
         self._registry = registry
         self._characters = characters
@@ -62,6 +61,8 @@ class Briefing:
         self._looking = threading.Lock()
         self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
         self._moved = 0
+        self._moved_at: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
+        """When skills came or went, in seconds of the wall clock, and the moment before."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
@@ -151,7 +152,7 @@ class Briefing:
                 return None
             if runtime.is_offered(after):
                 offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
-        return replace(kept, snapshot=snapshot, overview=kept.overview._replace(offers=offers))
+        return kept._replace(snapshot=snapshot, overview=kept.overview._replace(offers=offers))
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():
@@ -170,7 +171,7 @@ class Briefing:
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._characters
-            return _Texts(snapshot, overview, text, is_crowded)
+            return _Texts(snapshot, overview, text, is_crowded, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)
@@ -205,6 +206,14 @@ class Briefing:
         removed = sum(step < 0 for step in balance.values())
         return runtime.news(added, removed, uncounted=moved > len(moves)) if added or removed else None
 
+    def time_of(self, moment: int) -> float:
+        """When that moment was, in seconds of the wall clock, for another process to find its own moment by."""
+        return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
+
+    def moment_at(self, at: float) -> int:
+        """The moment of that time; the first one that is known for a time before."""
+        return next((before for then, before in [*self._moved_at] if then >= at), self._moved)
+
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
             return  # what the first scan finds was there
@@ -212,6 +221,8 @@ class Briefing:
         before, after = _offered(changes.before), _offered(changes.after)
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
         self._moves.extend(moves)
+        if moves:
+            self._moved_at.append((time.time(), self._moved))
         self._moved += len(moves)
 
 

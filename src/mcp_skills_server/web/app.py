@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -31,6 +31,8 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -38,13 +40,16 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
-from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
+from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.forwarded import Forwarding, Proxies
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.legacy import Legacy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
@@ -53,6 +58,7 @@ from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back
 
@@ -62,6 +68,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LAST_S: Final = 0.2
+"""How long, at the end of a drain, the connections that came last may take to send their request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
 
@@ -88,6 +96,12 @@ class HttpSettings:
         metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
+        proxies: those that are believed when they say for whom they ask.
+        keep_alive: seconds for which a connection stays without a request.
+        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
+        sessions: makes what keeps the sessions of the tools.
+        shared: tells the state of what is shared with other replicas, a line for each thing.
     """
 
     host: str
@@ -107,6 +121,12 @@ class HttpSettings:
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    root_path: str = ""
+    proxies: Proxies = field(default_factory=Proxies)
+    keep_alive: int = 5
+    drain: float = 0
+    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    shared: Callable[[], Sequence[str]] = tuple
 
     @property
     def entrance(self) -> str:
@@ -119,22 +139,39 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 
 
 def make_app(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    views: Views | None = None,
+    *,
+    drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
+    views = views or Views(runtime.registry)
     routes, running, end = (
-        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
+        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher, views)
     )
     if http.rpc is not None and not http.publish_only:
-        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc, views=views), http.max_body))]
     if http.metrics is not None:
-        routes = [*routes, metrics.route(http.metrics, lambda _: True)]
+        routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
-        routes = [*routes, *_discovery(runtime, http)]
+        routes = [*routes, *_discovery(views, http)]
 
-    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+    policy = http.policy
+    if policy.oauth is not None:
+        from mcp_skills_server.web import resource_metadata
+
+        routes = [*resource_metadata.routes(policy.oauth), *routes]
+        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+
+    middleware = [Middleware(RequestIds)]
+    if http.root_path or http.proxies:
+        middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
+    middleware.append(Middleware(Guard, policy=policy))
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -143,7 +180,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate"],
         )
         middleware.insert(0, cors)
 
@@ -152,15 +189,23 @@ def make_app(
         async with running():
             yield
 
-    app = Starlette(
-        routes=[*routes, *probes.routes(runtime.registry, http.sites)], middleware=middleware, lifespan=lifespan
-    )
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain(), http.shared)]
+    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    redirect_relatively(app.router)
     return app, end
 
 
-def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
+def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views) -> _Part:
     server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    attachment = attach(
+        server,
+        runtime.registry,
+        settings,
+        watch=watcher or False,
+        runtime=runtime,
+        sessions=http.sessions,
+        views=views,
+    )
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
@@ -209,25 +254,33 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
     return [], running, lambda: None
 
 
-def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
+def _discovery(views: Views, http: HttpSettings) -> list[Route]:
     policy = http.policy
-    discovery = Discovery(
-        Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
-        origins=policy.origins,
-        max_age=min(MAX_AGE_S, int(http.publish_grace)),
-    )
+
+    def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+        return Discovery(
+            Publication(skill_set, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
+            shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
+            origins=policy.origins,
+            max_age=min(MAX_AGE_S, int(http.publish_grace)),
+            logged=logged,
+        )
+
+    discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
     return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
-async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
+async def serve_http(
+    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views | None = None
+) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
 
     Raises:
         UsageError: the address cannot be listened on.
     """
     give_large_blocks_back()
-    app, end = make_app(runtime, settings, http, watcher)
+    drain = Drain(http.drain)
+    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -238,7 +291,8 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
         try:
-            await app(scope, receive, _closing(place, send) if place is not None and place.spare else send)
+            closes = drain.begun or (place is not None and place.spare)
+            await app(scope, receive, _closing(drain, place, send) if closes else send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
             if not server.should_exit:
@@ -252,17 +306,18 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
         access_log=False,
         lifespan="on",
         server_header=False,
+        proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
+        timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines)
+    server = _Server(config, allowed, lines, drain)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
             async def end_on_signal() -> None:
-                async for _ in signals:
-                    end()  # streams first, then the doors
-                    server.should_exit = True
-                    return
+                await drain.until_end(signals)
+                end()  # streams first, then the doors
+                server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
@@ -271,11 +326,11 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
             tasks.cancel_scope.cancel()
 
 
-def _closing(place: Place, send: Send) -> Send:
-    """What sends an answer after which the connection ends, unless it has got a place by then."""
+def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then and the server stays."""
 
     async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and place.spare:
+        if message["type"] == "http.response.start" and (drain.begun or (place is not None and place.spare)):
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await send(message)
 
@@ -285,10 +340,12 @@ def _closing(place: Place, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain) -> None:
         super().__init__(config)
         self._allowed = allowed
         self._lines = lines
+        self._drain = drain
+        self._accepting: Sequence[Accepting] = ()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -304,5 +361,13 @@ class _Server(uvicorn.Server):
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
         accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
-        self.servers = accepting
+        self._accepting = self.servers = accepting
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._drain.begun:
+            for each in self._accepting:
+                each.close_after_the_last()
+            # Who has just connected has asked already, and a proxy cannot ask another replica any more.
+            await anyio.sleep(_LAST_S)
+        await super().shutdown(sockets)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import methods
@@ -19,6 +20,9 @@ from mcp_skills_server.server.requests import Caller, Handler
 
 Answer: TypeAlias = Callable[[Request], Awaitable[dict[str, Any]]]
 _T = TypeVar("_T")
+
+_FROM_VIEW: Final = frozenset({"skills/list", "skills/get", "resources/list", "resources/read"})
+"""Methods of which the answer says what is in the view, and asking leaves nothing behind."""
 
 
 class Answers:
@@ -41,6 +45,8 @@ class Answers:
         }
         self._last: tuple[Client | None, Channel | None, Caller | None] = None, None, None
         """Who asked last to be answered at once: mostly the same one asks again."""
+        self._asked_more = False
+        """Whether the last one was answered from more than its view: from tools, which the operator may change."""
         self._readers = dict(self._handlers)
         if settings.tools:
             self._readers["tools/list"] = attachment.tools.list_tools
@@ -84,15 +90,23 @@ class Answers:
             caller = self._caller(request)
             if request.channel.is_shared:  # and not over with this request
                 self._last = request.client, request.channel, caller
-        view = View(attachment.registry, last_try=False)
-        return _finished(handler(view, attachment.settings, caller, request.params or {}))
+        view = self.view(caller.principal)
+        self._asked_more = False
+        result = _finished(handler(view, attachment.settings, caller, request.params or {}))
+        if request.method in _FROM_VIEW and not self._asked_more:
+            request.made_from = view
+        return result
+
+    def view(self, principal: Principal | None) -> View:
+        """What a request sees that is answered at once, or not at all."""
+        return View(self._attachment.views.of(principal), last_try=False)
 
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
         attachment = self._attachment
         await ready()
         caller, params = self._caller(request, partial(_report, request)), request.params or {}
         return await retry_when_stale(
-            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+            attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
         )
 
     def _caller(self, request: Request, progress: Callable[[float], Awaitable[None]] | None = None) -> Caller:
@@ -110,13 +124,16 @@ class Answers:
         )
 
     async def _served(self, view: View) -> Served:
+        self._asked_more = True
         return methods.served(self._attachment, view)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.handshake(request.params or {}, self._capabilities(changes=False)))
+        shown = eras.handshake(request.params or {}, self._capabilities(changes=False))
+        return await self._attachment.declared(shown, request.channel.principal)
 
-    async def _discover(self, _: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.discovery(self._capabilities(changes=True)))
+    async def _discover(self, request: Request) -> dict[str, Any]:
+        shown = eras.discovery(self._capabilities(changes=True))
+        return await self._attachment.declared(shown, request.channel.principal)
 
     def _capabilities(self, *, changes: bool) -> dict[str, Any]:
         """What the protocol itself calls for; the skills add theirs."""
@@ -138,7 +155,7 @@ class Answers:
         await self._attachment.ready()
         given, request.params = request.params or {}, None  # a stream may last for days
         channel = request.channel
-        stream = Stream(request.id, channel.send, shared=channel.is_shared)
+        stream = Stream(request.id, channel.send, channel.is_shared, channel.principal)
         listening = self._attachment.notifier.listen(stream, _wanted(given), channel.counted)
         del given
         return await listening

@@ -78,8 +78,6 @@ class Session:
         self._hosted = hosted
         self._since = runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
-        self._unused: set[str] = set()
-        """Paths of loaded skills of which nothing but the instructions was asked for, for the counts of uses."""
         self._workspace: Workspace | None = None
 
     def __enter__(self) -> Session:
@@ -234,30 +232,18 @@ class Session:
         return runtime.listing(entries, None, characters=self._runtime.settings.result_characters, note=note)
 
     async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
-        before = dict(self._active.digests)
         fresh = await self._active.load(given["names"], add=given.get("mode") == "add")
-        self._note_dropped(before)
         return self._receipt(fresh, once=manner.once, note=self._news())
 
     async def _unload(self, given: Mapping[str, Any], _: _Manner) -> Result:
         names: list[str] = given.get("names", [])
-        before = dict(self._active.digests)
         if given.get("all"):
             await self._active.unload_all()
         elif names:
             await self._active.unload(names)
         else:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
-        self._note_dropped(before)
         return self._receipt()
-
-    def _note_dropped(self, before: Mapping[str, str]) -> None:
-        """Note which skills went unused, after a change; `before` it these were loaded, by path with their digests."""
-        now = dict(self._active.digests)
-        for path, digest in before.items():
-            if path in self._unused and path not in now:
-                events.dropped(path, digest)
-        self._unused = {path for path in now if path not in before or path in self._unused}
 
     async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
         output = runtime.in_workspace(given["path"])
@@ -271,7 +257,7 @@ class Session:
         async with in_turn(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
-                self._unused.discard(skill.path)
+                self._active.was_used(skill.path)
             text = media.as_text(raw, media.media_type(path))
             if text is None:
                 target = uri(skill.path, path) if skill.standing is Standing.VALID else None
@@ -328,7 +314,7 @@ class Session:
             self.scripts_at = HERE
             self.moved += 1
         events.concerns([skill])
-        self._unused.discard(skill.path)
+        self._active.was_used(skill.path)
         outcome = await scripts.run(
             skill,
             path,

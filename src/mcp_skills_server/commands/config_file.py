@@ -100,9 +100,9 @@ class Configuration:
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
         oauth: whose access tokens are taken; None where nothing is said of it.
-        quotas: how much one may take; the defaults where nothing is said of it.
         grants: who may do what; None where the file does not say it.
         grant_lines: where each of them stands.
+        quotas: how much one may take; the defaults where nothing is said of it.
         raw: its bytes.
     """
 
@@ -111,9 +111,9 @@ class Configuration:
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
     oauth: OAuthSettings | None = None
-    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     grants: tuple[Grant, ...] | None = None
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:

@@ -210,9 +210,8 @@ class Guard:
 
     async def _refuse_bearer(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
-        rate = self._rates.failed_authentications if self._rates is not None else None
-        owner = counted(scope) if rate is not None and refusal.status == 401 else None
-        wait = rate.take(owner) if rate is not None and owner is not None else 0.0
+        rate = self._rates.failed_authentications if self._rates is not None and refusal.status == 401 else None
+        wait = 0.0 if rate is None else rate.take(counted(scope))
         if rate is not None and wait > 0:
             await refuse(scope, send, _FAILED, rate.per_minute, wait)
         else:

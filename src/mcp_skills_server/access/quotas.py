@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mcp_skills_server.access.rates import Rate
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaSettings:
+class QuotaSettings(NamedTuple):
     """What the operator leaves to one owner; None where what all share is divided as by default.
 
     Attributes:
@@ -34,7 +33,7 @@ class QuotaSettings:
     @property
     def lasting(self) -> QuotaSettings:
         """What of it holds until the server ends: all but the rates, which `Rates` takes at any time."""
-        return replace(self, requests_per_minute=None, failed_authentications_per_minute=None)
+        return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
 
 
 class Rates:

@@ -133,7 +133,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     settle_after_load(registry)
     worker = worker_of(channel, registry)
     mark = worker.post.mark if worker is not None else ""
-    quotas = quotas_of(context)
+    quotas = quotas_of(context) if options.transport == "http" else None
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -141,7 +141,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         tools=options.tools,
         prompts=options.prompts,
         prompt_choice=options.prompt_choice,
-        streams=quotas.streams,
+        streams=quotas.streams if quotas is not None else None,
     )
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
@@ -152,7 +152,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         catalog_chars=options.catalog_chars,
         roots=scripts,
         mark=mark,
-        runs=quotas.runs,
+        runs=quotas.runs if quotas is not None else None,
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
@@ -185,7 +185,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             mirrors,
             follows=options.watch and worker is None,
             says=worker is None,
-            runtime_sessions=quotas.runtime_sessions,
+            runtime_sessions=quotas_of(context).runtime_sessions,
         )
         http, read_again = _http_settings(views, mirrors, options, worker, shared)
         if shared is not None:

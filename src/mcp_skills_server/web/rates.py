@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.errors import RequestError
 from mcp_skills_server.server.callers import counted
-from mcp_skills_server.shared.faults import SharedError
 from mcp_skills_server.web.guards import OPEN_PATHS
 from mcp_skills_server.web.over_quota import refuse
 
@@ -21,7 +21,7 @@ _QUOTA: Final = "requests-per-minute"
 
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
-where it was counted. Raises SharedError where nobody can count now."""
+where it was counted. Raises RequestError where nobody can count now."""
 
 
 class RequestRate:
@@ -49,7 +49,7 @@ class RequestRate:
             return
         wait = rate.take(owner)
         if wait <= 0 and self._shared is not None:  # who asks too often here does so of all
-            with suppress(SharedError):
+            with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)
         if wait > 0:
             await refuse(scope, send, _QUOTA, rate.per_minute, wait)

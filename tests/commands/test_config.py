@@ -57,9 +57,25 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\nrequire_signature = ['k']", 3, "source.require_signature", "write require-signature"),
     ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
-    # What is not there yet
-    ("[quota]\nrequests-per-minute = 600", 1, "quota", "leave it out"),
-    ("quota = 1", 1, "quota", "leave it out"),
+    # Of quotas
+    ("quota = 1", 1, "quota", "write a table [quota] with keys such as requests-per-minute = 600"),
+    ("[[quota]]\nstreams = 1", 1, "quota", "write a table [quota]"),
+    ("port = 1\n\n[quotas]\nstreams = 1", 3, "quotas", "write quota"),
+    ("[quota]\nrequests_per_minute = 600", 2, "quota.requests_per_minute", "write requests-per-minute"),
+    ("[quota]\nrequests = 600", 2, "quota.requests", "docs/configuration.md"),
+    ("[quota]\nstreams = 8\nstream = 9", 3, "quota.stream", "write streams"),
+    ("[quota]\nruns = 0", 2, "quota.runs", "write a whole number from 1"),
+    ("[quota]\nruns = -1", 2, "quota.runs", "write a whole number from 1"),
+    ("[quota]\nsessions = true", 2, "quota.sessions", "write a whole number from 1"),
+    ("[quota]\nblob-bytes = '64 MiB'", 2, "quota.blob-bytes", "write a whole number from 1"),
+    ("[quota]\nunread-bytes = 1.5", 2, "quota.unread-bytes", "write a whole number from 1"),
+    ("[quota]\nrequests-per-minute = 1_000_001", 2, "quota.requests-per-minute", "a whole number from 1 to 1,000,000"),
+    (
+        "[quota]\nfailed-authentications-per-minute = []",
+        2,
+        "quota.failed-authentications-per-minute",
+        "write a whole number from 1 to 1,000,000",
+    ),
     # Of another type
     ("page-size = '7'", 1, "page-size", "write a whole number from 1 to 1000"),
     ("page-size = 7.5", 1, "page-size", "write a whole number from 1 to 1000"),
@@ -274,6 +290,7 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     file.write_text(
         f"max-files = 8\ntokens = 'a={secret}'\nrefresh-secret = '{secret}'\n"
         f"[[source]]\nfrom = 'git+https://me:{secret}@git.example/a'\nscripts = false\nrefresh = '5m'\n"
+        "[quota]\nstreams = 8\nruns = 2\n"
     )
     monkeypatch.setenv("MCP_SKILLS_MAX_DEPTH", "9")
     done = CliRunner().invoke(cli, ["config", "show", "serve", "--config", str(file), "--page-size", "5"])
@@ -286,6 +303,7 @@ def test_show_says_what_is_in_force_and_where_it_is_from(tmp_path: Path, monkeyp
     assert rows["tokens"] == [f"{file}:2", "********"] and rows["refresh-secret"][1] == "********"
     assert rows["roots"] == [f"{file}:4", "git+https://git.example/a"]
     assert rows["source"] == [f"{file}:4", "git+https://git.example/a", "scripts=false", "refresh=300"]
+    assert (rows["quota.streams"], rows["quota.runs"]) == ([f"{file}:9", "8"], [f"{file}:10", "2"])
 
 
 def test_every_reader_can_be_shown() -> None:

@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.places import Place
@@ -74,3 +76,26 @@ def test_answers_that_nobody_reads_take_a_bounded_memory(tmp_path: Path) -> None
         assert server.resident() - before < 450 * MIB
         with client(server, "modern") as other:
             assert len(other.read(uri)) == 12 * MIB
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.integers(1, 9)), max_size=40), st.integers(1, 12)
+)
+def test_beyond_a_share_only_ones_own_connections_are_ended_and_the_last_one_stays(
+    steps: list[tuple[str, int, int]], share: int
+) -> None:
+    ended: list[str] = []
+    unread = Unread(Counted(lambda *_: None, lambda *_: None), most=1 << 30, share=share)
+    places = {(owner, number): waiting(owner, ended, owner) for owner in "abc" for number in range(5)}
+    left: dict[str, dict[int, int]] = {owner: {} for owner in "abc"}
+    for owner, number, size in steps:
+        unread.add(places[owner, number], size)
+        mine = left[owner]
+        mine.pop(number, None)
+        mine[number] = size
+        goes = 0
+        while len(mine) > 1 and sum(mine.values()) > share:
+            del mine[next(iter(mine))]
+            goes += 1
+        assert ended == [owner] * goes
+        ended.clear()

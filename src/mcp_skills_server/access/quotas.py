@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
+
+from mcp_skills_server.access.rates import Rate
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaSettings:
+class QuotaSettings(NamedTuple):
     """What the operator leaves to one owner; None where what all share is divided as by default.
 
     Attributes:
@@ -28,3 +29,33 @@ class QuotaSettings:
     runtime_sessions: int | None = None
     blob_bytes: int | None = None
     runs: int | None = None
+
+    @property
+    def lasting(self) -> QuotaSettings:
+        """What of it holds until the server ends: all but the rates, which `Rates` takes at any time."""
+        return self._replace(requests_per_minute=None, failed_authentications_per_minute=None)
+
+
+class Rates:
+    """The rates that are in force. They may be replaced from any thread.
+
+    Attributes:
+        requests: None where they are not counted.
+        failed_authentications: likewise.
+    """
+
+    def __init__(self, settings: QuotaSettings) -> None:
+        self.requests: Rate | None = None
+        self.failed_authentications: Rate | None = None
+        self.replace(settings)
+
+    def replace(self, settings: QuotaSettings) -> None:
+        """Take these from now on. One that changes counts anew."""
+        self.requests = _rate(self.requests, settings.requests_per_minute)
+        self.failed_authentications = _rate(self.failed_authentications, settings.failed_authentications_per_minute)
+
+
+def _rate(before: Rate | None, per_minute: int | None) -> Rate | None:
+    if per_minute is None:
+        return None
+    return before if before is not None and before.per_minute == per_minute else Rate(per_minute)

@@ -62,7 +62,8 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        rows += _rules(configuration_of(made)) + _oauth(configuration_of(made))
+        found = configuration_of(made)
+        rows += _rules(found) + _oauth(found) + _quotas(found)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -116,6 +117,21 @@ def _oauth(configuration: Configuration | None) -> list[tuple[str, str, str]]:
         "skew": f"{found.skew_s:g}",
     }
     return [(f"oauth.{key}", value, place) for key, value in shown.items()]
+
+
+def _quotas(configuration: Configuration | None) -> list[tuple[str, str, str]]:
+    """What the file says of quotas."""
+    if configuration is None:
+        return []
+    return [
+        (
+            key,
+            str(getattr(configuration.quotas, key.removeprefix("quota.").replace("-", "_"))),
+            f"{configuration.file}:{line}",
+        )
+        for key, line in configuration.lines.items()
+        if key.startswith("quota.")
+    ]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:

@@ -1,5 +1,5 @@
 """The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`
-for whose tokens are taken, and `[[grant]]` for who may read what.
+for whose tokens are taken, `[[grant]]` for who may read what, and `[quota]` for how much one may take.
 
 What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
 module is imported only where there is such a file.
@@ -19,8 +19,9 @@ import click
 from pydantic import ValidationError
 
 from mcp_skills_server.access.grants import Grant, Pattern, PatternError
+from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import OAuthSettings
-from mcp_skills_server.commands import config_oauth
+from mcp_skills_server.commands import config_oauth, config_quota
 from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
 from mcp_skills_server.commands.embedding_options import ModelType
 from mcp_skills_server.commands.options import RootType
@@ -29,11 +30,11 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_NOT_YET: Final = ("quota",)
 _TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "source": (SOURCE_TAKES, "write a table [[source]] with from = ROOT"),
     "grant": (GRANT_TAKES, 'write a table [[grant]] with who = ["*"] and skills = ["**"]'),
     "oauth": (config_oauth.TAKES, "write a table [oauth] with issuer and audience"),
+    "quota": (config_quota.TAKES, "write a table [quota] with keys such as requests-per-minute = 600"),
 }
 """By table: what its keys take, and what to write where it is none."""
 _MOST_BYTES: Final = 1 << 20
@@ -97,10 +98,11 @@ class Configuration:
         file: its path, absolute.
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
-        lines: where each of `values`, and the table of `oauth`, stands.
+        lines: where each of `values` stands, the table of `oauth`, and each key of `quotas`, as `quota.streams`.
         oauth: whose access tokens are taken; None where nothing is said of it.
         grants: who may do what; None where the file does not say it.
         grant_lines: where each of them stands.
+        quotas: how much one may take; the defaults where nothing is said of it.
         raw: its bytes.
     """
 
@@ -111,6 +113,7 @@ class Configuration:
     oauth: OAuthSettings | None = None
     grants: tuple[Grant, ...] | None = None
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
@@ -156,11 +159,10 @@ def parse(raw: bytes, path: str) -> Configuration:
     faults: list[Fault] = []
     values: dict[str, Any] = {}
     try:
-        found = model().model_validate({key: value for key, value in given.items() if key not in _NOT_YET})
-        values = found.model_dump(exclude_unset=True, exclude={"oauth"})
+        found = model().model_validate(given)
+        values = found.model_dump(exclude_unset=True, exclude={"oauth", "quota"})
     except ValidationError as error:
         faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
-    faults += [_not_yet(key, lines) for key in _NOT_YET if key in given]
     faults += _of_sources(given, lines)
     oauth = given.get("oauth")
     if isinstance(oauth, dict) and not config_oauth.has_resource(cast("dict[str, Any]", oauth)):
@@ -168,7 +170,10 @@ def parse(raw: bytes, path: str) -> Configuration:
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
     settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
-    return replace(_configuration(values, os.path.abspath(path), lines, settings), raw=raw)
+    made = _configuration(values, os.path.abspath(path), lines, settings)
+    quota: dict[str, Any] = given.get("quota", {})
+    where = {f"quota.{key}": _line(["quota", key], lines) for key in quota}
+    return replace(made, raw=raw, quotas=config_quota.settings_of(quota), lines={**made.lines, **where})
 
 
 # What is wrong
@@ -187,10 +192,6 @@ def _syntax(raw: bytes, message: str) -> Fault:
 
 def _line(place: Sequence[str | int], lines: Mapping[tuple[str | int, ...], int]) -> int:
     return next((lines[found] for end in range(len(place), 0, -1) if (found := tuple(place[:end])) in lines), 0)
-
-
-def _not_yet(key: str, lines: Mapping[tuple[str | int, ...], int]) -> Fault:
-    return Fault(_line([key], lines), key, "this version does not support this table", "leave it out")
 
 
 def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[tuple[str | int, ...], int]) -> Fault:

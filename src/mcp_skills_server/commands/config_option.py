@@ -21,6 +21,7 @@ from mcp_skills_server.web.workers import VARIABLE
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.access.quotas import QuotaSettings, Rates
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
@@ -116,12 +117,21 @@ def issuer_of(context: click.Context) -> ResourceServer | None:
     return ResourceServer(configuration.oauth, fetch)
 
 
+def quotas_of(context: click.Context) -> QuotaSettings:
+    """How much one may take, as the file of this command says or by default."""
+    from mcp_skills_server.access.quotas import QuotaSettings
+
+    configuration = configuration_of(context)
+    return QuotaSettings() if configuration is None else configuration.quotas
+
+
 def follow_configuration(
     context: click.Context,
     views: Views,
     mirrors: Mirrors | None,
     tokens: Tokens | None = None,
     *,
+    rates: Rates | None = None,
     request_level: int = logging.DEBUG,
 ) -> Callable[[], object] | None:
     """Name variables that nobody reads, and read the configuration and the tokens again whenever they change.
@@ -131,6 +141,7 @@ def follow_configuration(
         views: which skills each principal has.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
+        rates: those in force, where there may be some.
         request_level: at which level requests are logged.
 
     Returns:
@@ -142,7 +153,7 @@ def follow_configuration(
         return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, views=views, request_level=request_level)
+    reloader = Reloader(context, configuration, mirrors, tokens, views=views, rates=rates, request_level=request_level)
     reloader.start()
     return reloader.ask
 

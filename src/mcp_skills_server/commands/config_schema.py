@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from mcp_skills_server.access.grants import MAY, May, Pattern, is_who
 from mcp_skills_server.commands.config_oauth import OAuthTable
+from mcp_skills_server.commands.config_quota import QuotaTable
 from mcp_skills_server.commands.config_values import Text, seconds
 from mcp_skills_server.commands.fields import key_of
 
@@ -76,12 +77,17 @@ _Grants = Annotated[list[_Grant], Field(min_length=1)]
 
 @cache
 def model() -> type[BaseModel]:
-    """The model of a whole file: every option under its name, and the tables `source`, `grant` and `oauth`."""
+    """The model of a whole file: every option under its name, and the tables `source`, `grant`, `oauth` and `quota`."""
     fields: dict[str, Any] = {
         (each.name or ""): (_type_of(each), Field(None, alias=key)) for key, each in parameters().items()
     }
     config = ConfigDict(extra="forbid", strict=True)
-    tables: dict[str, Any] = {"source": (list[_Source], []), "grant": (_Grants, []), "oauth": (OAuthTable | None, None)}
+    tables: dict[str, Any] = {
+        "source": (list[_Source], []),
+        "grant": (_Grants, []),
+        "oauth": (OAuthTable | None, None),
+        "quota": (QuotaTable | None, None),
+    }
     return create_model("ConfigurationFile", __config__=config, **tables, **fields)
 
 

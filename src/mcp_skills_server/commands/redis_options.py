@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import click
@@ -40,8 +40,9 @@ class RedisOptions(Options):
     heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
         None,
-        "Share sessions of the tools with other replicas through this Redis, and look again when another one has seen "
-        "a change: redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra [redis].",
+        "Share sessions of the tools and the count of requests with other replicas through this Redis, and look again "
+        "when another one has seen a change: redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
+        "[redis].",
         type=RedisType(),
         metavar="URL",
     )
@@ -63,6 +64,7 @@ class Shared(NamedTuple):
     Attributes:
         link: the way to Redis.
         sessions: makes what keeps the sessions of the tools.
+        take: counts a request of an owner, of so many a minute, at all replicas.
         look: has all sources looked at, here and elsewhere, and returns how many there are.
         start: begins to hear of what other replicas see.
         stop: ends that.
@@ -70,13 +72,20 @@ class Shared(NamedTuple):
 
     link: Link
     sessions: Callable[[Runtime], Sessions]
+    take: Callable[[str, int], Awaitable[float]]
     look: Callable[[], int]
     start: Callable[[], None]
     stop: Callable[[], None]
 
 
 def make_shared(
-    options: RedisOptions, registry: Registry, mirrors: Mirrors | None, *, follows: bool, says: bool = True
+    options: RedisOptions,
+    registry: Registry,
+    mirrors: Mirrors | None,
+    *,
+    follows: bool,
+    says: bool = True,
+    runtime_sessions: int | None = None,
 ) -> Shared | None:
     """What is shared, not yet started; None where nothing is, and then nothing of it is imported.
 
@@ -86,6 +95,7 @@ def make_shared(
         mirrors: what is fetched, if anything is.
         follows: changes of folders are followed.
         says: other replicas hear of what is seen here; a worker's supervisor says it for all of them.
+        runtime_sessions: sessions of the tools that one owner may have; None for a quarter of what one replica keeps.
 
     Raises:
         UsageError: options contradict each other, or the extra is not installed.
@@ -102,6 +112,7 @@ def make_shared(
     from mcp_skills_server.runtime.sessions import IDLE_S, MOST
     from mcp_skills_server.runtime.shared_sessions import sharing
     from mcp_skills_server.shared.address import redis_settings
+    from mcp_skills_server.shared.bucket import SharedBucket
     from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import SOURCES, LookAgain
     from mcp_skills_server.shared.records import Records
@@ -110,7 +121,7 @@ def make_shared(
         options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password
     )
     link = Link(settings)
-    records = Records(link, "session", ttl_s=IDLE_S, share=MOST // 4)
+    records = Records(link, "session", ttl_s=IDLE_S, share=runtime_sessions or MOST // 4)
     looking = LookAgain(
         link,
         sources=mirrors.look if mirrors is not None else None,
@@ -124,7 +135,10 @@ def make_shared(
         looking.say(SOURCES, whatever=True)
         return mirrors.look() if mirrors is not None else 0
 
-    return Shared(link, sharing(records), look, looking.start, looking.stop)
+    def take(owner: str, per_minute: int) -> Awaitable[float]:
+        return SharedBucket(link, "requests", most=per_minute, per_second=per_minute / 60).take(owner)
+
+    return Shared(link, sharing(records, runtime_sessions), take, look, looking.start, looking.stop)
 
 
 def _look_at_folders(registry: Registry) -> None:

@@ -1,7 +1,7 @@
 """Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
 
-A new version that is broken is one line in the log, and the old one stays. Tokens, grants, the level of the log and how
-often sources are looked at change at once; of all else one line says that it takes effect at the next start.
+A new version that is broken is one line in the log, and the old one stays. Tokens, grants, rates, the level of the log
+and how often sources are looked at change at once; of all else one line says that it takes effect at the next start.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.sources.mirrors import Mirrors
@@ -51,6 +52,7 @@ class Reloader:
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
         views: which skills each principal has.
+        rates: how often one may do something, where that is counted.
         request_level: at which level requests are logged.
     """
 
@@ -62,9 +64,11 @@ class Reloader:
         tokens: Tokens | None,
         *,
         views: Views,
+        rates: Rates | None = None,
         request_level: int = logging.DEBUG,
     ) -> None:
         self._views = views
+        self._rates = rates
         self._parameters = {each.name or "": each for each in context.command.params}
         above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         self._fixed = {
@@ -151,6 +155,10 @@ class Reloader:
             later.append("grant")
         if before.oauth != now.oauth:
             later.append("oauth")
+        if self._rates is not None and before.quotas != now.quotas:
+            self._rates.replace(now.quotas)
+            if before.quotas.lasting != now.quotas.lasting:
+                later.append("quota")
         if later:
             logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
 

@@ -154,6 +154,7 @@ def make_runtime(
     catalog_chars: int,
     roots: Mapping[str, bool] = MappingProxyType({}),
     mark: str = "",
+    runs: int | None = None,
 ) -> Runtime:
     """The runtime of a server's sessions.
 
@@ -164,6 +165,7 @@ def make_runtime(
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
         roots: whether scripts of single roots may run, by their folders.
         mark: what the handles of sessions end with.
+        runs: scripts of one client at once; None for all but one of those that run at once.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
@@ -200,6 +202,7 @@ def make_runtime(
         max_timeout_s=max(options.script_timeout, ScriptSettings().max_timeout_s),
         output_bytes=options.script_output,
         concurrent=options.script_concurrency,
+        runs=runs,
         memory_bytes=options.script_memory,
         sandbox=options.sandbox,
         network=options.script_network,

@@ -20,6 +20,7 @@ from mcp_skills_server.commands.config_option import (
     configuration_of,
     follow_configuration,
     issuer_of,
+    quotas_of,
     tokens_of,
     worker_channel,
 )
@@ -133,6 +134,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     settle_after_load(registry)
     worker = worker_of(channel, registry)
     mark = worker.post.mark if worker is not None else ""
+    quotas = quotas_of(context) if options.transport == "http" else None
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -140,11 +142,18 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         tools=options.tools,
         prompts=options.prompts,
         prompt_choice=options.prompt_choice,
+        streams=quotas.streams if quotas is not None else None,
     )
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(
-        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts, mark=mark
+        registry,
+        options,
+        max_loaded=options.max_loaded,
+        catalog_chars=options.catalog_chars,
+        roots=scripts,
+        mark=mark,
+        runs=quotas.runs if quotas is not None else None,
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
@@ -172,7 +181,14 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        shared = make_shared(options, registry, mirrors, follows=options.watch and worker is None, says=worker is None)
+        shared = make_shared(
+            options,
+            registry,
+            mirrors,
+            follows=options.watch and worker is None,
+            says=worker is None,
+            runtime_sessions=quotas_of(context).runtime_sessions,
+        )
         http, read_again = _http_settings(views, mirrors, options, worker, shared)
         if shared is not None:
             shared.start()
@@ -201,6 +217,8 @@ def _warn_of_unused(context: click.Context) -> None:
     ]
     if issuer_of(context) is not None:
         unused.append("[oauth]")
+    if (found := configuration_of(context)) is not None and any(each.startswith("quota.") for each in found.lines):
+        unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -231,7 +249,9 @@ def _http_settings(
     Raises:
         UsageError: it cannot be served so.
     """
+    from mcp_skills_server.access.quotas import Rates
     from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.runtime.sessions import Sessions
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.forwarded import Proxies, checked_prefix
     from mcp_skills_server.web.guards import make_policy
@@ -246,7 +266,11 @@ def _http_settings(
     context = click.get_current_context()
     issuer = issuer_of(context)
     check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
-    read_again = follow_configuration(context, views, mirrors, tokens, request_level=request_level(options.transport))
+    quotas = quotas_of(context)
+    rates = Rates(quotas)
+    read_again = follow_configuration(
+        context, views, mirrors, tokens, rates=rates, request_level=request_level(options.transport)
+    )
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
     sources = worker or mirrors
     refresh = None
@@ -282,9 +306,12 @@ def _http_settings(
         keep_alive=options.keep_alive,
         drain=options.drain,
         worker=worker,
+        quotas=quotas,
+        rates=rates,
+        sessions=partial(Sessions, share=quotas.runtime_sessions),
     )
     if shared is not None:
-        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
     if worker is not None and read_again is not None:
         read_again()  # what has changed since the supervisor read it
     return http, read_again

@@ -21,6 +21,8 @@ INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
+QUOTA_EXCEEDED: Final = -32000
+"""Of the codes that a server may choose: the client has had all that one may have. `data` names the quota."""
 
 Id: TypeAlias = str | int | float | None
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import printable
-from mcp_skills_server.runtime.quota import Owner, Quota
+from mcp_skills_server.runtime.quota import Owner, Quota, QuotaError
 
 PREFIX: Final = "blob:"
 
@@ -44,6 +44,7 @@ class Blobs:
         idle_s: seconds after which an unused blob goes.
         now: seconds of a clock that never goes back.
         mark: what their names end with.
+        share: bytes of one owner's; None for a quarter of all.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Blobs:
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
         mark: str = "",
+        share: int | None = None,
     ) -> None:
         self._mark = mark
         self._least = max(1, most_bytes // most)
-        self._quota = Quota[str]("blobs", most_bytes)
+        self._quota = Quota[str]("blobs", most_bytes, share, name="blob-bytes")
         self._idle_s = idle_s
         self._now = now
         self._kept: OrderedDict[str, Blob] = OrderedDict()
@@ -78,12 +80,12 @@ class Blobs:
             owner: among whose blobs it counts.
 
         Raises:
-            RequestError: they are more than one owner may have, or others have left no place.
+            QuotaError: they are more than one owner may have, or others have left no place.
         """
         self._drop_idle()
         limit = self.limit(owner)
         if len(raw) > limit:
-            raise RequestError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept")
+            raise QuotaError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept", "blob-bytes")
         name = f"{PREFIX}{secrets.token_hex(16)}{self._mark}"
         # A small one counts for as much as one of the average size, so that their number is bounded too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):

@@ -97,6 +97,7 @@ class Executor:
         """Run the entry point and wait for its end; what goes wrong with it is in the result.
 
         Raises:
+            QuotaError: the owner runs too much already.
             RequestError: an input blob is unknown.
             StaleFileError: a file of the skill changed; scan it again and call again. Nothing was started.
         """
@@ -128,6 +129,7 @@ class Executor:
                 directory=manifest.name,
                 launcher=None if export is None else _LAUNCHER,
                 fill=fill,
+                owner=owner,
             )
 
         named = (request.args.get(name) for name in manifest.blob_inputs)
@@ -143,6 +145,7 @@ class Executor:
             owner: among whose blobs count those that it leaves.
 
         Raises:
+            QuotaError: as `run`.
             RequestError: an input blob is unknown, or too many skills are to be mounted.
             StaleFileError: as `run`.
         """
@@ -167,6 +170,7 @@ class Executor:
                 timeout_s=_seconds(request.timeout_ms),
                 launcher=None if request.entrypoint is None else _LAUNCHER,
                 fill=fill,
+                owner=owner,
             )
 
         code = {name: request.code.encode("utf-8", "replace")}
@@ -192,6 +196,8 @@ class Executor:
         try:
             outcome = await start(workspace, partial(_fill, files))
             result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
+        except QuotaError:
+            raise
         except RequestError as error:
             return failed("not_run", str(error))
         finally:

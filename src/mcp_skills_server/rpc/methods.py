@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.turns import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects import skills_protocol as dialect
-from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
+from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND, QUOTA_EXCEEDED
 from mcp_skills_server.dialects.skills_protocol import requests, results
 from mcp_skills_server.dialects.skills_protocol.requests import (
     CodeExecution,
@@ -37,7 +37,7 @@ from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
 from mcp_skills_server.runtime.execution_policy import policy
-from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
 
@@ -140,6 +140,8 @@ class Methods:
             return await work(self, params, Client(owner, principal))
         except CallError:
             raise
+        except QuotaError as error:
+            raise CallError(str(error), {"quota": error.quota}, QUOTA_EXCEEDED) from None
         except RequestError as error:
             raise CallError(str(error)) from None
         except StaleFileError:

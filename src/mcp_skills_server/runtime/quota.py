@@ -25,7 +25,16 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class QuotaError(RequestError):
-    """There is no place for what is asked for."""
+    """There is no place for what is asked for.
+
+    Args:
+        message: what is wrong.
+        quota: which one it is, by its key in the configuration where it has one; the message ends with it.
+    """
+
+    def __init__(self, message: str, quota: str) -> None:
+        super().__init__(f"{message} (quota {quota})")
+        self.quota = quota
 
 
 def owner_of(principal: str | None, address: str | None) -> Owner:
@@ -63,12 +72,14 @@ class Quota(Generic[_Key]):
         what: what is counted, as people call it, such as "sessions".
         whole: how much there is for all.
         share: how much one owner may have; by default a quarter of the whole.
+        name: which quota it is; by default `what`.
     """
 
-    def __init__(self, what: str, whole: int, share: int | None = None) -> None:
+    def __init__(self, what: str, whole: int, share: int | None = None, *, name: str | None = None) -> None:
         self.whole = whole
         self.share = min(whole, max(1, whole // _SHARES) if share is None else share)
         self._what = what
+        self._name = name or what
         self._used = 0
         self._owners: dict[_Key, Owner] = {}
         self._held: dict[Owner, OrderedDict[_Key, int]] = {}
@@ -124,7 +135,8 @@ class Quota(Generic[_Key]):
             raise QuotaError(
                 f"Too many {self._what}: one client may have at most {limit:,}"
                 if own > 0
-                else f"Too many {self._what}: all {self.whole:,} that this server keeps are taken; try again later"
+                else f"Too many {self._what}: all {self.whole:,} that this server keeps are taken; try again later",
+                self._name,
             )
         for each in going:
             self.release(each)

@@ -26,6 +26,7 @@ from mcp_skills_server.runtime.active_skills import ActiveSkills
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.file_results import output_file, skill_file
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
@@ -119,6 +120,7 @@ class Session:
         *,
         progress: Progress | None = None,
         once: bool = False,
+        owner: Owner = None,
     ) -> Result:
         """Call a tool.
 
@@ -127,6 +129,7 @@ class Session:
             arguments: what the model gives it. They are checked against the tool's schema.
             progress: awaited now and then with the seconds that a script has run.
             once: the host shows the structure beside the text, so what is long stands in the structure alone.
+            owner: among whose runs a script counts, where many share a server.
 
         Returns:
             The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
@@ -143,7 +146,7 @@ class Session:
             if invalid:
                 return runtime.failure(invalid)
             await self._active.keep_current()
-            return await _CALLS[tool](self, given, _Manner(progress, once))
+            return await _CALLS[tool](self, given, _Manner(progress, once, owner))
         except RequestError as error:
             return runtime.failure(str(error))
         except StaleFileError:
@@ -292,6 +295,7 @@ class Session:
             workdir=given.get("workdir", "."),
             timeout_s=given.get("timeout_s"),
             progress=manner.progress,
+            owner=manner.owner,
         )
         return runtime.outcome(outcome.as_json())
 
@@ -322,6 +326,7 @@ class _Manner(NamedTuple):
 
     progress: Progress | None
     once: bool
+    owner: Owner
 
 
 _Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Manner], Awaitable[Result]]

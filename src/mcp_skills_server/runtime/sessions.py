@@ -39,13 +39,20 @@ class Sessions:
         most: sessions at once.
         idle_s: seconds after which an unused session ends.
         now: seconds of a clock that never goes back.
+        share: sessions of one owner; None for a quarter of all.
     """
 
     def __init__(
-        self, runtime: Runtime, *, most: int = MOST, idle_s: float = IDLE_S, now: Callable[[], float] = time.monotonic
+        self,
+        runtime: Runtime,
+        *,
+        most: int = MOST,
+        idle_s: float = IDLE_S,
+        now: Callable[[], float] = time.monotonic,
+        share: int | None = None,
     ) -> None:
         self.runtime = runtime
-        self._quota = Quota[str]("sessions", most)
+        self._quota = Quota[str]("sessions", most, share, name="runtime-sessions")
         self._idle_s = idle_s
         self._now = now
         self._open: OrderedDict[str, tuple[Session, str | None, float]] = OrderedDict()

@@ -165,6 +165,6 @@ def _owner(owner: str | None) -> str:
     return "" if owner is None else sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def sharing(store: RecordStore) -> Callable[[Runtime], Sessions]:
-    """Makes the sessions of a runtime whose records are in this store."""
-    return lambda runtime: SharedSessions(runtime, store)
+def sharing(store: RecordStore, share: int | None = None) -> Callable[[Runtime], Sessions]:
+    """Makes the sessions of a runtime whose records are in this store; one owner has `share` of them in memory."""
+    return lambda runtime: SharedSessions(runtime, store, share=share)

@@ -57,7 +57,9 @@ class Attachment:
         self.settings = settings
         self.sessions = sessions(runtime or Runtime(registry))
         self.tools = Tools(self.sessions)
-        self.notifier = Notifier(settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts)
+        self.notifier = Notifier(
+            settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts, streams=settings.streams
+        )
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
         self._ready = anyio.Event()

@@ -7,10 +7,10 @@ from collections.abc import Container, Mapping
 from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
-from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
+from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS, NotServedError, RequestError
 from mcp_skills_server.format.dependencies import Served
-from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import prompts, resources, skills
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.notify import Peer
@@ -117,6 +117,8 @@ def fault_of(error: Exception, method: str, *, modern: bool) -> Fault:
     """What an error of a handler becomes: the client's fault by its code, a bug as -32603 without internals."""
     if isinstance(error, NotServedError):
         return Fault(INVALID_PARAMS if modern else LEGACY_NOT_FOUND, str(error), {"uri": error.uri})
+    if isinstance(error, QuotaError):
+        return Fault(QUOTA_EXCEEDED, str(error), {"quota": error.quota})
     if isinstance(error, RequestError):
         return Fault(INVALID_PARAMS, str(error))
     logger.error("%s failed", method, exc_info=error, extra=REPEATS)

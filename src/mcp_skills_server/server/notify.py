@@ -100,13 +100,16 @@ class Notifier:
         extensions: notifications that the SDK does not know, by the key of the filter that asks for them.
         tools: whether there are tools.
         prompts: whether there are prompts.
+        streams: listen streams that one owner may have; None for a quarter of all.
 
     Attributes:
         extensions: as given.
         relays: whether events of the server that we are attached to reach listen streams too, through `relay`.
     """
 
-    def __init__(self, extensions: Mapping[str, str], *, tools: bool = False, prompts: bool = False) -> None:
+    def __init__(
+        self, extensions: Mapping[str, str], *, tools: bool = False, prompts: bool = False, streams: int | None = None
+    ) -> None:
         self.extensions = extensions
         self._tools = tools
         self._prompts = prompts
@@ -114,7 +117,7 @@ class Notifier:
         self._is_closing = False
         self._sent_to: set[Mailbox] = set()
         self._streams: dict[Mailbox, None] = {}
-        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS)
+        self._places = Quota[Mailbox]("listen streams", MOST_STREAMS, streams, name="streams")
         self._watched = Quota[tuple[int, str]]("subscriptions", MOST_WATCHED)
         self._legacy: WeakKeyDictionary[Any, _Legacy] = WeakKeyDictionary()
         self._tasks: TaskGroup | None = None

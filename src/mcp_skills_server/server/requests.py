@@ -35,6 +35,7 @@ class Settings:
         tools: offer the runtime tools, for hosts that show their model tools only.
         prompts: offer a prompt for each skill.
         prompt_choice: patterns of the names or paths of skills that appear as prompts; none for all.
+        streams: `subscriptions/listen` streams of one client at once; None for a quarter of all.
         spoken: the dialects that `dialect` stands for.
 
     Raises:
@@ -48,6 +49,7 @@ class Settings:
     tools: bool = True
     prompts: bool = True
     prompt_choice: tuple[str, ...] = ()
+    streams: int | None = None
     spoken: table.Spoken = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

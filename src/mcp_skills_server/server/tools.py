@@ -75,7 +75,7 @@ class Tools:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
         before = session.changed if changes else None
-        result = await session.call(name, given, progress=caller.progress, once=once)
+        result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
                 await self._sessions.save(session, caller.owner, caller.counted, before=before)

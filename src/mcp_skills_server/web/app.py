@@ -20,7 +20,6 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Route
 
-from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
@@ -70,7 +69,7 @@ def make_app(
         _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher, views)
     )
     if http.rpc is not None and not http.publish_only:
-        methods = Methods(runtime, http.rpc, Blobs(mark=http.mark), views=views)
+        methods = Methods(runtime, http.rpc, Blobs(mark=http.mark, share=http.quotas.blob_bytes), views=views)
         routes = [*routes, rpc.route(Rpc(methods, http.max_body), http.routes)]
     if http.metrics is not None:
         routes = [*routes, metrics.route(http.metrics, views.may_admin)]
@@ -89,16 +88,22 @@ def make_app(
     middleware = [Middleware(RequestIds)]
     if http.root_path or http.proxies:
         middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
-    middleware.append(Middleware(Guard, policy=policy))
-    if http.quotas.requests_per_minute is not None:
-        middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
+    middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
+    middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate"],
+            expose_headers=[
+                "Mcp-Session-Id",
+                "ETag",
+                "Content-Range",
+                "X-Request-Id",
+                "WWW-Authenticate",
+                "Retry-After",
+            ],
         )
         middleware.insert(0, cors)
 
@@ -132,6 +137,7 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
         max_request_body_size=http.max_body,
         max_sessions=http.max_sessions,
         mark=http.mark,
+        share=http.quotas.sessions,
     )
     if http.worker is not None:
         http.worker.open_sessions = lambda: len(manager.transports)

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.server.entrance import Context, SessionPeer
+from mcp_skills_server.web.over_quota import refuse
 from mcp_skills_server.web.shares import giver
 
 logger = logging.getLogger(__name__)
@@ -33,16 +34,27 @@ _MISMATCH: Final = "mcp-protocol-version header does not match the request envel
 _opener: ContextVar[str] = ContextVar("opener")
 
 
+class _OverShareError(Exception):
+    """An owner has all the sessions that one may have, and none of them is idle."""
+
+    def __init__(self, share: int) -> None:
+        super().__init__(share)
+        self.share = share
+
+
 class Sessions(StreamableHTTPSessionManager):
     """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest.
 
     Args:
         mark: what their ids end with.
+        share: sessions that one owner may have; None for all that nobody else wants. Beyond it the owner loses the one
+            of its own that it left alone longest, or gets no other.
     """
 
-    def __init__(self, *args: Any, mark: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, mark: str = "", share: int | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._mark = mark
+        self._share = share
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
 
@@ -78,10 +90,18 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")
-        await super()._handle_stateful_request(scope, receive, send)
+        try:
+            await super()._handle_stateful_request(scope, receive, send)
+        except _OverShareError as error:
+            await refuse(scope, send, "sessions", error.share)
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         opener = _opener.get()
+        if self._share is not None and opener and sum(each == opener for each in self._owners.values()) >= self._share:
+            mine = [session for session in self._idle() if self._owners[session] == opener]
+            if not mine:
+                raise _OverShareError(self._share)
+            self._end(mine[0])
         if self.max_sessions is not None and len(self._server_instances) >= self.max_sessions:
             self._end_one_for(opener)
         transport = super()._admit_session(requestor)
@@ -102,22 +122,29 @@ class Sessions(StreamableHTTPSessionManager):
             logger.debug("a session of a legacy client ended")  # not its id, which is a key to it
         await super()._discard_session(session_id, transport)
 
-    def _end_one_for(self, opener: str) -> None:
+    def _idle(self) -> list[str]:
+        """Sessions that can go, the one that was left alone longest first."""
         # The clock of a session stands still while a request of it is answered or a stream is open.
         idle = {
             session: scope.deadline
             for session, transport in self._server_instances.items()
             if (scope := transport.idle_scope) is not None and scope.deadline < math.inf
         }
+        return sorted(idle, key=idle.__getitem__)
+
+    def _end_one_for(self, opener: str) -> None:
+        idle = self._idle()
         by_owner = Counter(self._owners.values())
         idle_owners = {self._owners[session] for session in idle}
         gives = giver(by_owner, opener, idle_owners.__contains__)
         if gives is None:
             return
-        oldest = min((session for session in idle if self._owners[session] == gives), key=idle.__getitem__)
-        transport = self._server_instances.pop(oldest)  # so that its client gets 404 from now on, and opens another
-        self._session_owners.pop(oldest, None)
-        del self._owners[oldest]
+        self._end(next(session for session in idle if self._owners[session] == gives))
+
+    def _end(self, session: str) -> None:
+        transport = self._server_instances.pop(session)  # so that its client gets 404 from now on, and opens another
+        self._session_owners.pop(session, None)
+        del self._owners[session]
         if transport.idle_scope is not None:
             transport.idle_scope.cancel()  # as the end of its time would
 

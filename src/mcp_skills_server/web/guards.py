@@ -24,13 +24,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL, address
+from mcp_skills_server.server.callers import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
 from mcp_skills_server.web.forwarded import HOST, OWNER
+from mcp_skills_server.web.over_quota import refuse
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
+_FAILED: Final = "failed-authentications-per-minute"
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -117,11 +120,18 @@ def make_policy(
 
 
 class Guard:
-    """ASGI middleware that keeps a policy."""
+    """ASGI middleware that keeps a policy.
 
-    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+    Args:
+        app: what answers.
+        policy: what a request must carry.
+        rates: how often one address may prove nobody; None where that is not counted.
+    """
+
+    def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
         self._app = app
         self._policy = policy
+        self._rates = rates
         self._open: dict[bytes, set[anyio.CancelScope]] = {}
         """What is being answered, by the hash of the token that let it in."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +139,7 @@ class Guard:
             policy.tokens.removed = self._shut_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse with 403, 401 or 400, or hand on with the bearer as the user."""
+        """Refuse with 403, 401, 400 or 429, or hand on with the bearer as the user."""
         policy = self._policy
         if scope["type"] != "http" or (scope["path"] in OPEN_PATHS and not scope.get("query_string")):
             if scope["type"] == "lifespan" and policy.oauth is not None:
@@ -149,7 +159,7 @@ class Guard:
         else:
             found = await admission(scope, policy.tokens, policy.oauth)
             if isinstance(found, Refusal):
-                await self._refuse(scope, send, found)
+                await self._refuse_bearer(scope, send, found)
                 return
             who = found.principal
             logger.debug("%s by the bearer of %s", scope["method"], who.name)
@@ -197,6 +207,15 @@ class Guard:
             await self._app(scope, receive, send)
         else:
             await self._refuse(scope, send, _BUSY)
+
+    async def _refuse_bearer(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+        """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
+        rate = self._rates.failed_authentications if self._rates is not None and refusal.status == 401 else None
+        wait = 0.0 if rate is None else rate.take(counted(scope))
+        if rate is not None and wait > 0:
+            await refuse(scope, send, _FAILED, rate.per_minute, wait)
+        else:
+            await self._refuse(scope, send, refusal)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         emit_refusal(scope["method"], refusal.reason, address=address(scope))

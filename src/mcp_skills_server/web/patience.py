@@ -52,13 +52,15 @@ def _unread(transport: asyncio.Transport) -> int:
     return waiting
 
 
-def protocol_with_timeouts(seconds: float, places: Places, most_unread: int = MOST_BYTES) -> type[asyncio.Protocol]:
+def protocol_with_timeouts(
+    seconds: float, places: Places, most_unread: int = MOST_BYTES, share_unread: int | None = None
+) -> type[asyncio.Protocol]:
     """uvicorn's protocol, which takes a place, and closes a connection that owes a part of a request for so long.
 
     It is a `Connection` that can be given to another process, and `raw` is what was read from one that was given to us.
     """
     lines = Counted(logger.info)
-    unread = Unread(Counted(logger.warning), most_unread)
+    unread = Unread(Counted(logger.warning), most_unread, share_unread)
 
     class Patient(H11Protocol):
         def __init__(self, *, app_state: dict[str, Any], raw: bytes = b"", **kwargs: Any) -> None:

@@ -1,23 +1,27 @@
-"""Answers 429 to who asks more often than its quota lets it, before anything is done for the request."""
+"""Answers 429 to who asks more often than its quota lets it, before anything is done for the request.
+
+Where replicas share what they count, all of them count as one. While that cannot be reached each counts for itself.
+"""
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-from typing import Final
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_skills_server.access.rates import Rate
-from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.server.callers import address, counted, principal
-from mcp_skills_server.telemetry import events
+from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.guards import OPEN_PATHS
+from mcp_skills_server.web.over_quota import refuse
 
-logger = logging.getLogger(__name__)
+_QUOTA: Final = "requests-per-minute"
 
-QUOTA_EXCEEDED: Final = -32000
+TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
+"""Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
+where it was counted. Raises RequestError where nobody can count now."""
 
 
 class RequestRate:
@@ -25,38 +29,29 @@ class RequestRate:
 
     Args:
         app: what answers.
-        rate: how often one may ask.
+        rates: how often one may ask.
+        shared: counts with other replicas; None where there are none.
     """
 
-    def __init__(self, app: ASGIApp, rate: Rate) -> None:
+    def __init__(self, app: ASGIApp, rates: Rates, shared: TakeShared | None = None) -> None:
         self._app = app
-        self._rate = rate
+        self._rates = rates
+        self._shared = shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand on what is within the quota."""
-        owner = counted(scope) if scope["type"] == "http" and scope["path"] not in OPEN_PATHS else None
-        wait = 0.0 if owner is None else self._rate.take(owner)
-        if wait <= 0:
+        rate = self._rates.requests
+        owner = None
+        if rate is not None and scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            owner = counted(scope)
+        if rate is None or owner is None:
             await self._app(scope, receive, send)
             return
-        who = principal(scope)
-        logger.warning("requests-per-minute: %s asks too often; answered with 429", owner, extra=REPEATS)
-        name = None if who is None else who.id
-        events.emit_refusal(scope["method"], "requests-per-minute", principal=name, address=address(scope))
-        await refuse(send, "requests-per-minute", self._rate.per_minute, wait)
-
-
-async def refuse(send: Send, quota: str, most: int, wait: float) -> None:
-    """Answer 429: which quota it is, and when to come again."""
-    seconds = max(1, math.ceil(wait))
-    message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
-    error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"retry-after", str(seconds).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 429, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        wait = rate.take(owner)
+        if wait <= 0 and self._shared is not None:  # who asks too often here does so of all
+            with suppress(RequestError):
+                wait = await self._shared(owner, rate.per_minute)
+        if wait > 0:
+            await refuse(scope, send, _QUOTA, rate.per_minute, wait)
+        else:
+            await self._app(scope, receive, send)

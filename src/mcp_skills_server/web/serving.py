@@ -72,7 +72,10 @@ async def serve_http(
     config = uvicorn.Config(
         quiet,
         http=protocol_with_timeouts(
-            http.request_timeout, places, most_unread(1 if worker is None else worker.post.count)
+            http.request_timeout,
+            places,
+            most_unread(1 if worker is None else worker.post.count),
+            http.quotas.unread_bytes,
         ),
         ws="none",
         log_config=None,

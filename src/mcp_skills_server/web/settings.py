@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.access.quotas import QuotaSettings, Rates
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S
 from mcp_skills_server.rpc.methods import ExecutionSettings
@@ -14,6 +14,7 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.web.forwarded import Proxies
 from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.rates import TakeShared
 from mcp_skills_server.web.workers.routing import Routes
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ class HttpSettings:
         sites: tells the state of the roots that are sites.
         lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
         metrics: what `/metrics` shows; None for no such path.
-        quotas: what one principal or address may take of what all share.
+        quotas: what one principal or address may take of what all share, beside `rates`.
+        rates: how often one may ask, and how often fail to prove who it is.
+        take_shared: counts requests with other replicas; None where each counts for itself.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
         proxies: those that are believed when they say for whom they ask.
@@ -69,6 +72,8 @@ class HttpSettings:
     lean: bool = True
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
+    take_shared: TakeShared | None = None
     refresh: tuple[bytes, Callable[[], int]] | None = None
     root_path: str = ""
     proxies: Proxies = field(default_factory=Proxies)

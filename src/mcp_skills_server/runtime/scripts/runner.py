@@ -13,8 +13,7 @@ import re
 import secrets
 import tempfile
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +23,7 @@ from anyio import to_thread
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill, SkillFile, printable
+from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.scripts import sandbox
 from mcp_skills_server.runtime.scripts.arguments import (
     allowed_env,
@@ -41,6 +41,7 @@ from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
 from mcp_skills_server.runtime.scripts.progress import Progress, reported
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
+from mcp_skills_server.runtime.scripts.turns import Turns
 from mcp_skills_server.runtime.scripts.usage import Usage
 from mcp_skills_server.runtime.scripts.workspace import Workspace, discard
 from mcp_skills_server.telemetry import events
@@ -76,7 +77,7 @@ class Scripts:
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
-        self._turns = anyio.Semaphore(settings.concurrent)
+        self._turns = Turns(settings.concurrent, settings.runs)
         self._top: str | None = None
         self._workspaces: set[Workspace] = set()
 
@@ -114,6 +115,7 @@ class Scripts:
         directory: str | None = None,
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
+        owner: Owner = None,
     ) -> Outcome:
         """Run a file of a skill and wait for its end. Cancelled, it leaves nothing behind.
 
@@ -131,8 +133,10 @@ class Scripts:
             launcher: a file in the work directory that the interpreter runs, with the script as its first argument.
             fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
                 for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
+            owner: among whose runs it counts.
 
         Raises:
+            QuotaError: the owner runs too much already; try again later.
             RequestError: the call must be changed, or be tried again later; the message says how.
             StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
         """
@@ -150,7 +154,7 @@ class Scripts:
             launcher,
             fill,
         )
-        return await self._run(request, workspace, progress)
+        return await self._run(request, workspace, progress, owner)
 
     async def run_written(
         self,
@@ -162,6 +166,7 @@ class Scripts:
         timeout_s: float | None = None,
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
+        owner: Owner = None,
     ) -> Outcome:
         """Run a file that lies in the work directory, with some skills at hand.
 
@@ -173,8 +178,10 @@ class Scripts:
             timeout_s: likewise.
             launcher: likewise.
             fill: likewise; it may be what writes the file.
+            owner: likewise.
 
         Raises:
+            QuotaError: as for `run`.
             RequestError: as for `run`; or a name is none for a directory.
             StaleFileError: as for `run`.
         """
@@ -183,14 +190,14 @@ class Scripts:
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
         timeout_s = self._checked_timeout(timeout_s)
         request = RunRequest(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
-        return await self._run(request, workspace, None)
+        return await self._run(request, workspace, None, owner)
 
-    async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None) -> Outcome:
+    async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
         # SP-30: this process was not root when it chose to have no sandbox.
         if self._sandbox is None and sandbox.is_off_forbidden():
             raise RequestError(f"Nothing was run: {sandbox.ROOT_WITHOUT}. Whoever runs this server must correct that")
         request = await to_thread.run_sync(self._allowed, request)
-        async with self._turn():
+        async with self._turns.turn(owner, PATIENCE_S):
             if not workspace.open:
                 raise RequestError("The work directory of this session is gone; start a new session")
             files: tuple[tuple[OutputFile, ...], int] = (), 0
@@ -283,21 +290,6 @@ class Scripts:
         whose = "a call" if skill is None else skill.path
         how = "ended by the server" if ended.exit_code is None else f"exit code {ended.exit_code}"
         logger.info("ran %s of %s: %s, %d ms", request.path, whose, how, ended.duration_ms)
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
-        """One of the turns of scripts; what waits for it too long is turned away."""
-        with anyio.move_on_after(PATIENCE_S) as limit:
-            await self._turns.acquire()
-        if limit.cancelled_caught:
-            raise RequestError(
-                f"{self._settings.concurrent} scripts are running already, which is all that run at once; "
-                "try again in a moment"
-            )
-        try:
-            yield
-        finally:
-            self._turns.release()
 
     def _directory(self) -> str:
         if self._top is None or not os.path.isdir(self._top):

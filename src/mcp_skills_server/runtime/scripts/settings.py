@@ -19,6 +19,7 @@ class ScriptSettings:
         max_timeout_s: the longest that a call may ask for.
         output_bytes: how much is kept of each of the two streams.
         concurrent: scripts that may run at once.
+        runs: those of one client; None for all but one.
         memory_bytes: of one process.
         file_bytes: of one file that a script writes.
         workspace_bytes: of all files that a script makes: above this it is ended; and of a session's work directory:
@@ -40,6 +41,7 @@ class ScriptSettings:
     max_timeout_s: float = 600
     output_bytes: int = 256 << 10
     concurrent: int = 4
+    runs: int | None = None
     memory_bytes: int = 2 << 30
     file_bytes: int = 64 << 20
     workspace_bytes: int = 256 << 20

@@ -22,6 +22,7 @@ import threading
 import time
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,8 +150,7 @@ class Runner:
 
     def close(self) -> None:
         """End the process."""
-        cast("IO[str]", self._process.stdin).close()
-        self._process.wait()
+        self._process.communicate()
 
 
 class _Reports:
@@ -239,16 +239,10 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> dict[str, str
     shares = [
         ordered[len(ordered) * n // len(runners) : len(ordered) * (n + 1) // len(runners)] for n in range(len(runners))
     ]
-    _together([threading.Thread(target=pass_first, args=pair) for pair in zip(runners, shares, strict=True)])
-    _together([threading.Thread(target=take_away, args=[runner]) for runner in runners])
+    with ThreadPoolExecutor(len(runners)) as pool:
+        list(pool.map(pass_first, runners, shares))
+        list(pool.map(take_away, runners))
     return wrong
-
-
-def _together(threads: Sequence[threading.Thread]) -> None:
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
 
 
 def misfits(threats: Iterable[Threat]) -> Mapping[str, str]:
@@ -290,9 +284,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 runner.close()
     for name, why in wrong.items():
         print(f"error: {name}: {why}", file=sys.stderr)
-    used = os.times()
-    cpu = sum(used[:4])
-    print(f"{len(threats)} threats, {len(wrong)} wrong; {time.monotonic() - began:.0f} s, {cpu:.0f} s of processors")
+    spent = f"{time.monotonic() - began:.0f} s, {sum(os.times()[:4]):.0f} s of processors"
+    print(f"{len(threats)} threats, {len(wrong)} wrong; {spent}")
     return 1 if wrong else 0
 
 

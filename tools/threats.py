@@ -33,7 +33,7 @@ from tools.trial import OPTIONS, ROOT, SOURCE, Bench
 TABLE: Final = Path(__file__).with_suffix(".toml")
 BOUNDARIES: Final = ("author", "source", "operator", "client", "model", "script", "network", "redis")
 _AT_ONCE: Final = 2
-_ALL_S: Final = 300
+_ALL_S: Final = 600
 _ONE_S: Final = 60
 _PRELOADED: Final = ("_pytest.config", "hypothesis", "anyio", "mcp.server.lowlevel", "starlette.requests", "uvicorn")
 """What most tests import and no patch touches."""
@@ -176,7 +176,10 @@ def serve() -> None:
         asked = json.loads(line)
         child = os.fork()
         if child == 0:
-            _pytest(asked["arguments"], asked["reports"])
+            try:
+                _pytest(asked["arguments"], asked["reports"])
+            finally:
+                os._exit(0)  # never back into this loop; without reports nothing passes
         timer = threading.Timer(asked["seconds"], _kill, [child])
         timer.start()
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
@@ -193,7 +196,7 @@ def _kill(group: int) -> None:
 
 
 def _pytest(arguments: Sequence[str], reports: str) -> None:
-    """Be a run of pytest; never returns."""
+    """Be a run of pytest, in a process of its own."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
@@ -204,12 +207,12 @@ def _pytest(arguments: Sequence[str], reports: str) -> None:
     # Some of what is preloaded are plugins, of which pytest would rewrite the asserts.
     pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning"], plugins=[kept])
     Path(reports).write_text(json.dumps(kept.rows))
-    os._exit(0)
 
 
-def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> dict[str, str]:
-    """What is wrong, by the name of the threat; nothing where all is shown."""
+def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> tuple[dict[str, str], dict[str, str]]:
+    """What is wrong, and what was skipped, by the name of the threat with the reason; all else is shown."""
     wrong: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     todo: queue.SimpleQueue[Threat] = queue.SimpleQueue()
 
     def pass_first(runner: Runner, rows: Sequence[Threat]) -> None:
@@ -220,6 +223,7 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> dict[str, str
             if found.kind == "passed":
                 todo.put(row)
             elif found.kind == "skipped":
+                skipped[row.name] = found.why
                 print(f"{'skipped':8}  {row.name}: {found.why}", flush=True)
             else:
                 wrong[row.name] = f"its test does not pass as things are: {found.kind}, {found.why}"
@@ -242,7 +246,7 @@ def judge(threats: Sequence[Threat], runners: Sequence[Runner]) -> dict[str, str
     with ThreadPoolExecutor(len(runners)) as pool:
         list(pool.map(pass_first, runners, shares))
         list(pool.map(take_away, runners))
-    return wrong
+    return wrong, skipped
 
 
 def misfits(threats: Iterable[Threat]) -> Mapping[str, str]:
@@ -268,7 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{row.boundary:8}  {row.name:32}  {row.module:36}  {row.test}" for row in threats))
         return 0
     began = time.monotonic()
-    wrong = {**misfits(threats)}
+    wrong, skipped = {**misfits(threats)}, {}
     todo = [row for row in threats if row.name not in wrong]
     with tempfile.TemporaryDirectory(prefix="threats-") as place:
         os.chmod(place, 0o755)  # tests start programs as other users
@@ -278,14 +282,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 folder = Path(place, str(number))
                 folder.mkdir()
                 runners.append(Runner(folder))
-            wrong |= judge(todo, runners) if runners else {}
+            if runners:
+                found, skipped = judge(todo, runners)
+                wrong |= found
         finally:
             for runner in runners:
                 runner.close()
     for name, why in wrong.items():
         print(f"error: {name}: {why}", file=sys.stderr)
     spent = f"{time.monotonic() - began:.0f} s, {sum(os.times()[:4]):.0f} s of processors"
-    print(f"{len(threats)} threats, {len(wrong)} wrong; {spent}")
+    print(f"{len(threats)} threats: {len(wrong)} wrong, {len(skipped)} skipped, all others shown; {spent}")
     return 1 if wrong else 0
 
 

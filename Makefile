@@ -15,7 +15,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz fuzz-front lint format docs requirements mutants golden interop record hosts image bench bench-peers clean
+.PHONY: help demo test test-programs fuzz fuzz-front lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -48,7 +48,10 @@ requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which te
 	@$(BIN)/python tools/requirements.py
 
 mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (minutes; ARGS="format --sample 20")
-	@$(BIN)/python tools/mutants.py $(ARGS)
+	@$(BIN)/python -m tools.mutants $(ARGS)
+
+threats: $(VENV)/.ready  ## take each defence of docs/security.md away, one at a time, and see its test fail (a minute or two)
+	@$(BIN)/python -m tools.threats $(ARGS)
 
 golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a real server; read the difference before you commit it
 	@$(BIN)/python tools/golden.py

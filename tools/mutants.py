@@ -1,6 +1,6 @@
 """Break the source on purpose, one small change at a time, and see whether the tests notice.
 
-`python tools/mutants.py format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, makes each in a copy
+`python -m tools.mutants format --sample 20` draws 20 changes of `src/mcp_skills_server/format/`, makes each in a copy
 of the tree, and runs the package's own tests on it until the first failure: the tests of the changed module first. A
 change that every test passes is a survivor: either it changes nothing that anybody could see, or a test is missing. The
 draw depends on `--seed` alone, and `--at format/links.py:120` makes every change of one line.
@@ -15,24 +15,18 @@ import ast
 import copy
 import os
 import random
-import shutil
-import signal
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-import venv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-SOURCE: Final = Path("src") / "mcp_skills_server"
+from tools.trial import ROOT, SOURCE, Bench
+
 TOP: Final = "top"
 """The name for the modules that are in no package."""
 
@@ -45,7 +39,6 @@ _TESTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Where a package's tests are, if not in the folder of its name."""
 
-_SKIPPED: Final = {".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".hypothesis", ".interop", ".hosts"}
 _FLOOR_S: Final = 30.0
 _TIMES: Final = 3
 
@@ -184,70 +177,15 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 # The runs
 
 
-class Bench:
-    """A copy of the tree in which changes are made, with a virtual environment whose first folder is the copy's."""
-
-    def __init__(self, place: Path) -> None:
-        self.tree = place / "tree"
-        self._said = place / "said"
-        shutil.copytree(ROOT, self.tree, symlinks=True, ignore=lambda _, names: _SKIPPED.intersection(names))
-        venv.create(self.tree / ".venv", symlinks=True, with_pip=False)
-        folders = self.tree / "src", sysconfig.get_path("purelib")
-        own = next((self.tree / ".venv").glob("lib/python*/site-packages"))
-        (own / "first.pth").write_text("".join(f"{folder}\n" for folder in folders))
-        self.python = self.tree / ".venv" / "bin" / "python"
-        script = self.python.with_name("mcp-skills-server")
-        script.write_text(f"#!{self.python}\nfrom mcp_skills_server.__main__ import main\nmain()\n")
-        script.chmod(0o755)
-
-    def passes(self, tests: Sequence[str], timeout: float | None) -> bool | None:
-        """Whether these tests pass; None if they do not end in time."""
-        # One test after the other and no xdist: the order is the same each time.
-        options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0"]
-        with open(self._said, "wb") as said:
-            run = subprocess.Popen(
-                [self.python, "-m", "pytest", *options, *tests],
-                cwd=self.tree,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            return run.wait(timeout) == 0
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            if hasattr(os, "killpg"):
-                with suppress(ProcessLookupError):
-                    os.killpg(run.pid, signal.SIGKILL)  # what the tests started and a change kept from ending
-            run.wait()
-
-    def failed(self) -> str:
-        """The lines of the last run that name what failed."""
-        lines = self._said.read_text(errors="replace").splitlines()
-        return "\n".join(line for line in lines if line.startswith(("FAILED", "ERROR", "E  ")))
-
-    def with_change(self, change: Change, tests: Sequence[str], timeout: float) -> bool | None:
-        """Whether these tests pass with a change."""
-        module = self.tree / change.path
-        source = module.read_bytes()
-        try:
-            _write(module, change.made(source))
-            # In runs of their own: pytest puts a file that is named beside its folder into the folder's order.
-            for each in tests:
-                passed = self.passes([each], timeout)
-                if not passed:
-                    return passed
-            return True
-        finally:
-            _write(module, source)
-
-
-def _write(module: Path, source: bytes) -> None:
-    module.write_bytes(source)
-    for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
-        compiled.unlink()  # it counts as fresh for a text of the same size and second
+def with_change(bench: Bench, change: Change, tests: Sequence[str], timeout: float) -> bool | None:
+    """Whether these tests pass with a change."""
+    with bench.changed(change.path, change.made):
+        # In runs of their own: pytest puts a file that is named beside its folder into the folder's order.
+        for each in tests:
+            passed = bench.passes([each], timeout)
+            if not passed:
+                return passed
+    return True
 
 
 def modules_of(package: str) -> list[str]:
@@ -286,7 +224,7 @@ def attack(package: str, todo: Sequence[Change], bench: Bench) -> Counter[str]:
     limit = _FLOOR_S + _TIMES * (time.monotonic() - began)
     counts: Counter[str] = Counter()
     for change in todo:
-        passed = bench.with_change(change, own_tests(package, change.path), limit)
+        passed = with_change(bench, change, own_tests(package, change.path), limit)
         result = "timeout" if passed is None else "survived" if passed else "killed"
         counts[result] += 1
         print(f"{result:8}  {change}", flush=True)

@@ -85,6 +85,12 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
     return Watcher(registry, poll=options.poll, reconcile=options.reconcile)
 
 
+def take_in(registry: Registry, folder: str) -> None:
+    """Serve what was fetched into a folder, once the first scan is done. Blocks."""
+    registry.loaded.wait()
+    registry.refresh([os.path.realpath(folder)])
+
+
 def say_that_it_waits(peer: str, *ways: str) -> None:
     """Where a person started it on a terminal: say on stderr that it waits for `peer`, and the ways to try it."""
     if not sys.stdin.isatty():

@@ -30,8 +30,10 @@ from mcp_skills_server.commands.running import (
     make_watcher,
     on_hangup,
     say_that_it_waits,
+    take_in,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.ui_options import PageOptions, make_ui
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
@@ -137,7 +139,7 @@ class HttpOptions(Options):
     rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
 
 
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, PageOptions):
     """What is recorded and shown of what happens."""
 
 
@@ -208,7 +210,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
-        mirrors.start(partial(_take_in, registry))
+        mirrors.start(partial(take_in, registry))
     if options.transport == "stdio":
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
@@ -225,7 +227,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen)
+        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen, counts=end_usage is not None)
     if mirrors is not None:
         mirrors.stop()
     if end_usage is not None:
@@ -248,12 +250,6 @@ def _warn_of_unused(context: click.Context) -> None:
     ]
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
-
-
-def _take_in(registry: Registry, folder: str) -> None:
-    """Serve what was fetched, once the first scan is done."""
-    registry.loaded.wait()
-    registry.refresh([os.path.realpath(folder)])
 
 
 def _settle_after_load(registry: Registry) -> None:
@@ -291,6 +287,7 @@ def _over_http(
     options: ServeOptions,
     *,
     reopen: Callable[[], object] | None,
+    counts: bool,
 ) -> None:
     import anyio
 
@@ -334,5 +331,6 @@ def _over_http(
         lean=options.front == "lean",
         metrics=shown if options.metrics else None,
         refresh=refresh,
+        ui=make_ui(options, counts=counts) if options.ui else None,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -25,7 +25,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.config import STARTUP_FAILURE
 
@@ -59,6 +59,7 @@ from mcp_skills_server.web.unread import give_large_blocks_back
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.web.ui.app import UiSettings
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class HttpSettings:
         metrics: what `/metrics` shows; None for no such path.
         quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        ui: what the operator chose for the page to look at; None for no page.
     """
 
     host: str
@@ -107,11 +109,19 @@ class HttpSettings:
     metrics: Metrics | None = None
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    ui: UiSettings | None = None
 
     @property
     def entrance(self) -> str:
         """The path that the operator sees in the log."""
+        if self.ui is not None and self.ui.only:
+            return "/ui/"
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
+
+    @property
+    def answers_mcp(self) -> bool:
+        """Whether there is an endpoint of MCP."""
+        return not self.publish_only and not (self.ui is not None and self.ui.only)
 
 
 _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
@@ -123,9 +133,10 @@ def make_app(
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
     routes, running, end = (
-        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher)
+        _mcp(runtime, settings, http, watcher) if http.answers_mcp else _only_following(runtime, watcher)
     )
-    if http.rpc is not None and not http.publish_only:
+    policy = http.policy
+    if http.rpc is not None and http.answers_mcp:
         routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
     if http.metrics is not None:
         routes = [*routes, metrics.route(http.metrics, lambda _: True)]
@@ -133,8 +144,14 @@ def make_app(
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
+    pages: list[BaseRoute] = []
+    if http.ui is not None:
+        from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
 
-    middleware = [Middleware(RequestIds), Middleware(Guard, policy=http.policy)]
+        policy = replace(policy, open_below=(*policy.open_below, BASE))  # it asks who looks by itself
+        pages = Ui(runtime, settings, http.ui, policy, http.sites).routes()
+
+    middleware = [Middleware(RequestIds), Middleware(Guard, policy=policy)]
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -153,7 +170,9 @@ def make_app(
             yield
 
     app = Starlette(
-        routes=[*routes, *probes.routes(runtime.registry, http.sites)], middleware=middleware, lifespan=lifespan
+        routes=[*routes, *pages, *probes.routes(runtime.registry, http.sites)],
+        middleware=middleware,
+        lifespan=lifespan,
     )
     return app, end
 
@@ -220,8 +239,21 @@ def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
-async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> None:
+async def serve_http(
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    listening: Callable[[str], object] = str,
+) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        http: what the operator chose.
+        watcher: follows changes; None where none are to be followed.
+        listening: called once with the origin, such as `http://127.0.0.1:8000`, when it can be reached.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -267,6 +299,7 @@ async def serve_http(runtime: Runtime, settings: Settings, http: HttpSettings, w
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
             logger.info("listening on http://%s:%d%s", shown, port, http.entrance)
+            listening(f"http://{shown}:{port}")
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 

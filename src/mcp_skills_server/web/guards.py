@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
+_PAGE: Final = "/ui/"
+"""What a person looks at in a browser; it asks who looks by itself."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin", b"authorization"))
 _WANTED: Final = "A bearer token is required"
 _SHORTEST_TOKEN: Final = 16
@@ -233,7 +235,7 @@ class Guard:
         if not policy.host_allowed(headers.get(b"host")):
             logger.warning("refused Host %.100r; --allowed-host admits it", headers.get(b"host"), extra=REPEATS)
             await _refuse(send, 403, "This Host is not served here")
-        elif not policy.origin_allowed(headers.get(b"origin")):
+        elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(scope, policy, headers):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
             await _refuse(send, 403, "This Origin may not come in")
         elif not policy.tokens or scope["path"].startswith(policy.open_below):
@@ -297,6 +299,16 @@ async def _refuse(send: Send, status: int, message: str) -> None:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
+    """Whether it is what the page sends to itself, under whatever name it was reached: where tokens are wanted.
+
+    Somebody who had a browser take another name for ours would find a form there, and no cookie and no token.
+    """
+    origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
+    same = origin is not None and origin[1].lower() == headers.get(b"host", "").lower()
+    return bool(policy.tokens) and same and scope["path"].startswith(_PAGE)
 
 
 def _host_name(header: str) -> str | None:

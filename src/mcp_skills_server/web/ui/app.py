@@ -1,0 +1,318 @@
+"""The routes of the page, who may open which, and what every answer of it carries.
+
+A view is a row of `VIEWS`. It gets a `Look` and returns a response; it is called again with a new one where a file
+turns out to have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import parse_qsl
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.callers import PRINCIPAL, address
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.usage_store import Report, spark
+from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.places import PLACE, Place
+from mcp_skills_server.web.ui import estimate, foreign
+from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, file_address, skill_address
+from mcp_skills_server.web.ui.pages import catalogue
+from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.follower import SourceState
+
+logger = logging.getLogger(__name__)
+
+_HERE: Final = Path(__file__).parent
+_STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
+_LONGEST_FORM: Final = 1 << 14
+CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "content-security-policy": CSP,
+    "x-content-type-options": "nosniff",
+    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and nobody could tell whose they are.
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+_NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
+
+PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class UiSettings:
+    """What the operator chose for the page.
+
+    Attributes:
+        once: SHA-256 of what lets the first who brings it in; None where the server's own policy says who may look.
+        only: serve the page and nothing else.
+        usage: makes the report of the counts; None where nothing is counted.
+        failures: how often one address may fail to sign in, in a minute.
+    """
+
+    once: bytes | None = None
+    only: bool = False
+    usage: Callable[[], Report] | None = None
+    failures: int | None = 60
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    path: str
+    page: PageOf
+    title: str = ""
+    """In the navigation; "" for a view that stands there not."""
+    admin: bool = False
+
+
+VIEWS: Final = (_View("/", catalogue.page, "Skills"),)
+
+
+class Ui:
+    """The page.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        ui: what the operator chose.
+        policy: who may come in.
+        sources: the state of each root that is fetched.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        ui: UiSettings,
+        policy: Policy,
+        sources: Callable[[], Sequence[SourceState]] = list,
+    ) -> None:
+        self._runtime = runtime
+        self.sign_in = SignIn(policy, ui.once, ui.failures)
+        self.site = Site(
+            _templates(),
+            settings,
+            sources,
+            UsageReports(ui.usage),
+            local=ui.once is not None,
+            open=self.sign_in.is_open,
+        )
+
+    def routes(self) -> list[BaseRoute]:
+        """All routes."""
+        views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
+        own = [
+            Route("/static/{name}", _static, methods=["GET"]),
+            Route("/enter", self._enter, methods=["GET"]),
+            Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route("/sign-out", self._sign_out, methods=["POST"]),
+            Route("/{rest:path}", self._missing, methods=["GET"]),
+        ]
+        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, routes=[*views, *own])]
+
+    def runtime_of(self, principal: Principal | None) -> Runtime:  # noqa: ARG002
+        """The runtime of the skills that a principal may read. The one place that asks for grants."""
+        return self._runtime
+
+    def is_admin(self, principal: Principal | None) -> bool:
+        """Whether somebody may see what others do: who proved a name, or has the page for himself."""
+        return principal is not None or self.site.local
+
+    # Views
+
+    def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer = self.sign_in.viewer(request)
+            if viewer is None:
+                return _safe(RedirectResponse(f"{BASE}/sign-in", 303))
+            _admit(request, viewer)
+            return _safe(await self._shown(request, viewer, view))
+
+        return answer
+
+    async def _shown(self, request: Request, viewer: Viewer, view: _View) -> Response:
+        who = viewer.principal
+        runtime = self.runtime_of(who)
+        if not runtime.registry.loaded.is_set():
+            return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
+        if view.admin and not self.is_admin(who):
+            return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
+
+        async def handler(bound: View) -> Response:
+            return await view.page(request, self._look(runtime, bound, who, view.path))
+
+        name = None if who is None else who.id
+        method = f"GET {BASE}{view.path}"
+        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)):
+            try:
+                return await retry_when_stale(runtime.registry, handler)
+            except StaleFileError as stale:
+                logger.warning("cannot be read: %s", stale, extra=REPEATS)
+                words = "A file is being changed just now, or cannot be read. Look again in a moment."
+                return self._message(self._look(runtime, None, who), words, 503)
+            except HTTPException as error:
+                return self._message(self._look(runtime, None, who), error.detail, error.status_code)
+            except RequestError as error:
+                return self._message(self._look(runtime, None, who), str(error), 400)
+
+    def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
+        admin = self.is_admin(principal)
+        nav = [(BASE + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
+        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, BASE + here)
+
+    async def _missing(self, request: Request) -> Response:
+        async def page(_: Request, __: Look) -> Response:
+            raise HTTPException(404, _NOT_THERE)
+
+        return await self._answer(_View("/*", page))(request)
+
+    @staticmethod
+    def _message(look: Look, words: str, status: int, *, refresh: bool = False) -> Response:
+        title = HTTPStatus(status).phrase
+        response = look.page("message.html", status, title=title, words=words, signs_in=False)
+        if refresh:
+            response.headers["refresh"] = "1"
+        return response
+
+    # Signing in
+
+    async def _enter(self, request: Request) -> Response:
+        """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
+        if self.sign_in.viewer(request) is None:
+            if wait := self.sign_in.wait(request):
+                return self._too_often(wait)
+            viewer = self.sign_in.by_first_use(request.query_params.get("once", ""))
+            if viewer is None:
+                self.sign_in.failed(request)
+                return self._form("This address was used before, or is not whole.", 403)
+            response = RedirectResponse(f"{BASE}/", 303)
+            self.sign_in.begin(request, response, viewer)
+            return _safe(response)
+        return _safe(RedirectResponse(f"{BASE}/", 303))
+
+    async def _sign_in(self, request: Request) -> Response:
+        if request.method != "POST":
+            if self.sign_in.viewer(request) is not None:
+                return _safe(RedirectResponse(f"{BASE}/", 303))
+            return self._form("", 200 if self.sign_in.takes_tokens else 403)
+        if not is_of_own_page(request):
+            return self._form("This form was sent from another page.", 403)
+        if wait := self.sign_in.wait(request):
+            return self._too_often(wait)
+        form = await _form_of(request)
+        viewer = None if form is None else self.sign_in.by_token(f"Bearer {form.get('token', '')}")
+        if viewer is None:
+            self.sign_in.failed(request)
+            logger.warning("refused a token at the page", extra=REPEATS)
+            events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
+            return self._form("This is no token that lets you in.", 403)
+        response = RedirectResponse(f"{BASE}/", 303)
+        self.sign_in.begin(request, response, viewer)
+        return _safe(response)
+
+    async def _sign_out(self, request: Request) -> Response:
+        if not is_of_own_page(request):
+            return self._form("This form was sent from another page.", 403)
+        response = RedirectResponse(f"{BASE}/", 303)
+        self.sign_in.end(request, response)
+        return _safe(response)
+
+    def _form(self, trouble: str, status: int) -> Response:
+        template = self.site.templates.get_template("sign_in.html")
+        body = template.render(look=None, trouble=trouble, tokens=self.sign_in.takes_tokens)
+        return _safe(Response(body, status, media_type="text/html"))
+
+    def _too_often(self, wait: float) -> Response:
+        seconds = max(1, math.ceil(wait))
+        response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
+        response.headers["retry-after"] = str(seconds)
+        return response
+
+
+def _admit(request: Request, viewer: Viewer) -> None:
+    """Have what the request opens counted as the viewer's."""
+    if viewer.principal is None:
+        return
+    request.scope[PRINCIPAL] = viewer.principal
+    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    if place is not None:
+        place.admitted(viewer.principal.key)
+
+
+def _safe(response: Response) -> Response:
+    """The response with the headers that every one has; its own are kept."""
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def _form_of(request: Request) -> dict[str, str] | None:
+    """The fields of a small form, None where it is none."""
+    raw = b""
+    async for chunk in request.stream():
+        raw += chunk
+        if len(raw) > _LONGEST_FORM:
+            return None
+    try:
+        return dict(parse_qsl(raw.decode("ascii"), max_num_fields=10))
+    except ValueError:
+        return None
+
+
+async def _to_slash(_: Request) -> Response:
+    return _safe(RedirectResponse(f"{BASE}/", 307))
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return _safe(Response("no such file\n", 404, media_type="text/plain"))
+    response = FileResponse(_HERE / "static" / name, media_type=_STATIC[name])
+    response.headers["cache-control"] = "no-cache"  # the ETag says whether it is another one
+    return _safe(response)
+
+
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(  # pyright: ignore[reportUnknownMemberType]
+        visible=foreign.visible, marked=foreign.marked, tokens=estimate.tokens, spark=spark, moment=_moment
+    )
+    made.globals.update(  # pyright: ignore[reportUnknownMemberType]
+        base=BASE, skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+    )
+    return made
+
+
+def _moment(seconds: float | None) -> str:
+    """A moment of UTC, for people."""
+    return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

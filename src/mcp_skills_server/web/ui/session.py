@@ -1,0 +1,180 @@
+"""Who looks at the page: a cookie with a random id that stands for what was proved once, and never for a secret.
+
+A session ends with the token that opened it. It lives in memory: a server that starts anew asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.server.callers import address
+from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.ui.look import BASE
+
+_COOKIE: Final = "skills-ui"
+_IDLE_S: Final = 12 * 3600.0
+_MOST: Final = 10_000
+_MOST_OF_ONE: Final = 50
+"""Sessions of one principal; then its oldest goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Somebody who may look.
+
+    Attributes:
+        principal: who it is; None where nobody has to prove anything, and for whoever opened a folder of their own.
+        hashed: SHA-256 of the token that was shown; b"" where there was none.
+        expires: seconds since 1970 after which that lets nobody in.
+    """
+
+    principal: Principal | None
+    hashed: bytes = b""
+    expires: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    viewer: Viewer
+    used: float
+
+
+class SignIn:
+    """Lets viewers in, and knows them again.
+
+    Args:
+        policy: whose tokens are taken.
+        once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
+        failures: how often one address may bring something wrong in a minute; None for any number.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        once: bytes | None = None,
+        failures: int | None = 60,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._once = once
+        self._private = once is not None
+        self._failures = None if failures is None else Rate(failures, now=now)
+        self._now = now
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        """By the hash of the id, the one used longest ago first."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may look."""
+        return not self._policy.tokens and not self._private
+
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether a token of the operator lets somebody in."""
+        return bool(self._policy.tokens)
+
+    def viewer(self, request: Request) -> Viewer | None:
+        """Who looks; None for somebody who must sign in first."""
+        if self.is_open:
+            return Viewer(None)
+        borne = self.by_token(request.headers.get("authorization", ""))
+        if borne is not None:
+            return borne
+        key = _hashed(request.cookies.get(_cookie(request), ""))
+        session, now = self._sessions.get(key), self._now()
+        if session is None:
+            return None
+        if now - session.used > _IDLE_S or not self._holds(session.viewer):
+            del self._sessions[key]
+            return None
+        self._sessions[key] = replace(session, used=now)
+        self._sessions.move_to_end(key)
+        return session.viewer
+
+    def by_token(self, header: str) -> Viewer | None:
+        """Who bears the token of an Authorization header."""
+        token = self._policy.bearer(header) if self._policy.tokens else None
+        return None if token is None else Viewer(token.principal, token.hashed)
+
+    def by_first_use(self, secret: str) -> Viewer | None:
+        """Who opened the page for himself; the secret is good for this once."""
+        if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
+            return None
+        self._once = None
+        return Viewer(None)
+
+    def wait(self, request: Request) -> float:
+        """Seconds until the address may try again; 0 where it may now."""
+        return 0.0 if self._failures is None else self._failures.wait(address(request.scope))
+
+    def failed(self, request: Request) -> None:
+        """Count that the address brought something wrong."""
+        if self._failures is not None:
+            self._failures.take(address(request.scope))
+
+    def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
+        """Have the response set the cookie of a new session."""
+        self.end(request)
+        of_viewer = [key for key, each in self._sessions.items() if each.viewer.principal == viewer.principal]
+        for key in of_viewer[: max(0, len(of_viewer) + 1 - _MOST_OF_ONE)]:
+            del self._sessions[key]
+        while len(self._sessions) >= _MOST:
+            self._sessions.popitem(last=False)
+        value = secrets.token_urlsafe(32)
+        self._sessions[_hashed(value)] = _Session(viewer, self._now())
+        response.set_cookie(
+            _cookie(request),
+            value,
+            path=BASE,
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+    def end(self, request: Request, response: Response | None = None) -> None:
+        """Forget the session of a request, and have the response remove its cookie."""
+        self._sessions.pop(_hashed(request.cookies.get(_cookie(request), "")), None)
+        if response is not None:
+            response.delete_cookie(_cookie(request), path=BASE, httponly=True, samesite="strict")
+
+    def _holds(self, viewer: Viewer) -> bool:
+        """Whether what was shown still lets its bearer in."""
+        if viewer.expires <= time.time():
+            return False
+        return not viewer.hashed or any(each.hashed == viewer.hashed for each in self._policy.tokens)
+
+
+def is_of_own_page(request: Request) -> bool:
+    """Whether a POST comes from a page of ours. A browser says so; who says nothing is refused."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return site is not None
+    parts = urlsplit(origin)
+    return parts.scheme in {"http", "https"} and parts.netloc.lower() == request.headers.get("host", "").lower()
+
+
+def _cookie(request: Request) -> str:
+    """The cookie's name. Browsers do not tell ports of a host apart, and somebody may have two servers."""
+    server = request.scope.get("server")
+    return f"{_COOKIE}-{server[1]}" if server else _COOKIE
+
+
+def _hashed(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

@@ -34,7 +34,8 @@ from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, file_address, skill_address
-from mcp_skills_server.web.ui.pages import catalogue
+from mcp_skills_server.web.ui.pages import catalogue, file, history, skill
+from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
 
 if TYPE_CHECKING:
@@ -89,7 +90,13 @@ class _View:
     admin: bool = False
 
 
-VIEWS: Final = (_View("/", catalogue.page, "Skills"),)
+VIEWS: Final = (
+    _View("/", catalogue.page, "Skills"),
+    _View("/skills/{path:path}", skill.page),
+    _View("/files/{path:path}", file.page),
+    _View("/raw/{path:path}", file.raw),
+    _View("/history/{path:path}", history.page),
+)
 
 
 class Ui:
@@ -118,9 +125,11 @@ class Ui:
             settings,
             sources,
             UsageReports(ui.usage),
+            Revisions(runtime.registry),
             local=ui.once is not None,
             open=self.sign_in.is_open,
         )
+        self.site.revisions.start()
 
     def routes(self) -> list[BaseRoute]:
         """All routes."""

@@ -17,6 +17,7 @@ from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.usage_store import Line, Report
+from mcp_skills_server.web.ui.revisions import Revisions
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -69,6 +70,7 @@ class Site:
         settings: what clients of MCP are shown.
         sources: the state of each root that is fetched.
         usage: the counts of uses.
+        revisions: what has changed since the start.
         local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
         open: whether nobody signs in.
         extra: what single pages keep between requests, by a key of theirs.
@@ -78,6 +80,7 @@ class Site:
     settings: Settings
     sources: Callable[[], Sequence[SourceState]]
     usage: UsageReports
+    revisions: Revisions
     local: bool = False
     open: bool = True
     extra: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -59,7 +59,7 @@ from mcp_skills_server.web.unread import give_large_blocks_back
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
-    from mcp_skills_server.web.ui.app import UiSettings
+    from mcp_skills_server.web.ui.app import Ui, UiSettings
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +149,9 @@ def make_app(
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
 
         policy = replace(policy, open_below=(*policy.open_below, BASE))  # it asks who looks by itself
-        pages = Ui(runtime, settings, http.ui, policy, http.sites).routes()
+        page = Ui(runtime, settings, http.ui, policy, http.sites)
+        pages = page.routes()
+        running, end = _with_page(page, running, end)
 
     middleware = [Middleware(RequestIds), Middleware(Guard, policy=policy)]
     if http.quotas.requests_per_minute is not None:
@@ -208,6 +210,27 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
             transport.close_standalone_sse_stream()
 
     return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
+
+
+def _with_page(
+    page: Ui, running: Callable[[], AbstractAsyncContextManager[None]], end: Callable[[], None]
+) -> tuple[Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]:
+    """What runs while the server does and what ends its streams, with those of the page."""
+
+    @contextlib.asynccontextmanager
+    async def running_with_page() -> AsyncGenerator[None]:
+        stop = page.start()
+        try:
+            async with running():
+                yield
+        finally:
+            stop()
+
+    def end_all() -> None:
+        page.close()
+        end()
+
+    return running_with_page, end_all
 
 
 def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,7 +34,18 @@ from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, file_address, skill_address
-from mcp_skills_server.web.ui.pages import catalogue, file, history, skill
+from mcp_skills_server.web.ui.pages import (
+    activity,
+    catalogue,
+    file,
+    history,
+    live,
+    model,
+    problems,
+    skill,
+    sources,
+    triggers,
+)
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
 
@@ -96,6 +107,14 @@ VIEWS: Final = (
     _View("/files/{path:path}", file.page),
     _View("/raw/{path:path}", file.raw),
     _View("/history/{path:path}", history.page),
+    _View("/model", model.page, "What the model sees"),
+    _View("/try", triggers.page, "Trigger playground"),
+    _View("/problems", problems.page, "Problems"),
+    _View("/live", live.page, "Live"),
+    _View("/live/events", live.events),
+    _View("/sources", sources.page, "Sources"),
+    _View("/runs", activity.runs, "Runs", admin=True),
+    _View("/clients", activity.clients, "Clients", admin=True),
 )
 
 
@@ -130,6 +149,15 @@ class Ui:
             open=self.sign_in.is_open,
         )
         self.site.revisions.start()
+        self.site.live.feed(runtime.registry)  # from the start on, and not from the first look
+
+    def start(self) -> Callable[[], None]:
+        """Note from now on what is going on. Returns what ends that."""
+        return self.site.activity.start()
+
+    def close(self) -> None:
+        """End every open stream."""
+        self.site.live.close()
 
     def routes(self) -> list[BaseRoute]:
         """All routes."""
@@ -172,7 +200,8 @@ class Ui:
             return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
 
         async def handler(bound: View) -> Response:
-            return await view.page(request, self._look(runtime, bound, who, view.path))
+            look = self._look(runtime, bound, who, view.path)
+            return await view.page(request, replace(look, stays=lambda: self._stays(request, viewer, runtime)))
 
         name = None if who is None else who.id
         method = f"GET {BASE}{view.path}"
@@ -187,6 +216,11 @@ class Ui:
                 return self._message(self._look(runtime, None, who), error.detail, error.status_code)
             except RequestError as error:
                 return self._message(self._look(runtime, None, who), str(error), 400)
+
+    def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
+        """Whether who asked is still the same viewer, and sees the same skills."""
+        now = self.sign_in.viewer(request, renew=False)
+        return now == viewer and self.runtime_of(viewer.principal) is runtime
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self.is_admin(principal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from starlette.responses import HTMLResponse, Response
@@ -17,6 +17,8 @@ from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry.usage_store import Line, Report
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.revisions import Revisions
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ class Site:
         revisions: what has changed since the start.
         local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
         open: whether nobody signs in.
-        extra: what single pages keep between requests, by a key of theirs.
+        live: the changes, and who follows them.
+        activity: the latest runs and clients.
     """
 
     templates: Environment
@@ -83,7 +86,8 @@ class Site:
     revisions: Revisions
     local: bool = False
     open: bool = True
-    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    live: Live = field(default_factory=Live)
+    activity: Activity = field(default_factory=Activity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class Look:
         is_admin: whether the viewer may see what others do.
         nav: the views that the viewer may open: address and title.
         here: the address of the view that is open, for the mark in `nav`.
+        stays: whether the viewer may still see the same, for answers that take long.
     """
 
     site: Site
@@ -107,6 +112,7 @@ class Look:
     is_admin: bool
     nav: Sequence[tuple[str, str]] = ()
     here: str = ""
+    stays: Callable[[], bool] = lambda: True
 
     @property
     def snapshot(self) -> Snapshot:
@@ -122,6 +128,11 @@ class Look:
         return (
             None if report is None else {each.name: each for each in report.lines if each.name in self.snapshot.skills}
         )
+
+    def may_read(self, path: str) -> bool:
+        """Whether the viewer may know of the skill of this path, although it may be gone."""
+        permissions = getattr(self.runtime.registry, "permissions", None)
+        return permissions is None or permissions.reads(path)
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
         """The response that a template makes of these values, which find the look itself under `look`."""

@@ -87,8 +87,8 @@ class SignIn:
         """Whether a token of the operator lets somebody in."""
         return bool(self._policy.tokens)
 
-    def viewer(self, request: Request) -> Viewer | None:
-        """Who looks; None for somebody who must sign in first."""
+    def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
+        """Who looks; None for somebody who must sign in first. With `renew` it counts as a use of the session."""
         if self.is_open:
             return Viewer(None)
         borne = self.by_token(request.headers.get("authorization", ""))
@@ -101,8 +101,9 @@ class SignIn:
         if now - session.used > _IDLE_S or not self._holds(session.viewer):
             del self._sessions[key]
             return None
-        self._sessions[key] = replace(session, used=now)
-        self._sessions.move_to_end(key)
+        if renew:
+            self._sessions[key] = replace(session, used=now)
+            self._sessions.move_to_end(key)
         return session.viewer
 
     def by_token(self, header: str) -> Viewer | None:

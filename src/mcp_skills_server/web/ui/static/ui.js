@@ -64,3 +64,35 @@
     });
   }
 })();
+
+// Live parts: the server says that there is something new, and the page asks for it.
+(() => {
+  const state = document.querySelector("[data-follows]");
+  if (!state || !("EventSource" in window)) return;
+  const results = document.getElementById(state.dataset.results);
+  const number = results.querySelector("[data-number]").dataset.number;
+  const source = new EventSource(`${state.dataset.follows}?after=${number}`);
+  const say = (words) => { if (state.textContent !== words) state.textContent = words; };
+
+  const show = async () => {
+    try {
+      const answer = await fetch(`${location.pathname}?part=1`, { redirect: "manual" });
+      if (!answer.ok) { say("You are signed out, or may not see this any more. Load the page again."); source.close(); return; }
+      const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
+      const made = new DOMParser().parseFromString(await answer.text(), "text/html");
+      results.replaceChildren(...made.body.childNodes);
+      for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
+    } catch { /* the stream says when the server is back */ }
+  };
+  source.addEventListener("open", () => say("Changes show here as they happen."));
+  source.addEventListener("change", show);
+  source.addEventListener("replaced", () => {
+    source.close();
+    say("You opened this view too often; this one follows nothing any more.");
+  });
+  source.addEventListener("error", () => {
+    say(source.readyState === EventSource.CLOSED
+      ? "Changes are not followed here any more. Load the page again."
+      : "The connection is lost; trying again.");
+  });
+})();

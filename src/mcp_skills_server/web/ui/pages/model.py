@@ -26,7 +26,7 @@ from mcp_skills_server.web.ui.look import Look
 ERAS: Final[Mapping[str, Era]] = {"modern": eras.MODERN, "legacy": eras.LEGACY}
 MOST_CUT: Final = 100
 """Skills that are named of those that were cut."""
-_MOST_SHOWN: Final = 40_000
+_MOST_SHOWN: Final = 20_000
 """Characters of an answer that are shown."""
 
 

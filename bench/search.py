@@ -118,7 +118,7 @@ def multiplied(skills: Sequence[Skill], size: int) -> dict[str, Skill]:
         fields = {**skill.frontmatter, "name": name, "description": _WORD.sub(other, skill.description)}
         headings = tuple(_WORD.sub(other, each) for each in skill.reading.headings)
         opening = _WORD.sub(other, skill.reading.opening)
-        reading = replace(skill.reading, frontmatter=fields, headings=headings, opening=opening)
+        reading = skill.reading._replace(frontmatter=fields, headings=headings, opening=opening)
         out[f"team-{copy}/{name}"] = replace(skill, path=f"team-{copy}/{name}", reading=reading)
     return out
 
@@ -160,7 +160,7 @@ def _any(_: Skill) -> bool:
 
 def _edited(skill: Skill, number: int) -> Skill:
     fields = {**skill.frontmatter, "description": f"{skill.description} Edited for the {number}th time."}
-    return replace(skill, reading=replace(skill.reading, frontmatter=fields))
+    return replace(skill, reading=skill.reading._replace(frontmatter=fields))
 
 
 def _timed(search: Search, query: str) -> float:

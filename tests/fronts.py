@@ -15,12 +15,13 @@ import anyio
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server import messages
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.exchange import Exchange
 from mcp_skills_server.server.front.connection import Connection
-from mcp_skills_server.server.messages import Message, judge
+from mcp_skills_server.server.messages import Message
 from mcp_skills_server.server.requests import Settings
 from wire import write_skill
 
@@ -75,14 +76,15 @@ class Script:
         self._patient = patient
         self._heard = anyio.Event()
 
-    async def lines(self) -> AsyncIterator[bytes | None]:
-        """As `Pipes.lines`."""
+    async def judged(self, judge: Callable[[bytes | None], Any]) -> AsyncIterator[Any]:
+        """As `Pipes.judged`."""
         for line in self._lines:
             before = len(self.said)
             too_long = len(line) > self.max_line
-            yield None if too_long else line
+            if (left := judge(None if too_long else line)) is not None:
+                yield left
             if self._patient:
-                found = None if too_long else judge(line)
+                found = None if too_long else messages.judge(line)
                 if not isinstance(found, Message) or found.kind == "request":
                     with anyio.fail_after(DEADLINE):
                         while len(self.said) == before:

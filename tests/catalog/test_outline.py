@@ -122,7 +122,7 @@ def test_the_time_bounds_the_reading_but_some_are_read_on_the_busiest_machine(
 
 
 def test_a_skill_costs_one_question_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(tmp_path, skills(*(f"skill-{number:04}" for number in range(1_200))))
+    plant(tmp_path, skills(*(f"skill-{number:04}" for number in range(301))))
     opened: list[object] = []
     real = os.scandir
 
@@ -133,7 +133,7 @@ def test_a_skill_costs_one_question_to_the_disk(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "scandir", scandir)
     registry = Registry([tmp_path])
     opened.clear()
-    assert len(outline(registry.roots, registry.limits, as_they_come, 0, now=Clock(0)).snapshot.skills) == 1_200
+    assert len(outline(registry.roots, registry.limits, as_they_come, 0, now=Clock(0)).snapshot.skills) == 301
     assert len(opened) == 1
 
 
@@ -175,6 +175,19 @@ def test_of_what_an_earlier_process_knew_only_that_is_said_which_is_still_so(
     found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), stored=stored)
     assert sorted(found.read) == ["b", "new"]
     assert found.snapshot.skills["b"].frontmatter["version"] == 2
+
+
+def test_of_many_skills_an_earlier_process_says_what_lies_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "_SETTLED_NS", 0)
+    top = plant(tmp_path / "root", skills(*(f"s{number}" for number in range(301)), "s7/inner", ".hidden/e", "s8/.x/e"))
+    assert len(look(top).snapshot.skills) == 301
+    registry = remembered(top, tmp_path / "cache")
+    stored = [registry.keeper.stored(root.index) for root in registry.roots]
+    found = outline(registry.roots, registry.limits, as_they_come, PLENTY, now=Clock(0), stored=stored)
+    assert sorted(found.snapshot.skills) == sorted(loaded(top).snapshot.skills)
+    assert "s7/inner" in found.snapshot.skills and not found.cut
 
 
 def test_a_root_that_went_is_an_empty_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -196,3 +197,57 @@ def test_the_last_state_with_all_digests_is_known_until_the_next_has_them(tmp_pa
     shutil.rmtree(tmp_path / "a")
     registry.refresh()
     assert registry.last_proved(now) is None
+
+
+def quiet(registry: Registry, path: str) -> SkillFile:
+    """A file of the skill `a` that has not been touched for long."""
+    file = registry.snapshot.skills["a"].files[path]
+    file.mtime_reliable = True
+    return file
+
+
+def test_a_small_file_is_read_once_and_a_young_or_large_one_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = loaded(plant(tmp_path, skills("a") | {"a/small": "x", "a/young": "y", "a/large": "z" * 16_385}))
+    real, read = disk.read, list[str]()
+
+    def counted(root_path: str, file: SkillFile) -> bytes:
+        read.append(file.location)
+        return real(root_path, file)
+
+    monkeypatch.setattr(disk, "read", counted)
+    for path in ("small", "large"):
+        quiet(registry, path)
+    young = registry.snapshot.skills["a"].files["young"]
+    young.mtime_reliable = False
+    for file in registry.snapshot.skills["a"].files.values():
+        assert registry.read(file) == registry.read(file)
+    assert [read.count(f"a/{name}") for name in ("small", "young", "large")] == [1, 2, 2]
+
+
+@pytest.mark.requirement("X-5")
+@pytest.mark.parametrize("step", ["root", "root/a", "root/a/refs"])
+def test_a_file_that_is_kept_is_stale_when_a_directory_above_it_is_swapped(tmp_path: Path, step: str) -> None:
+    """The foreign file has the same name, size and time; only device, inode and time of change say that it is one."""
+    files = skills("a") | {"a/refs/ref.md": "hello"}
+    registry = loaded(plant(tmp_path / "root", files))
+    file = quiet(registry, "refs/ref.md")
+    assert registry.read(file) == registry.read(file) == b"hello"
+    place = tmp_path / step
+    scanned = (tmp_path / "root/a/refs/ref.md").stat()
+    shutil.copytree(place, tmp_path / "outside")
+    (foreign,) = (tmp_path / "outside").rglob("ref.md")
+    foreign.write_text("other")
+    os.utime(foreign, ns=(scanned.st_atime_ns, scanned.st_mtime_ns))
+    place.rename(tmp_path / "away")
+    place.symlink_to(tmp_path / "outside")
+    with pytest.raises(StaleFileError):
+        registry.read(file)
+
+
+def test_the_small_files_that_are_kept_are_bounded(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a") | {f"a/{number}": bytes(16_000) for number in range(200)}))
+    for path in registry.snapshot.skills["a"].files:
+        registry.read(quiet(registry, path))
+    assert 60 < len(registry._small) <= (1 << 20) // 16_000 + 1  # SKILL.md is smaller

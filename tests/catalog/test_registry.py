@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -393,7 +392,7 @@ def test_an_incremental_refresh_ends_where_a_fresh_scan_does(
         (top / "outside.md").write_text("secret")
         (top / "one").mkdir()
         (top / "two").mkdir()
-        registry = loaded(top / "one", top / "two", limits=replace(LIMITS, hidden=hidden))
+        registry = loaded(top / "one", top / "two", limits=LIMITS._replace(hidden=hidden))
         for step in steps:
             paths: list[str] = []
             for verb, one, other in step:

@@ -25,8 +25,8 @@ from mcp_skills_server.web.guards import Token, make_policy
 DEADLINE: Final = 20.0
 SESSION: Final = b"mcp-session-id"
 NAMED: Final = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
-_RANDOM: Final = re.compile(r"\b[0-9a-f]{32}\b")
-"""What a legacy session is called."""
+_RANDOM: Final = re.compile(r"\b(?:[0-9a-f]{32}|[0-9a-f]{16})\b")
+"""What a legacy session is called, and a request."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def test_words_are_folded(text: str, words: list[str]) -> None:
 
 def test_a_skill_has_a_text_for_each_weight_and_goes_by_its_name_and_its_path() -> None:
     skill = build.skill("acme/release-notes", title="Notes", tags=["Zebras"], description="Writes them.")
-    skill = replace(skill, reading=replace(skill.reading, opening="Begins so."))
+    skill = replace(skill, reading=skill.reading._replace(opening="Begins so."))
     texts = texts_of(skill)
     *fields, opening = texts
     assert opening == "Begins so."

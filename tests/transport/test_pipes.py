@@ -42,10 +42,35 @@ if sys.argv[1:]:
     os._exit(0)  # as every command does: a write that nobody reads holds a thread
 """
 
+JUDGE = """
+import sys, asyncio, anyio
+from mcp_skills_server.transport.pipes import Pipes
+
+async def main():
+    pipes = Pipes()
+    def judge(line):
+        if line == b"broken":
+            raise BrokenPipeError
+        if line.startswith(b"later"):
+            return line
+        where = b"in a task" if asyncio.current_task() else b"at once"
+        pipes.send_now(line + b" " + where + b"\\n")
+    async def work():
+        try:
+            async for line in pipes.judged(judge):
+                await anyio.lowlevel.checkpoint()
+                await pipes.send(line + b"\\n")
+        finally:
+            print("cleaned up", file=sys.stderr, flush=True)
+    await pipes.serve(work)
+
+anyio.run(main)
+"""
+
 
 @contextmanager
-def echo(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
-    command = [sys.executable, "-c", ECHO, *words]
+def echo(*words: str, program: str = ECHO) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]]:
+    command = [sys.executable, "-c", program, *words]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
     ) as process:
@@ -67,6 +92,27 @@ def test_the_end_of_stdin_ends_it_after_the_last_line(last: bytes) -> None:
         stdin.write(b"one\n\n" + last)
         stdin.close()
         assert sorted(stdout.read().splitlines()) == [b"one", b"two"]
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_a_line_is_judged_at_once_where_nothing_before_it_waits_and_else_in_its_turn() -> None:
+    with echo(program=JUDGE) as (process, stdin, stdout):
+        assert stdin.write(b"one\n") and stdout.readline()
+        for _ in range(3):
+            stdin.write(b"two\nlater\nthree\n")
+            assert [stdout.readline() for _ in range(3)] == [b"two at once\n", b"later\n", b"three in a task\n"]
+            stdin.write(b"four\n")
+            assert stdout.readline() == b"four at once\n"
+        stdin.write(b"five")
+        stdin.close()
+        assert stdout.read() == b"five in a task\n"
+        assert ended(process) == [b"cleaned up"]
+
+
+def test_what_a_judge_raises_ends_the_lines() -> None:
+    with echo(program=JUDGE) as (process, stdin, stdout):
+        assert stdin.write(b"one\n") and stdout.readline()
+        stdin.write(b"broken\n")
         assert ended(process) == [b"cleaned up"]
 
 

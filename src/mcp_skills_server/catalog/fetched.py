@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.format.ignored import OURS
 from mcp_skills_server.format.uris import bare
@@ -101,8 +100,7 @@ class Origins:
         return self._records[place, name]
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
+class _Holder(NamedTuple):
     """A fetched skill: the folder that it lies in, its name, and where below it something is."""
 
     folder: str

@@ -12,11 +12,10 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import disk
-from mcp_skills_server.catalog.path_index import join
+from mcp_skills_server.catalog.path_index import above, join
 from mcp_skills_server.catalog.roots import Limits, Root, merge
 from mcp_skills_server.catalog.stored_root import StoredRoot
 from mcp_skills_server.errors import StaleFileError
@@ -32,15 +31,15 @@ LEAST_READ: Final = 50
 
 _NAMES: Final = 50
 """After so many names of one directory the time is looked at: it may have very many, or lie on a slow disk."""
-_MOST_ENTERED: Final = 1_000
-"""With more skills than this none is looked into for others: it would take all the time."""
+_MOST_ENTERED: Final = 300
+"""With more skills than this none is looked into for others: it costs three times what all else does. Up to so many the
+scan itself is waited for."""
 _UNREAD: Final = Reading({}, None, Standing.LENIENT, ())
 
 Order = Callable[[Sequence[Skill]], Iterable[Skill]]
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """What a first look found.
 
     Attributes:
@@ -81,6 +80,8 @@ def outline(
     cut = not walk.go_on(lambda: now() - begun < WALK_S)
     while not cut and walk.enter_skills() and walk.go_on(lambda: now() - begun < _INSIDE_S):
         continue
+    if not cut:
+        walk.recall_inner()
     if cut and len(known) == len(roots):
         cut = False
         for root, found in zip(roots, walk.found, strict=True):
@@ -132,6 +133,19 @@ class _Walk:
             except OSError:
                 continue
         return True
+
+    def recall_inner(self) -> None:
+        """Where skills were not looked into, take an earlier process's word for those inside of them."""
+        for root in self._roots if self._skills else ():
+            found = self.found[root.index]
+            tops = set(found)
+            for directory in self._known[root.index].directories if root.index in self._known else ():
+                if (
+                    directory not in tops
+                    and self.may_hold_skill(directory)
+                    and any(place in tops for place in above(directory))
+                ):
+                    found.append(directory)
 
     def enter_skills(self) -> bool:
         """Have the skills that were found last looked into; whether there are any, and not too many."""

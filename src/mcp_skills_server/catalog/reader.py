@@ -11,8 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Sized
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
@@ -25,10 +24,13 @@ _V = TypeVar("_V")
 
 _KEPT: Final = 256
 _KEPT_SIZE: Final = 8 << 20
+_SMALL: Final = 1 << 14
+_SMALL_KEPT: Final = 128
+_SMALL_KEPT_SIZE: Final = 1 << 20
+"""Files of at most so many bytes are kept as they were proved: so many, and so many bytes of them all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A skill's instructions, made ready.
 
     Attributes:
@@ -54,10 +56,14 @@ class Reader:
         self._digest_lock = threading.Lock()
         self._bodies: BoundedCache[Skill, Body] = BoundedCache(_KEPT, _KEPT_SIZE, lambda body: body.text)
         self._replacing: BoundedCache[SkillFile, bytes] = BoundedCache(_KEPT, _KEPT_SIZE, lambda raw: raw)
+        self._small: BoundedCache[SkillFile, bytes] = BoundedCache(_SMALL_KEPT, _SMALL_KEPT_SIZE, lambda raw: raw)
         self._proved: dict[str, Skill] = {}
 
     def read(self, file: SkillFile) -> bytes:
-        """The file's exact bytes, proved against its digest. It is read anew each time.
+        """The file's exact bytes, proved against its digest.
+
+        A small one is not read again while a look at it says that it is the one that was read: what stands in its place
+        has its device and inode, size and times.
 
             skill = registry.snapshot.skills["refunds"]
             raw = registry.read(skill.files["references/policy.md"])
@@ -65,6 +71,22 @@ class Reader:
         Raises:
             StaleFileError: they are no longer the bytes that were scanned. `rescan` looks again.
         """
+        kept = self._small.get(file)
+        if kept is not None and self.is_unchanged(file):
+            return kept
+        raw = self._prove(file)
+        if len(raw) <= _SMALL:
+            self._small.put(file, raw)
+        return raw
+
+    def is_unchanged(self, file: SkillFile) -> bool:
+        """Whether a look at a file says that it holds the bytes that were scanned.
+
+        Of a file so young that a later write may leave the same times no look says that.
+        """
+        return file.mtime_reliable and disk.is_fresh(self.roots[file.root].path, file)
+
+    def _prove(self, file: SkillFile) -> bytes:
         raw = disk.read(self.roots[file.root].path, file)
         digest = digest_of(raw)
         if file.digest is None:
@@ -83,7 +105,7 @@ class Reader:
             StaleFileError: as for `read`.
         """
         if file.digest is None:
-            raw = self.read(file)  # which keeps the digest beside the file
+            raw = self._prove(file)  # which keeps the digest beside the file
             return file.digest or digest_of(raw)
         return file.digest
 
@@ -212,6 +234,18 @@ class BoundedCache(Generic[_K, _V]):
     def get(self, key: _K) -> _V | None:
         """The value of this key, if it is still there."""
         return self._kept.get(key)
+
+    def drop(self, key: _K) -> None:
+        """Keep the value of this key no longer, if it is still there."""
+        with self._lock:
+            if key in self._kept:
+                self._total -= len(self._measure(self._kept.pop(key)))
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        with self._lock:
+            self._kept.clear()
+            self._total = 0
 
     def put(self, key: _K, value: _V) -> None:
         """Keep this value, and let the oldest go where there is too much."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from mcp_skills_server import codes
-from mcp_skills_server.catalog.dot_folders import passed_over
 from mcp_skills_server.catalog.path_index import join
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Standing, printable
@@ -117,6 +116,8 @@ def _report_first(registry: Registry) -> None:
     shown = ", ".join(root.shown for root in registry.roots)
     count = len(snapshot.paths(Standing.VALID))
     logger.info("serving %d skill%s from %s", count, "" if count == 1 else "s", shown)
+    from mcp_skills_server.catalog.dot_folders import passed_over  # once, and after the first answer
+
     hidden = passed_over(registry)
     for passed in hidden:
         logger.warning("%s", printable(str(passed)))

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_skills_server.catalog.disk import spelled
 from mcp_skills_server.errors import UsageError
@@ -14,8 +15,7 @@ from mcp_skills_server.model import SKILL_MD, Skill
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """What a skill may measure.
 
     Attributes:
@@ -33,8 +33,7 @@ class Limits:
     hidden: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MirroredRoot:
+class MirroredRoot(NamedTuple):
     """A directory with copies of skills that live elsewhere.
 
     Attributes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from mcp_skills_server.catalog import disk, tree
@@ -34,7 +33,6 @@ _OPENING: Final = 1_000
 """Characters of a body that a search looks at."""
 
 
-@dataclass(slots=True)
 class Scan:
     """What one scan of a root, or of a part of it, found.
 
@@ -46,11 +44,12 @@ class Scan:
         recalled: how many of the skills were read by an earlier process and not by this scan.
     """
 
-    skills: dict[str, Skill] = field(default_factory=dict[str, Skill])
-    problems: list[tuple[str, Problem]] = field(default_factory=list[tuple[str, Problem]])
-    passed: list[str] = field(default_factory=list[str])
-    read: dict[SkillFile, bytes] = field(default_factory=dict[SkillFile, bytes])
-    recalled: int = 0
+    def __init__(self) -> None:
+        self.skills: dict[str, Skill] = {}
+        self.problems: list[tuple[str, Problem]] = []
+        self.passed: list[str] = []
+        self.read: dict[SkillFile, bytes] = {}
+        self.recalled = 0
 
 
 def scan(
@@ -224,7 +223,7 @@ class _Scanner:
         if reading.problems:
             place = self._root.show(join(here.path, SKILL_MD))
             located = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = replace(reading, problems=located)
+            reading = reading._replace(problems=located)
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origins.of(here.path)

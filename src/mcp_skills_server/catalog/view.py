@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from anyio import sleep, to_thread
@@ -17,7 +17,7 @@ from mcp_skills_server.catalog.reader import Body
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError
-from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
+from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
 from mcp_skills_server.telemetry import events
 
 logger = logging.getLogger(__name__)
@@ -43,14 +43,16 @@ class View:
     Attributes:
         snapshot: all that the request sees, as it was when the view was made.
         last_try: as given.
+        files: those that were read.
     """
 
-    __slots__ = ("_registry", "last_try", "snapshot")
+    __slots__ = ("_registry", "files", "last_try", "snapshot")
 
     def __init__(self, registry: Registry, *, last_try: bool = True) -> None:
         self._registry = registry
         self.snapshot: Snapshot = registry.snapshot
         self.last_try = last_try
+        self.files: list[SkillFile] = []
         registry.asked_at = time.monotonic()
 
     async def read(self, skill: Skill, path: str) -> bytes:
@@ -67,6 +69,7 @@ class View:
             if kept is None:
                 raise
             raw = kept
+        self.files.append(file)
         events.was_read(skill, path)
         return raw
 
@@ -84,8 +87,13 @@ class View:
             if kept is None:
                 raise
             found = kept
+        self.files.append(skill.files[SKILL_MD])
         events.was_read(skill, SKILL_MD)
         return found
+
+    def still_has(self, files: Iterable[SkillFile]) -> bool:
+        """Whether these files are known to be those that were scanned, at a look and without reading them."""
+        return all(map(self._registry.is_unchanged, files))
 
     async def digests(self, skill: Skill) -> dict[str, str]:
         """The digests of the skill's files, by path.

@@ -6,8 +6,7 @@ A new one is its own module, a row here and a test of the module. Nothing else n
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.dialects import sep2076, sep2640
 from mcp_skills_server.dialects.dialect import Dialect, Entry, Result
@@ -27,26 +26,18 @@ def names() -> list[str]:
     return [AUTO, *sorted(TABLE)]
 
 
-@dataclass(frozen=True, slots=True)
-class Spoken:
+class Spoken(NamedTuple):
     """The dialects that one server speaks.
 
-    Args:
-        dialects: one at least, in the order of the table.
-
     Attributes:
+        dialects: one at least, in the order of the table.
         least: the standing that a skill needs to be served: that of the strictest.
         notifications: their notifications by the key of the filter that asks for them.
     """
 
     dialects: tuple[Dialect, ...]
-    least: Standing = field(init=False)
-    notifications: Mapping[str, str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "least", max(each.least for each in self.dialects))
-        found = {key: method for each in self.dialects for key, method in each.notifications.items()}
-        object.__setattr__(self, "notifications", found)
+    least: Standing
+    notifications: Mapping[str, str]
 
     def for_client(self, extensions: Collection[str]) -> tuple[Dialect, ...]:
         """Those that a client with these extensions is answered in: the one whose extension it declares, else all."""
@@ -97,7 +88,9 @@ def spoken(name: str) -> Spoken:
     """
     if name != AUTO and name not in TABLE:
         raise UsageError(f"there is no dialect {quoted(name)}; give one of {', '.join(names())}")
-    return Spoken(tuple(TABLE.values()) if name == AUTO else (TABLE[name],))
+    dialects = tuple(TABLE.values()) if name == AUTO else (TABLE[name],)
+    notifications = {key: method for each in dialects for key, method in each.notifications.items()}
+    return Spoken(dialects, max(each.least for each in dialects), notifications)
 
 
 def union(entries: Iterable[Entry]) -> Entry:

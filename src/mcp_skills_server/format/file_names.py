@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from unicodedata import normalize
 
 from mcp_skills_server.format import hidden
@@ -15,8 +14,7 @@ _NOT_ON_WINDOWS: Final = re.compile(r"[<>:\"|?*\x00-\x1f]|[ .]\Z")
 _RESERVED: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong with the name of a file.
 
     Attributes:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format import colons
 from mcp_skills_server.format.yaml_reader import Reader
 from mcp_skills_server.model import Json, Problem
 
@@ -24,8 +23,7 @@ _BLANK_LINES: Final = re.compile(r"(?:[ \t]*+\n)*+")
 _LONGEST_FIX: Final = 1200
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A SKILL.md taken apart.
 
     Attributes:
@@ -43,7 +41,7 @@ class Document:
     body: str
     body_line: int
     problems: tuple[Problem, ...]
-    metadata: Mapping[str, tuple[int, str | None]] = field(default_factory=dict[str, tuple[int, "str | None"]])
+    metadata: Mapping[str, tuple[int, str | None]] = MappingProxyType({})
 
 
 def parse(raw: bytes) -> Document:
@@ -104,6 +102,8 @@ def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
     fields = reader.read()
     if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):
         return reader, fields
+    from mcp_skills_server.format import colons  # what few files need, a start does without
+
     changed = colons.quoted(text)
     if changed is None:
         return reader, None

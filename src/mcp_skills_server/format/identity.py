@@ -17,11 +17,12 @@ def name_of(skill: Skill, snapshot: Snapshot, least: Standing) -> str:
 
     A name that is longer than any that can be asked for, or that holds what nobody sees, is none.
     """
-    if len(skill.name) > LONGEST_PATH or hidden.count(skill.name):
+    name = skill.name
+    if len(name) > LONGEST_PATH or hidden.count(name):
         return skill.path
-    holder = snapshot.skills.get(skill.name)
+    holder = snapshot.skills.get(name)
     taken = holder is not None and holder is not skill and holder.standing >= least
-    return skill.path if taken or len(snapshot.named(skill.name, least)) > 1 else skill.name
+    return skill.path if taken or len(snapshot.named(name, least)) > 1 else name
 
 
 def known(snapshot: Snapshot, name: str, least: Standing) -> Skill | None:

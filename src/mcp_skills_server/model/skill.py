@@ -7,9 +7,9 @@ a file's bytes (digest, wire entry) may be remembered beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Severity: TypeAlias = Literal["error", "warning"]
@@ -43,8 +43,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else f"\\u{{{ord(each):x}}}" for each in text)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Something wrong with a skill or a root, in words with which a person can fix it.
 
     Attributes:
@@ -67,7 +66,7 @@ class Problem:
 
     def at(self, path: str, skill: str) -> Problem:
         """This problem with its place filled in."""
-        return replace(self, path=path, skill=skill)
+        return self._replace(path=path, skill=skill)
 
     @property
     def text(self) -> str:
@@ -80,8 +79,7 @@ class Problem:
         return printable(f"{place}: {self.severity}: {self.text} [{self.code}]")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What SKILL.md says, as far as it could be read.
 
     Attributes:

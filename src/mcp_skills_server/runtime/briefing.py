@@ -10,9 +10,8 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from os.path import basename
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
@@ -27,16 +26,15 @@ _MOST_KEPT: Final = 4096
 """Skills that came or went, by which the news of a session are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Texts:
+class _Texts(NamedTuple):
     """What is shown of one snapshot."""
 
     snapshot: Snapshot
     overview: Overview
     instructions: str
-    is_crowded: bool = False
+    is_crowded: bool
     """Whether the names of all skills are longer together than a text may be, so that no description is shown."""
-    tools: dict[bool, list[dict[str, Json]]] = field(default_factory=dict[bool, list[dict[str, Json]]])
+    tools: dict[bool, list[dict[str, Json]]]
     """By whether the session is an argument."""
 
 
@@ -151,7 +149,7 @@ class Briefing:
                 return None
             if runtime.is_offered(after):
                 offers[bisect_left(offers, path, key=_path_of)] = self._offer(after, snapshot)
-        return replace(kept, snapshot=snapshot, overview=kept.overview._replace(offers=offers))
+        return kept._replace(snapshot=snapshot, overview=kept.overview._replace(offers=offers))
 
     def _write(self, snapshot: Snapshot, seen: Outline | None) -> _Texts:
         with collector.paused():
@@ -170,7 +168,7 @@ class Briefing:
             # A name without blanks, which may be fewer where it is shown, and what separates it from the next.
             names = sum(len("".join(offer.name.split())) + 2 for offer in offers) - 2
             is_crowded = seen is None and names > self._characters
-            return _Texts(snapshot, overview, text, is_crowded)
+            return _Texts(snapshot, overview, text, is_crowded, {})
 
     def _offer(self, skill: Skill, snapshot: Snapshot, *, known: bool = True) -> Offer:
         root, path = self._place(skill)

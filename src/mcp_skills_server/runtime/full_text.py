@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
@@ -33,8 +32,7 @@ _PUT_IN_OPENING: Final = "INSERT INTO openings(rowid, opening) VALUES (?, ?)"
 _TAKE_OUT_OPENING: Final = "INSERT INTO openings(openings, rowid, opening) VALUES ('delete', ?, ?)"
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A folded word that is looked for, or the beginning of one."""
 
     word: str

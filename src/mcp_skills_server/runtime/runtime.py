@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 from anyio import to_thread
@@ -33,8 +32,7 @@ logger = logging.getLogger(__name__)
 _SUGGESTED: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeSettings:
+class RuntimeSettings(NamedTuple):
     """What the operator of a `Runtime` chooses.
 
     Attributes:

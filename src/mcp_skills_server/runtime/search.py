@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,8 @@ _MOST_HITS: Final = 3_000
 """How many occurrences a question may weigh; its commonest words give way, for they say the least."""
 _COUNTED: Final = _MOST_HITS + 1
 """How far occurrences are counted: what has more gives way however many it has."""
+_MOST_COUNTED: Final = 1 << 11
+"""Words whose occurrences are known from earlier questions: the commonest are in many, and take longest to count."""
 _FOLLOWED: Final = 6
 """How many words of a question are looked at for slips of the typist, or for what they look like."""
 _SENTENCE: Final = 3
@@ -92,7 +95,10 @@ class _Indexed:
 
     def __init__(self) -> None:
         self._snapshot = Snapshot({})
-        self._index = FullText()
+        index = self._index = FullText()
+        counted = lru_cache(_MOST_COUNTED)
+        self._hits = counted(partial(index.hits, most=_COUNTED))
+        self._opening_hits = counted(partial(index.opening_hits, most=_COUNTED))
         self._spelling = Spelling()
         self._ngrams = NGrams(self._index.database)
         self._rows: dict[str, int] = {}
@@ -109,6 +115,8 @@ class _Indexed:
         gone = [old[path] for path in differing if path in old]
         came = [new[path] for path in differing if path in new]
         self._index.change(self._remove(gone), self._add(came))
+        self._hits.cache_clear()
+        self._opening_hits.cache_clear()
         self._snapshot = snapshot
 
     def _remove(self, gone: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
@@ -177,10 +185,10 @@ class _Indexed:
             return fused(found, iter(by_meaning)) if by_meaning else found
         by_fields = list(self._index.ranked(terms, weights=weights)) if terms else []
         more = [*dict.fromkeys([*terms, *map(Term, rare)])]
-        opening = self._telling({term: self._index.opening_hits(term, _COUNTED) for term in more}, _MOST_HITS // 2)
+        opening = self._telling({term: self._opening_hits(term) for term in more}, _MOST_HITS // 2)
         by_opening = self._index.ranked_by_opening(opening, FUSED) if opening else iter(())
         alike = {Term(each) for word in rare for each in self._ngrams.near(word)} - {*terms}
-        near = self._telling({term: self._index.hits(term, _COUNTED) for term in alike}, _MOST_HITS // 4)
+        near = self._telling({term: self._hits(term) for term in alike}, _MOST_HITS // 4)
         # BM25 is a sum over the words, so what was weighed already is not weighed again.
         by_alike = summed(by_fields, self._index.ranked(near, weights=weights)) if near else iter(())
         return fused(iter(by_fields), by_opening, by_alike, peer=by_meaning)
@@ -204,10 +212,10 @@ class _Indexed:
             terms = [Term(word)]
             if word == unfinished and (len(word) > 1 or not word.isascii()):
                 terms.append(Term(word, prefix=True))
-            hits = {term: self._index.hits(term, _COUNTED) for term in terms}
+            hits = {term: self._hits(term) for term in terms}
             if max(hits.values()) * 1_000 <= len(self._skills) and looked_at < _FOLLOWED:
                 looked_at += 1
-                hits |= {term: self._index.hits(term, _COUNTED) for term in map(Term, self._spelling.near(word))}
+                hits |= {term: self._hits(term) for term in map(Term, self._spelling.near(word))}
             frequency[word] = sum(hits.values())
             found |= hits
         # Where every word is in most skills, the rarest one still says more than nothing.

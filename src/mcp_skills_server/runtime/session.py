@@ -7,12 +7,11 @@ model can put right is a result that says how, never an exception.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import anyio
 from anyio import to_thread
@@ -63,7 +62,9 @@ class Session:
     """
 
     def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        self.session_id = secrets.token_urlsafe(18)
+        from secrets import token_urlsafe  # of the handshake there is no session
+
+        self.session_id = token_urlsafe(18)
         self.calls = 0
         self._runtime = runtime
         self._registry = runtime.registry
@@ -286,8 +287,7 @@ class Session:
         return None if self._hosted else self._runtime.briefing.news(self._since)
 
 
-@dataclass(frozen=True, slots=True)
-class _Manner:
+class _Manner(NamedTuple):
     """How a call wants its answer."""
 
     progress: Progress | None

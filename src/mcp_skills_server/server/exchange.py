@@ -31,8 +31,8 @@ class Exchange:
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
-        async for message in self._messages.received():
-            await inward.send(self._handed_on(message))
+        async for message in self._messages.received(self._handed_on):
+            await inward.send(message)
 
     async def write(self, outward: MemoryObjectReceiveStream[SessionMessage]) -> None:
         """Send what the SDK has to say until it has no more.

@@ -17,6 +17,8 @@ from mcp_skills_server.model import Json, Skill, Snapshot
 Sieve: TypeAlias = Callable[[Any], Any]
 _MOST_PAGES: Final = 256
 """Pages that are kept of one snapshot: those of the longest lists, and no more for a client that makes up cursors."""
+_WORD: Final = 40
+"""Characters of a value of a field that may be worth keeping as it is written."""
 _MOST_KEPT: Final = 100
 """Fragments of a page whose bytes are kept as a whole."""
 
@@ -72,7 +74,7 @@ def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
     return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
 
 
-_kept: Final = lru_cache(maxsize=8)(_joined)
+_kept: Final = lru_cache(maxsize=4)(_joined)
 """The same of pages, since the first of a list is what every client asks for."""
 
 
@@ -121,21 +123,29 @@ class BySkill:
 
 def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
     """The JSON of a result, in whose fields fragments may stand, or bytes that are JSON; `before` comes before it."""
-    parts = [before, b"{"]
-    rest: dict[str, Any] = {}
+    if not result:
+        return before + b"{}"
+    parts = [before]
     for key, value in result.items():
-        raw = value.raw() if isinstance(value, Fragment | Fragments) else value
-        if not isinstance(raw, bytes):
-            rest[key] = value
+        if isinstance(value, int) or (isinstance(value, str) and len(value) <= _WORD):
+            parts.append(_word(key, value))  # most say the same in every result
             continue
-        if rest:
-            parts += (jsonrpc.dump(rest)[1:-1], b",")
-            rest = {}
-        parts += (b'"%b":' % key.encode(), raw, b",")  # keys of results are plain words
-    if rest or not result:
-        parts += (jsonrpc.dump(rest)[1:-1], b",")
-    parts[-1] = b"}"
+        raw = value.raw() if isinstance(value, Fragment | Fragments) else value
+        if isinstance(raw, bytes):
+            parts += (b',"%b":' % key.encode(), raw)  # keys of results are plain words
+        else:
+            parts.append(_field(key, raw))
+    parts[1] = b"{" + parts[1][1:]
+    parts.append(b"}")
     return b"".join(parts)
+
+
+def _field(key: str, value: Any) -> bytes:
+    return b',"%b":%b' % (key.encode(), jsonrpc.dump(value))
+
+
+_word: Final = lru_cache(maxsize=64, typed=True)(_field)
+"""The same of a short value."""
 
 
 def plain(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,9 +6,9 @@ Both fronts stand on it, so that they refuse alike, and end alike.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 
@@ -17,14 +17,16 @@ from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, ju
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 
 class Lines(Protocol):
     """Where messages come from and go to; `transport.pipes.Pipes` is one."""
 
     max_line: int
 
-    def lines(self) -> AsyncIterator[bytes | None]:
-        """The lines until the client has no more to say; None for one that is too long."""
+    def judged(self, judge: Callable[[bytes | None], _T | None]) -> AsyncIterator[_T]:
+        """What `judge` leaves of the lines until the client has no more to say; it gets None for one too long."""
         ...
 
     def send_now(self, raw: bytes) -> bool:
@@ -48,21 +50,40 @@ class MessageLines:
         self._under_way = UnderWay()
         self._all_answered: anyio.Event | None = None
 
-    async def received(self) -> AsyncIterator[Message]:
-        """What comes until the client has no more to say. What cannot be handed on is answered here.
+    async def received(
+        self, take: Callable[[Message], _T | None], repeats: Callable[[bytes], bool] | None = None
+    ) -> AsyncIterator[_T]:
+        """What `take` leaves of what comes until the client has no more to say; None is for what it is done with.
+
+        What cannot be handed on is answered here. Neither callable may wait, or count on a task.
+
+        Args:
+            take: called with each message that can be handed on.
+            repeats: called with each line before it is judged; returns whether it is done with it.
 
         Raises:
             BrokenPipeError: nobody reads the answers.
         """
-        async for line in self._lines.lines():
+
+        def judged(line: bytes | None) -> Refusal | _T | None:
+            if repeats is not None and line is not None and repeats(line):
+                return None
             found = too_long(self._lines.max_line) if line is None else judge(line)
-            if isinstance(found, Message) and found.kind == "request":
-                found = self._under_way.begin(found.id) or found
-            if isinstance(found, Refusal):
-                logger.warning("refused a message: %s", found.message, extra=REPEATS)
-                await self.send(found.answer)
+            if isinstance(found, Message):
+                refusal = self._under_way.begin(found.id) if found.kind == "request" else None
+                return refusal or take(found)
+            return found
+
+        async for left in self._lines.judged(judged):
+            if isinstance(left, Refusal):
+                logger.warning("refused a message: %s", left.message, extra=REPEATS)
+                await self.send(left.answer)
             else:
-                yield found
+                yield left
+
+    def is_under_way(self, id_: Id) -> bool:
+        """Whether a request of this id has no answer yet."""
+        return id_ in self._under_way
 
     def end(self, id_: Id) -> None:
         """A request has its answer, or will get none: the client may use its id again. Call it before `send`."""

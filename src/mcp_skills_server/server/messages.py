@@ -147,6 +147,9 @@ class UnderWay:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def __contains__(self, id_: Id) -> bool:
+        return (type(id_), id_) in self._ids
+
     def begin(self, id_: Id) -> Refusal | None:
         """A request with this id has come; how it is refused if another one with this id has no answer yet."""
         key = (type(id_), id_)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
@@ -90,8 +89,7 @@ def unsubscribe(attachment: Attachment, peer: Peer, uri: str) -> None:
     attachment.notifier.unwatch(peer, uri if canonical is None else canonical)
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """What is wrong with a request, as the protocol says it.
 
     Attributes:

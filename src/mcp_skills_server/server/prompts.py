@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import prompts, resources, sep2076
@@ -86,8 +85,7 @@ def is_our_prompt(view: View, settings: Settings, name: str) -> bool:
     return _known(view.snapshot, settings, name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The names that `prompts/list` has, without going through it.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View
@@ -59,8 +59,7 @@ class Settings:
         return self.spoken.least
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks.
 
     Attributes:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -53,8 +52,7 @@ class Use(NamedTuple):
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(NamedTuple):
     """Something that happened.
 
     Attributes:

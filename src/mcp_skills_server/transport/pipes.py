@@ -10,17 +10,31 @@ import asyncio
 import signal
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
 from mcp_skills_server.transport import descriptors
 from mcp_skills_server.transport.framing import MAX_LINE, LineBuffer
 
+_T = TypeVar("_T")
+
 _MOST_UNREAD: Final = 2
 """Chunks of stdin that are read before somebody takes them."""
+
+
+class _Unread(NamedTuple):
+    """What of a chunk of stdin nobody has taken yet.
+
+    Attributes:
+        left: what `judge` left of the line before, None for nothing.
+        lines: the lines after it, None at the end of stdin.
+    """
+
+    left: Any
+    lines: Iterator[bytes | None] | None
 
 
 class Pipes:
@@ -37,7 +51,9 @@ class Pipes:
         self.max_line = max_line
         self._stdin, self._stdout = descriptors.claim()
         self._write = descriptors.writer(self._stdout)
-        self._unread: deque[bytes] = deque()
+        self._buffer = LineBuffer(max_line)
+        self._judge: Callable[[bytes | None], Any] = _itself
+        self._unread: deque[_Unread] = deque()
         self._is_watched = False
         self._came: asyncio.Future[None] | None = None
         self._unsent: deque[memoryview | asyncio.Future[None]] = deque()
@@ -45,15 +61,31 @@ class Pipes:
 
     async def lines(self) -> AsyncIterator[bytes | None]:
         """The lines until stdin ends, as `LineBuffer.lines`; the last one need not end with a line feed."""
-        buffer = LineBuffer(self.max_line)
+        async for (line,) in self.judged(_itself):
+            yield line
+
+    async def judged(self, judge: Callable[[bytes | None], _T | None]) -> AsyncIterator[_T]:
+        """What `judge` leaves of the lines, which are those of `lines`. Of one that it is done with it returns None.
+
+        `judge` is called with one line after the other, none of them twice. Where nothing is left of all before it, it
+        is called as soon as the line is there, by the event loop and not in a task: to wake one takes as long as most
+        answers. So it must not wait, and call nothing that wants a task. What it raises is raised here.
+        """
+        self._judge = judge
         try:
-            while chunk := await self._read():
-                for line in buffer.lines(chunk):
-                    yield line
+            while True:
+                left, lines = await self._read()
+                if left is not None:
+                    yield left
+                if lines is None:
+                    break
+                for line in lines:
+                    if (left := judge(line)) is not None:
+                        yield left
         finally:
             self._watch_stdin(False)
-        if last := buffer.last_line():
-            yield last
+        if (last := self._buffer.last_line()) and (left := judge(last)) is not None:
+            yield left
 
     def send_now(self, raw: bytes) -> bool:
         """Write these bytes, after those of earlier calls. Returns whether they are out; `flush` waits for the rest.
@@ -132,21 +164,42 @@ class Pipes:
                 pass
             tasks.cancel_scope.cancel()
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> _Unread:
         if not self._unread:
             if not self._watch_stdin(True):
                 await anyio.lowlevel.checkpoint()
-                return descriptors.read(self._stdin)
+                return self._next()
             self._came = asyncio.get_running_loop().create_future()
             await self._came
         return self._unread.popleft()
 
+    def _next(self) -> _Unread:
+        chunk = descriptors.read(self._stdin)
+        return _Unread(None, self._buffer.lines(chunk) if chunk else None)
+
     def _read_now(self) -> None:
-        self._unread.append(descriptors.read(self._stdin))
-        if len(self._unread) >= _MOST_UNREAD or not self._unread[-1]:
+        found = self._next()
+        came = self._came
+        if came is None or came.done():  # what was left before has its turn first
+            self._unread.append(found)
+            if len(self._unread) >= _MOST_UNREAD or found.lines is None:
+                self._watch_stdin(False)
+            return
+        if found.lines is None:
             self._watch_stdin(False)
-        if self._came is not None and not self._came.done():
-            self._came.set_result(None)
+        else:
+            try:
+                for line in found.lines:
+                    if (left := self._judge(line)) is not None:
+                        found = _Unread(left, found.lines)
+                        break
+                else:
+                    return
+            except Exception as error:
+                came.set_exception(error)
+                return
+        self._unread.append(found)
+        came.set_result(None)
 
     def _watch_stdin(self, wanted: bool) -> bool:
         """Have the event loop watch stdin, or not. Returns whether it does; a regular file is always ready."""
@@ -181,3 +234,8 @@ class Pipes:
                 if isinstance(each, asyncio.Future) and not each.done():
                     each.set_exception(error)
         asyncio.get_running_loop().remove_writer(self._stdout)
+
+
+def _itself(line: bytes | None) -> tuple[bytes | None]:
+    """A line that is wanted whatever it says; it may be None."""
+    return (line,)

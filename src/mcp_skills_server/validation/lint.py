@@ -6,7 +6,6 @@ Every Problem has the file's path in the skill; the registry knows where that li
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Final
 
 from mcp_skills_server.format import frontmatter, lfs, manifest, media
@@ -55,4 +54,4 @@ def lint_file(skill: Skill, path: str, raw: bytes) -> list[Problem]:
         found += manifest.read(raw, skill.frontmatter, skill.path, skill.files).problems
     if content is not None:
         found += text.RULES.check(TextFile(content, markdown, first_line), deep=True)
-    return [replace(each, path=path) for each in found]
+    return [each._replace(path=path) for each in found]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ from mcp_skills_server.catalog.watch.events import WatchLostError
 
 if sys.platform != "linux":
     pytest.skip("inotify is of Linux", allow_module_level=True)
+
+import inotify_simple
 
 from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
 
@@ -50,7 +53,7 @@ def watches(events: DirectoryEvents) -> int:
 
 def paths(events: DirectoryEvents) -> set[str]:
     """The paths that its watches stand for."""
-    return {place.path() for places in events._places.values() for place in places}
+    return {place.path() for watch in events._places for place in events._at(watch)}
 
 
 def until(events: DirectoryEvents, *wanted: Path) -> set[str]:
@@ -61,6 +64,28 @@ def until(events: DirectoryEvents, *wanted: Path) -> set[str]:
         assert time.monotonic() < end, f"not heard of: {missing - seen}"
         seen |= events.wait(1.0)
     return seen
+
+
+def test_to_watch_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find the C library `ctypes.util` has another program print where it is."""
+    monkeypatch.setattr(inotify_simple, "_libc", None)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program was started"))
+    with armed(plant(tmp_path, skills("a"))) as events:
+        assert paths(events) == {str(tmp_path), str(tmp_path / "a")}
+
+
+def test_a_directory_that_is_seen_twice_is_heard_of_by_both_names_until_one_is_forgotten(tmp_path: Path) -> None:
+    plant(tmp_path, skills("kit/a"))
+    with armed(tmp_path, tmp_path / "kit") as events:
+        assert watches(events) == len(events._places) == 3
+        seen = {place.path(): place for watch in events._places for place in events._at(watch)}
+        inner = next(place for watch in events._places for place in events._at(watch) if place.name == "a")
+        both = [*events._at(inner.watch)]
+        assert len(both) == 2 and seen.keys() == {str(tmp_path), str(tmp_path / "kit"), str(tmp_path / "kit" / "a")}
+        events._forget(both[0])
+        assert [*events._at(both[1].watch)] == [both[1]] and watches(events) == 3
+        events._forget(both[1])
+        assert watches(events) == len(events._places) == 2
 
 
 def test_links_to_directories_ignored_ones_and_too_deep_ones_cost_nothing(tmp_path: Path) -> None:

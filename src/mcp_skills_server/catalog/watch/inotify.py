@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
 
+import inotify_simple  # pyright: ignore[reportMissingTypeStubs]
 from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
 
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
@@ -40,12 +42,14 @@ _LOOK_FOR_STOP_MS: Final = 100
 class _Place:
     """A watched directory: a root by its absolute path, any other by its name in the one above."""
 
-    __slots__ = ("above", "below", "name", "watch")
+    __slots__ = ("above", "below", "name", "twin", "watch")
 
     def __init__(self, name: str, above: _Place | None) -> None:
-        self.name = name
+        self.name = sys.intern(name)  # many skills have directories of the same names
         self.above = above
         self.below: dict[str, _Place] | None = None  # most directories have none
+        self.twin: _Place | None = None
+        """Another place of the same directory, which has the same watch."""
         self.watch = -1
 
     def path(self) -> str:
@@ -80,7 +84,7 @@ class DirectoryEvents:
         self._reach = reach
         self._stop = stop
         self._hidden = hidden
-        self._places: dict[int, tuple[_Place, ...]] = {}
+        self._places: dict[int, _Place] = {}
         """By watch. The kernel has one for a directory, also where that is seen at several paths."""
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
@@ -118,6 +122,13 @@ class DirectoryEvents:
             place = known or (_Place(name, place) if number == len(names) else None)
         return place
 
+    def _at(self, watch: int) -> Iterator[_Place]:
+        """The places of a watch."""
+        place = self._places.get(watch)
+        while place is not None:
+            yield place
+            place = place.twin
+
     def close(self) -> None:
         """Give back every watch."""
         self._notify.close()
@@ -136,7 +147,7 @@ class DirectoryEvents:
             for watch, mask, _cookie, name in cast("list[tuple[int, int, int, str]]", self._notify.read(timeout)):
                 if mask & _OVERFLOW:
                     raise WatchLostError("more happened than the system keeps events of")
-                for place in self._places.get(watch, ()):
+                for place in tuple(self._at(watch)):
                     self._handle(place, mask, name, changed)
         return changed
 
@@ -197,8 +208,9 @@ class DirectoryEvents:
             return []  # gone meanwhile; its end is an event of the directory above
 
     def _add(self, place: _Place, path: str) -> None:
-        place.watch = cast("int", self._notify.add_watch(path, _MASK))
-        self._places[place.watch] = (*self._places.get(place.watch, ()), place)
+        place.watch = watch = cast("int", self._notify.add_watch(path, _MASK))
+        place.twin = self._places.get(watch)
+        self._places[watch] = place
         if place.above is not None:
             if place.above.below is None:
                 place.above.below = {}
@@ -218,12 +230,19 @@ class DirectoryEvents:
             place = todo.pop()
             todo += (place.below or {}).values()
             place.below = None
-            others = tuple(other for other in self._places.pop(place.watch, ()) if other is not place)
-            if others:
-                self._places[place.watch] = others
-            elif place.watch >= 0:
-                self._remove(place.watch)
-            place.watch = -1
+            if place.watch >= 0:
+                self._let_go(place)
+
+    def _let_go(self, place: _Place) -> None:
+        """End the watch of a place, unless it is that of another one, too."""
+        others = [other for other in self._at(place.watch) if other is not place]
+        self._places.pop(place.watch, None)
+        if not others:
+            self._remove(place.watch)
+        for other in others:
+            other.twin = self._places.get(place.watch)
+            self._places[place.watch] = other
+        place.watch, place.twin = -1, None
 
     def _remove(self, watch: int) -> None:
         with suppress(OSError):  # it may have ended with its directory
@@ -231,6 +250,8 @@ class DirectoryEvents:
 
 
 def _open() -> Any:
+    # The C library is part of this process already. To look for its file another program is started.
+    inotify_simple.find_library = _loaded_already
     try:
         return INotify()
     except OSError as error:
@@ -241,6 +262,10 @@ def _open() -> Any:
             )
             raise CannotWatchError(message) from None
         raise CannotWatchError(f"inotify cannot be used here ({error.strerror})") from None
+
+
+def _loaded_already(_library: str) -> None:
+    """The file of a library, as `ctypes.util.find_library` says it; None stands for the process itself."""
 
 
 def _no_watches() -> str:

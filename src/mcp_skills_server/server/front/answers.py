@@ -20,6 +20,9 @@ from mcp_skills_server.server.requests import Caller, Handler
 Answer: TypeAlias = Callable[[Request], Awaitable[dict[str, Any]]]
 _T = TypeVar("_T")
 
+_FROM_VIEW: Final = frozenset({"skills/list", "skills/get", "resources/list", "resources/read"})
+"""Methods of which the answer says what is in the view, and asking leaves nothing behind."""
+
 
 class Answers:
     """What answers each method.
@@ -41,6 +44,8 @@ class Answers:
         }
         self._last: tuple[Client | None, Channel | None, Caller | None] = None, None, None
         """Who asked last to be answered at once: mostly the same one asks again."""
+        self._asked_more = False
+        """Whether the last one was answered from more than its view: from tools, which the operator may change."""
         self._readers = dict(self._handlers)
         if settings.tools:
             self._readers["tools/list"] = attachment.tools.list_tools
@@ -84,8 +89,16 @@ class Answers:
             caller = self._caller(request)
             if request.channel.is_shared:  # and not over with this request
                 self._last = request.client, request.channel, caller
-        view = View(attachment.registry, last_try=False)
-        return _finished(handler(view, attachment.settings, caller, request.params or {}))
+        view = self.view()
+        self._asked_more = False
+        result = _finished(handler(view, attachment.settings, caller, request.params or {}))
+        if request.method in _FROM_VIEW and not self._asked_more:
+            request.made_from = view
+        return result
+
+    def view(self) -> View:
+        """What a request sees that is answered at once, or not at all."""
+        return View(self._attachment.registry, last_try=False)
 
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
         attachment = self._attachment
@@ -110,6 +123,7 @@ class Answers:
         )
 
     async def _served(self, view: View) -> Served:
+        self._asked_more = True
         return methods.served(self._attachment, view)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:

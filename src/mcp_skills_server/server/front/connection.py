@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import anyio
-from anyio.abc import TaskGroup
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.runtime.quota import Owner, owner_of
@@ -17,6 +16,7 @@ from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.front import eras
 from mcp_skills_server.server.front.dispatch import Dispatcher, answer, notification, refused
 from mcp_skills_server.server.front.eras import INITIALIZE, LEGACY, MODERN, PING
+from mcp_skills_server.server.front.repeats import Repeats, Words, parted
 from mcp_skills_server.server.front.request import FaultError, Params, Request
 from mcp_skills_server.server.message_lines import Lines, MessageLines
 from mcp_skills_server.server.messages import Id, Message
@@ -49,6 +49,9 @@ class Connection:
         self._messages = MessageLines(lines)
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
+        self._answers = Repeats(self._dispatcher.view)
+        self._words: Words | None = None
+        """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}
         self._before: list[Message] | None = []
         self._era = LEGACY
@@ -66,8 +69,14 @@ class Connection:
         """
         try:
             async with anyio.create_task_group() as tasks:
-                async for message in self._messages.received():
-                    await self._take(message, tasks)
+                async for left in self._messages.received(self._take, self._repeats):
+                    request = self._in_turn(left) if isinstance(left, Message) else left
+                    if request is None:
+                        continue
+                    if request.method == INITIALIZE:
+                        await self._answer(request)  # before the next message is looked at, which may count on it
+                    else:
+                        tasks.start_soon(self._answer, request)
                 await self.last_answers(1.5)
                 self._closing = True
                 for request in list(self._requests.values()):
@@ -95,21 +104,40 @@ class Connection:
 
     # What comes in
 
-    async def _take(self, message: Message, tasks: TaskGroup) -> None:
+    def _repeats(self, line: bytes) -> bool:
+        """Whether a line is a request that could be answered as the same one before was."""
+        said = parted(line)
+        self._words = None if said is None else said[0]
+        body = None if said is None else self._answers.find(said[0])
+        if said is None or body is None or self._messages.is_under_way(said[1]):
+            return False
+        self._messages.send_now(*answer(said[1], body))
+        return True
+
+    def _take(self, message: Message) -> Message | Request | None:
+        """What is left of a message for a task to do."""
+        return message if message.kind != "request" or self._before is not None else self._asked(message)
+
+    def _in_turn(self, message: Message) -> Request | None:
         """A message in its turn; what comes before the first request waits for it to decide the era."""
+        self._words = None
         if self._before is not None:
             if message.kind != "request":
                 if len(self._before) < _MOST_BEFORE:
                     self._before.append(message)
-                return
+                return None
             fields, waiting, self._before = message.fields, self._before, None
             if eras.opens_modern(fields["method"], fields.get("params")):
                 self._era = MODERN
             for each in waiting:
                 self._hear(each)
-        if message.kind != "request":
-            self._hear(message)
-            return
+        if message.kind == "request":
+            return self._asked(message)
+        self._hear(message)
+        return None
+
+    def _asked(self, message: Message) -> Request | None:
+        """A request that has to be awaited; None where it could be answered at once."""
         fields, era = message.fields, self._era
         admitted = era.modern or self._is_open
         request = Request(
@@ -117,13 +145,12 @@ class Connection:
         )
         body = self._dispatcher.at_once(request)
         if body is not None:
+            if self._words is not None and request.made_from is not None:
+                self._answers.keep(self._words, request.made_from, body)
             self._send_answer(request.id, body)
-            return
+            return None
         self._requests[type(request.id), request.id] = request
-        if request.method == INITIALIZE:
-            await self._answer(request)  # before the next message is looked at, which may count on it
-        else:
-            tasks.start_soon(self._answer, request)
+        return request
 
     def _hear(self, message: Message) -> None:
         """A notification; an answer is to nothing that was asked, and is passed over."""
@@ -137,6 +164,9 @@ class Connection:
             if request is not None:
                 request.taken_back = True
                 request.scope.cancel()
+                # Its id is free from here on: the work may take some more turns of the event loop to end.
+                del self._requests[type(request.id), request.id]
+                self._messages.end(request.id)
         elif method == INITIALIZED:
             if self._era is LEGACY:
                 self._is_open = self._is_open or _INITIALIZED_PARAMS(params)
@@ -164,6 +194,7 @@ class Connection:
                 if request.method == INITIALIZE and request.params:
                     self._client = eras.client_of(request.params["clientInfo"], request.params["capabilities"])
                     self._is_open = True
+                    self._answers.clear()
             except FaultError as error:
                 body = refused(error.fault)
             finally:
@@ -171,7 +202,6 @@ class Connection:
                 if self._requests.get((type(id_), id_)) is request:
                     del self._requests[type(id_), id_]
         if request.taken_back:
-            self._messages.end(id_)
             return
         if body is None:
             if not self._closing:

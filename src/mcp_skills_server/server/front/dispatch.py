@@ -25,12 +25,16 @@ class Dispatcher:
     Args:
         attachment: the skills that are served.
         peer: the client, where one connection carries all its requests; None where each request stands alone.
+
+    Attributes:
+        view: makes the view of a request that `at_once` answers.
     """
 
     def __init__(self, attachment: Attachment, peer: Peer | None = None) -> None:
         answers = Answers(attachment, peer)
         self._answers = answers.table()
         self._at_once = answers.at_once
+        self.view = answers.view
         self._clients = eras.Clients()
 
     def answers(self, method: str, era: Era) -> bool:

@@ -7,8 +7,7 @@ one each request does. Nothing outside this module asks which era it is but for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import mcp_skills_server
 from mcp_skills_server.dialects import jsonrpc
@@ -33,8 +32,7 @@ UNFIT: Final = Fault(INVALID_PARAMS, "Invalid request parameters", "")
 Params: TypeAlias = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(NamedTuple):
     """Who asks.
 
     Attributes:
@@ -49,8 +47,7 @@ class Client:
 NOBODY: Final = Client({}, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Era:
+class Era(NamedTuple):
     """One era.
 
     Attributes:
@@ -59,8 +56,8 @@ class Era:
         fits: by method what its parameters have to look like; what is not here is unknown.
         sieves: by method what is sent of its result.
         stamp: what is added to `_meta` of each result; nothing where that is empty.
-        stamped: a `_meta` that has nothing else, as JSON.
         refusal: why a request cannot be on a connection of this era at all, None where it can.
+        stamped: a `_meta` that has nothing but the stamp, as JSON.
     """
 
     name: str
@@ -68,11 +65,8 @@ class Era:
     fits: Mapping[str, Check]
     sieves: Mapping[str, Sieve]
     stamp: Params
-    stamped: bytes = field(init=False, repr=False)
     refusal: Callable[[str, Params | None], Fault | None]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stamped", jsonrpc.dump(self.stamp))
+    stamped: bytes
 
     def refused(self, method: str, params: Params | None) -> Fault | None:
         """Why a request is not handed to the handler of its method, None where it is."""
@@ -146,8 +140,9 @@ def _not_modern(method: str, params: Params | None) -> Fault | None:
     return Fault(_UNSUPPORTED_VERSION, "Unsupported protocol version", data)
 
 
-LEGACY: Final = Era("legacy", False, parameters.LEGACY, results.LEGACY, {}, _not_legacy)
-MODERN: Final = Era("modern", True, parameters.MODERN, results.MODERN, {_SERVER_KEY: _SERVER}, _not_modern)
+LEGACY: Final = Era("legacy", False, parameters.LEGACY, results.LEGACY, {}, _not_legacy, b"{}")
+_STAMP: Final = {_SERVER_KEY: _SERVER}
+MODERN: Final = Era("modern", True, parameters.MODERN, results.MODERN, _STAMP, _not_modern, jsonrpc.dump(_STAMP))
 
 
 def client_of(client: Any, capabilities: Any) -> Client:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 import anyio
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.view import View
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.server.front.eras import Client, Era
@@ -64,9 +65,12 @@ class Request:
         admitted: whether the handshake was over by then.
         taken_back: whether the client wants no answer any more.
         done: whether the handler has returned, after which it tells nothing.
+        made_from: the view that the answer was made from, where it was made from nothing else.
     """
 
-    __slots__ = ("_scope", "admitted", "channel", "client", "done", "era", "id", "method", "params", "taken_back")
+    __slots__ = (
+        "_scope", "admitted", "channel", "client", "done", "era", "id", "made_from", "method", "params", "taken_back",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -89,6 +93,7 @@ class Request:
         self._scope: anyio.CancelScope | None = None
         self.taken_back = False
         self.done = False
+        self.made_from: View | None = None
 
     @property
     def scope(self) -> anyio.CancelScope:

@@ -20,7 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -30,10 +31,11 @@ from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Report, spark
+from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
-from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, file_address, skill_address
+from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import catalogue, file, history, skill
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
@@ -141,7 +143,7 @@ class Ui:
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/{rest:path}", self._missing, methods=["GET"]),
         ]
-        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, routes=[*views, *own])]
+        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, _Prefixed(Router([*views, *own])))]
 
     def runtime_of(self, principal: Principal | None) -> Runtime:  # noqa: ARG002
         """The runtime of the skills that a principal may read. The one place that asks for grants."""
@@ -155,9 +157,9 @@ class Ui:
 
     def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            viewer = self.sign_in.viewer(request)
+            viewer = await self.sign_in.viewer(request)
             if viewer is None:
-                return _safe(RedirectResponse(f"{BASE}/sign-in", 303))
+                return _safe(RedirectResponse(f"{base()}/sign-in", 303))
             _admit(request, viewer)
             return _safe(await self._shown(request, viewer, view))
 
@@ -190,8 +192,8 @@ class Ui:
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self.is_admin(principal)
-        nav = [(BASE + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
-        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, BASE + here)
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
+        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, base() + here)
 
     async def _missing(self, request: Request) -> Response:
         async def page(_: Request, __: Look) -> Response:
@@ -211,48 +213,48 @@ class Ui:
 
     async def _enter(self, request: Request) -> Response:
         """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
-        if self.sign_in.viewer(request) is None:
+        if await self.sign_in.viewer(request) is None:
             if wait := self.sign_in.wait(request):
                 return self._too_often(wait)
             viewer = self.sign_in.by_first_use(request.query_params.get("once", ""))
             if viewer is None:
                 self.sign_in.failed(request)
                 return self._form("This address was used before, or is not whole.", 403)
-            response = RedirectResponse(f"{BASE}/", 303)
+            response = RedirectResponse(f"{base()}/", 303)
             self.sign_in.begin(request, response, viewer)
             return _safe(response)
-        return _safe(RedirectResponse(f"{BASE}/", 303))
+        return _safe(RedirectResponse(f"{base()}/", 303))
 
     async def _sign_in(self, request: Request) -> Response:
         if request.method != "POST":
-            if self.sign_in.viewer(request) is not None:
-                return _safe(RedirectResponse(f"{BASE}/", 303))
+            if await self.sign_in.viewer(request) is not None:
+                return _safe(RedirectResponse(f"{base()}/", 303))
             return self._form("", 200 if self.sign_in.takes_tokens else 403)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         if wait := self.sign_in.wait(request):
             return self._too_often(wait)
         form = await _form_of(request)
-        viewer = None if form is None else self.sign_in.by_token(f"Bearer {form.get('token', '')}")
+        viewer = None if form is None else self.sign_in.by_token(form.get("token", "").strip())
         if viewer is None:
             self.sign_in.failed(request)
             logger.warning("refused a token at the page", extra=REPEATS)
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
             return self._form("This is no token that lets you in.", 403)
-        response = RedirectResponse(f"{BASE}/", 303)
+        response = RedirectResponse(f"{base()}/", 303)
         self.sign_in.begin(request, response, viewer)
         return _safe(response)
 
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
-        response = RedirectResponse(f"{BASE}/", 303)
+        response = RedirectResponse(f"{base()}/", 303)
         self.sign_in.end(request, response)
         return _safe(response)
 
     def _form(self, trouble: str, status: int) -> Response:
         template = self.site.templates.get_template("sign_in.html")
-        body = template.render(look=None, trouble=trouble, tokens=self.sign_in.takes_tokens)
+        body = template.render(look=None, base=base(), trouble=trouble, tokens=self.sign_in.takes_tokens)
         return _safe(Response(body, status, media_type="text/html"))
 
     def _too_often(self, wait: float) -> Response:
@@ -260,6 +262,20 @@ class Ui:
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
         return response
+
+
+class _Prefixed:
+    """Has the addresses of a page begin as the browser knows them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = prefix.set(scope.get(PREFIX, ""))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            prefix.reset(token)
 
 
 def _admit(request: Request, viewer: Viewer) -> None:
@@ -292,8 +308,8 @@ async def _form_of(request: Request) -> dict[str, str] | None:
         return None
 
 
-async def _to_slash(_: Request) -> Response:
-    return _safe(RedirectResponse(f"{BASE}/", 307))
+async def _to_slash(request: Request) -> Response:
+    return _safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
 
 
 async def _static(request: Request) -> Response:
@@ -317,7 +333,7 @@ def _templates() -> Environment:
         visible=foreign.visible, marked=foreign.marked, tokens=estimate.tokens, spark=spark, moment=_moment
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        base=BASE, skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+        skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
     )
     return made
 

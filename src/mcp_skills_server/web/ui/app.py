@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -33,20 +34,24 @@ from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Report, spark
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.issuer_fetch import fetch, post
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import catalogue, file, history, skill
 from mcp_skills_server.web.ui.revisions import Revisions
-from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
+from mcp_skills_server.web.ui.session import CALLBACK, SignIn, SignInError, Viewer, is_of_own_page
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.web.ui.oauth import Flow
 
 logger = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
+_AWAY: Final = "skills-ui-away"
+"""The cookie of a browser that is at the issuer."""
 _LONGEST_FORM: Final = 1 << 14
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -122,6 +127,7 @@ class Ui:
     ) -> None:
         self._runtime = runtime
         self.sign_in = SignIn(policy, ui.once, ui.failures)
+        self._flow = _flow_of(policy)
         self.site = Site(
             _templates(),
             settings,
@@ -140,6 +146,8 @@ class Ui:
             Route("/static/{name}", _static, methods=["GET"]),
             Route("/enter", self._enter, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route("/oauth/begin", self._leave_for_issuer, methods=["GET"]),
+            Route(CALLBACK, self._come_back, methods=["GET"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/{rest:path}", self._missing, methods=["GET"]),
         ]
@@ -229,7 +237,7 @@ class Ui:
         if request.method != "POST":
             if await self.sign_in.viewer(request) is not None:
                 return _safe(RedirectResponse(f"{base()}/", 303))
-            return self._form("", 200 if self.sign_in.takes_tokens else 403)
+            return self._form("", 200 if self.sign_in.takes_tokens or self._flow is not None else 403)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         if wait := self.sign_in.wait(request):
@@ -245,6 +253,45 @@ class Ui:
         self.sign_in.begin(request, response, viewer)
         return _safe(response)
 
+    async def _leave_for_issuer(self, request: Request) -> Response:
+        if self._flow is None:
+            return self._form("There is no issuer to sign in at.", 404)
+        if wait := self.sign_in.wait(request):
+            return self._too_often(wait)
+        self.sign_in.failed(request)  # until he comes back
+        browser = secrets.token_urlsafe(32)
+        try:
+            response = RedirectResponse(await self._flow.begin(browser), 303)
+        except SignInError as error:
+            return self._form(str(error), 503)
+        # Lax, for the way back begins at the issuer; it opens nothing by itself.
+        response.set_cookie(
+            _AWAY,
+            browser,
+            max_age=600,
+            path=f"{base()}/oauth",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
+        return _safe(response)
+
+    async def _come_back(self, request: Request) -> Response:
+        if self._flow is None:
+            return self._form("There is no issuer to sign in at.", 404)
+        try:
+            found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
+        except SignInError as error:
+            logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
+            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
+            return self._form(str(error), 403)
+        # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
+        body = self.site.templates.get_template("signed_in.html").render(look=None, base=base())
+        response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
+        self.sign_in.begin(request, response, Viewer(found))
+        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
+        return _safe(response)
+
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
@@ -252,9 +299,16 @@ class Ui:
         self.sign_in.end(request, response)
         return _safe(response)
 
+    @property
+    def _issuer(self) -> str:
+        """Where people can sign in; "" for nowhere."""
+        return "" if self._flow is None else self._flow.host
+
     def _form(self, trouble: str, status: int) -> Response:
         template = self.site.templates.get_template("sign_in.html")
-        body = template.render(look=None, base=base(), trouble=trouble, tokens=self.sign_in.takes_tokens)
+        body = template.render(
+            look=None, base=base(), trouble=trouble, tokens=self.sign_in.takes_tokens, issuer=self._issuer
+        )
         return _safe(Response(body, status, media_type="text/html"))
 
     def _too_often(self, wait: float) -> Response:
@@ -262,6 +316,16 @@ class Ui:
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
         return response
+
+
+def _flow_of(policy: Policy) -> Flow | None:
+    """The way to the issuer and back; None where the issuer does not know the page."""
+    oauth = policy.oauth
+    if oauth is None or oauth.settings.ui_client_id is None:
+        return None
+    from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
+
+    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
 
 
 class _Prefixed:

@@ -22,17 +22,24 @@ from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.access.tokens import find
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.server.callers import address
 from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.ui.look import base
 
+CALLBACK: Final = "/oauth/callback"
+"""Where an issuer sends people back to."""
 _COOKIE: Final = "skills-ui"
 _IDLE_S: Final = 12 * 3600.0
 _MOST: Final = 10_000
 _MOST_OF_ONE: Final = 50
 """Sessions of one principal; then its oldest goes."""
+
+
+class SignInError(SkillsServerError):
+    """Signing in failed. The message is for whoever tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
 # pip stays here; the environment that is copied has none.
 RUN python3 -m venv pip && python3 -m venv --without-pip /app
+# Extras of the package, such as [redis,oauth].
+ARG EXTRAS=
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN PIP_CONSTRAINT=/build/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
-    pip/bin/pip --python /app/bin/python3 install --quiet --no-cache-dir --no-compile .
+    pip/bin/pip --python /app/bin/python3 install --quiet --no-cache-dir --no-compile ".${EXTRAS}"
 COPY deploy/healthcheck.py /app/
 # Bytecode that is never checked against its source: nobody may write here, and copying may change time stamps.
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/lib

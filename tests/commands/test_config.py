@@ -10,6 +10,7 @@ import pytest
 from click.core import ParameterSource
 from click.testing import CliRunner
 
+from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
 from mcp_skills_server.commands.config_option import configuration_of
@@ -17,6 +18,8 @@ from mcp_skills_server.commands.config_schema import READERS, parameters
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
 from wire import ROOT, write_skill
+
+OAUTH = "[oauth]\nissuer = 'https://l.example'\naudience = 'https://s.example/mcp'"
 
 WRONG: list[tuple[str, int, str, str]] = [
     # text, line, key, the beginning or a part of the hint
@@ -55,7 +58,6 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     # What is not there yet
-    ("[oauth]\nissuer = 'https://login.example'", 1, "oauth", "leave it out"),
     ("port = 1\n\n[[grant]]\nwho = ['*']", 3, "grant", "leave it out"),
     ("[quota]\nrequests-per-minute = 600", 1, "quota", "leave it out"),
     ("quota = 1", 1, "quota", "leave it out"),
@@ -95,6 +97,29 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = ''", 2, "source.from", "write text in quotes, any ROOT"),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
+    # Of the table of an issuer
+    ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
+    ("[[oauth]]\nissuer = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
+    ("[oauth]\naudience = 'https://s.example'", 1, "oauth.issuer", 'write issuer = "https://login.example"'),
+    ("[oauth]\nissuer = 'https://l.example'", 1, "oauth.audience", 'write audience = "https://skills.example/mcp"'),
+    (f"{OAUTH}\nisuer = 'x'", 4, "oauth.isuer", "write issuer"),
+    (f"{OAUTH}\ngroups_claim = 'x'", 4, "oauth.groups_claim", "write groups-claim"),
+    (f"{OAUTH}\nsecret = 'x'", 4, "oauth.secret", "docs/configuration.md"),
+    ("[oath]\nissuer = 'https://l.example'", 1, "oath", "write oauth"),
+    (OAUTH.replace("https://l", "http://l"), 2, "oauth.issuer", "write the https URL of the issuer"),
+    (OAUTH.replace("l.example", "l.example?x"), 2, "oauth.issuer", "write the https URL of the issuer"),
+    (OAUTH.replace("l.example", "u:p@l.example"), 2, "oauth.issuer", "write the https URL of the issuer"),
+    (OAUTH.replace("https://s", "s"), 3, "oauth.audience", 'add resource = "https://skills.example/mcp"'),
+    (f"{OAUTH}\nresource = 's.example'", 4, "oauth.resource", "write the https URL by which clients know"),
+    (f"{OAUTH}\nscopes = 'read'", 4, "oauth.scopes", "write a list of scopes"),
+    (f"{OAUTH}\nscopes = ['read write']", 4, "oauth.scopes", "write a list of scopes"),
+    (f"{OAUTH}\nscopes = ['\"']", 4, "oauth.scopes", "write a list of scopes"),
+    (f"{OAUTH}\nalgorithms = ['HS256']", 4, "oauth.algorithms", 'write a list of "RS256"'),
+    (f"{OAUTH}\nalgorithms = ['none']", 4, "oauth.algorithms", 'write a list of "RS256"'),
+    (f"{OAUTH}\nalgorithms = []", 4, "oauth.algorithms", 'write a list of "RS256"'),
+    (f"{OAUTH}\nskew = '1h'", 4, "oauth.skew", "write a number from 0 to 600"),
+    (f"{OAUTH}\nskew = -1", 4, "oauth.skew", "write a number from 0 to 600"),
+    (f"{OAUTH}\ngroups-claim = ''", 4, "oauth.groups-claim", "write the name of a claim"),
     # Of values that do not go together
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'a'", 4, "source.from", "name it once"),
     ("roots = ['a']\n[[source]]\nfrom = 'a'", 3, "source.from", "name it once"),
@@ -297,3 +322,19 @@ def test_rules_that_would_hold_of_nothing_are_refused(tmp_path: Path, source: st
     found = parse(f"roots = ['two']\n[[source]]\nfrom = '{source}'\nscripts = false\n".encode(), f"{tmp_path}/c.toml")
     with pytest.raises(UsageError, match="name the folder itself, once"):
         open_served(found.values["roots"], ServeOptions(), found)
+
+
+def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
+    more = "scopes = ['read', 'run']\ngroups-claim = 'roles'\nalgorithms = ['ES256']\nskew = '2m'\nresource = 'https://r.example'"
+    plain, full = parse(OAUTH.encode(), "c.toml").oauth, parse(f"{OAUTH}\n{more}".encode(), "c.toml").oauth
+    assert plain == OAuthSettings("https://l.example", "https://s.example/mcp", "https://s.example/mcp")
+    assert full == OAuthSettings(
+        "https://l.example", "https://s.example/mcp", "https://r.example", "roles", ("read", "run"), ("ES256",), 120
+    )
+    file = tmp_path / "c.toml"
+    file.write_text(f"port = 1\n{OAUTH}\n{more}\n")
+    done = CliRunner().invoke(cli, ["config", "show", "serve", "--config", str(file)])
+    rows = {line.split()[0]: line.split()[1:] for line in done.output.splitlines()}
+    assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
+    assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
+    assert CliRunner().invoke(cli, ["config", "check", str(file)]).exit_code == 0

@@ -35,7 +35,9 @@ _NAMED = {"resources/read": "uri", "prompts/get": "name", "tools/call": "name"}
 
 
 class Server:
-    """One server process, the port it listens on and what it said."""
+    """One server process, the port it listens on and what it said. Clients put its prefix before all paths."""
+
+    prefix = ""
 
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self.process = Popen(
@@ -115,7 +117,9 @@ class Server:
         given = list(headers.items()) if isinstance(headers, Mapping) else list(headers or ())
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
         try:
-            connection.putrequest(method, path, skip_host=any(name.lower() == "host" for name, _ in given))
+            connection.putrequest(
+                method, self.prefix + path, skip_host=any(name.lower() == "host" for name, _ in given)
+            )
             for name, value in given:
                 if value is not None:
                     connection.putheader(name, value)
@@ -190,7 +194,7 @@ class Stream:
     def __init__(self, server: Server, method: str, body: bytes | None, headers: Mapping[str, str]) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
         try:
-            connection.request(method, "/mcp", body, dict(headers))
+            connection.request(method, server.prefix + "/mcp", body, dict(headers))
             sock = connection.sock
             response = connection.getresponse()
         except BaseException:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
-from pathlib import Path
+import time
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,9 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.tokens import find, read_tokens
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.server.callers import PRINCIPAL
+from mcp_skills_server.telemetry.events import subscribe
 from mcp_skills_server.web import guards
-from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy, read_token_file, read_tokens
+from mcp_skills_server.web.bearer import secret_of
+from mcp_skills_server.web.guards import Policy, Token, is_loopback, make_policy
 
 SECRET = "not-a-real-secret-0123456789"
 OTHER = "another-made-up-one-0123456789"
@@ -124,7 +128,8 @@ def test_no_header_trips_the_guards(header: str) -> None:
     assert policy.host_allowed(header) in {True, False}
     assert policy.origin_allowed(header) in {True, False}
     assert policy.origin_allowed("http://" + header) in {True, False}
-    assert policy.bearer(header) is None
+    secret = secret_of(header)
+    assert secret is None or find(policy.tokens, secret) is None
 
 
 @pytest.mark.parametrize(
@@ -236,149 +241,6 @@ def test_a_star_lets_every_origin_in(header: str) -> None:
     assert local(origins=("*",)).origin_allowed(header)
 
 
-def test_tokens_are_read_from_lines() -> None:
-    text = f"# who: what\n\n  alpha = {SECRET}  \r\nbeta={OTHER}=with=equals\n   # alpha=too\nc.d@e_f-1={SECRET}x"
-    tokens = read_tokens(text, "x")
-    assert [token.name for token in tokens] == ["alpha", "beta", "c.d@e_f-1"]
-    assert [token.hashed for token in tokens] == [
-        hashlib.sha256(each.encode()).digest() for each in (SECRET, OTHER + "=with=equals", SECRET + "x")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (SECRET, "line 1: write name=token"),
-        (f"ok={SECRET}\n{OTHER}", "line 2: write name=token"),
-        (f"={SECRET}", "line 1: write name=token"),
-        (f"two words={SECRET}", "line 1: write name=token"),
-        (f"name\x1b[31m={SECRET}", "line 1: write name=token"),
-        (f"\ufeffname={SECRET}", "line 1: write name=token"),
-        (f"# one\nname={SECRET[:15]}", "line 2: the token has fewer than 16 characters"),
-        ("name=", "line 1: the token has fewer than 16 characters"),
-        (f"name={SECRET}é", "line 1: the token has characters that are not printable ASCII"),
-        (f"name={SECRET}\x00x", "line 1: the token has characters that are not printable ASCII"),
-        (f"a={SECRET}\na={OTHER}", "line 2: the name a stands twice"),
-        ("", "there is no token"),
-        ("# a comment\n\n   \n", "there is no token"),
-    ],
-)
-def test_what_is_no_list_of_tokens_is_wrong_usage_and_never_shown(text: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        read_tokens(text, "tokens.txt")
-    seen = str(caught.value)
-    assert seen.startswith("tokens.txt") and message in seen
-    assert "\n" not in seen
-    assert SECRET[:10] not in seen and OTHER[:10] not in seen
-
-
-def test_a_token_of_sixteen_characters_is_long_enough() -> None:
-    assert read_tokens("name=0123456789abcdef", "x")[0].name == "name"
-
-
-def test_tokens_are_read_from_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"alpha={SECRET}\n")
-    path.chmod(0o600)
-    assert [token.name for token in read_token_file(str(path))] == ["alpha"]
-    assert not caplog.records
-
-
-def test_a_file_that_everybody_can_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "tokens"
-    path.write_text(f"alpha={SECRET}\n")
-    path.chmod(0o644)
-    read_token_file(str(path))
-    assert "can be read by every user" in caplog.text and str(path) in caplog.text
-    assert SECRET not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        (None, r"cannot be read \(No such file or directory\)"),
-        (b"alpha=\xff\xfe" + SECRET.encode(), r"cannot be read \(not UTF-8\)"),
-        (b"# " + b"x" * (1 << 20) + f"\nalpha={SECRET}".encode(), "too long to be tokens"),
-        (b"", "there is no token"),
-        (SECRET.encode(), "line 1: write name=token"),
-    ],
-)
-def test_a_file_without_tokens_is_wrong_usage(tmp_path: Path, raw: bytes | None, message: str) -> None:
-    path = tmp_path / "tokens"
-    if raw is not None:
-        path.write_bytes(raw)
-    with pytest.raises(UsageError, match=message) as caught:
-        read_token_file(str(path))
-    assert str(path) in str(caught.value) and SECRET not in str(caught.value)
-
-
-def test_a_directory_is_no_file_of_tokens(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_token_file(str(tmp_path))
-
-
-TOKENS = tuple(read_tokens(f"alpha={SECRET}\nbeta={OTHER}", "x"))
-
-
-@pytest.mark.parametrize(
-    ("header", "name"),
-    [
-        (f"Bearer {SECRET}", "alpha"),
-        (f"bearer {OTHER}", "beta"),
-        (f"BEARER   {SECRET}  ", "alpha"),
-        (None, None),
-        ("", None),
-        ("Bearer", None),
-        ("Bearer ", None),
-        (SECRET, None),
-        (f"Basic {SECRET}", None),
-        (f"Token {SECRET}", None),
-        (f"Bearer{SECRET}", None),
-        (f"Bearer: {SECRET}", None),
-        (f"Bearer {SECRET[:-1]}", None),
-        (f"Bearer {SECRET}x", None),
-        (f"Bearer {SECRET.upper()}", None),
-        (f"Bearer {SECRET}, Bearer {OTHER}", None),
-        ("Bearer alpha", None),
-        (f"Bearer alpha={SECRET}", None),
-        (f"Bearer {TOKENS[0].hashed.hex()}", None),
-        ("Bearer \udcff\udc80", None),
-        ("Bearer " + "x" * 100_000, None),
-    ],
-)
-def test_a_bearer_is_who_bears_the_whole_token(header: str | None, name: str | None) -> None:
-    found = local(tokens=TOKENS).bearer(header)
-    assert (found and found.name) == name
-
-
-@pytest.mark.parametrize("header", [f"Bearer {SECRET}", f"Bearer {OTHER}", "Bearer wrong", f"Basic {SECRET}", None])
-def test_every_token_is_compared_in_constant_time_whoever_asks(
-    header: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[tuple[bytes, bytes]] = []
-
-    def digest(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return compare_digest(one, other)
-
-    compare_digest = hmac.compare_digest
-    monkeypatch.setattr(guards.hmac, "compare_digest", digest)
-    local(tokens=TOKENS).bearer(header)
-    assert [one for one, _ in compared] == [token.hashed for token in TOKENS]
-    # Hashes are compared, so that not even the length of a token makes a difference.
-    assert {len(each) for pair in compared for each in pair} == {32}
-
-
-def test_a_token_is_in_no_representation(caplog: pytest.LogCaptureFixture) -> None:
-    policy = local(tokens=TOKENS)
-    with caplog.at_level(logging.DEBUG):
-        policy.bearer(f"Bearer {SECRET}")
-        policy.bearer("Bearer wrong")
-    for text in (repr(policy), str(policy), repr(TOKENS), caplog.text):
-        assert SECRET not in text and OTHER not in text
-    assert "alpha" in repr(policy)
-
-
 # As middleware
 
 
@@ -434,17 +296,113 @@ def test_who_is_let_in_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
-def test_tokens_are_replaced_by_tokens_and_never_by_none() -> None:
-    tokens, removed = guards.Tokens([first := read_tokens(f"a={SECRET}", "x")[0]]), list[frozenset[bytes]]()
-    tokens.removed = removed.append
-    policy = local(tokens=tokens)  # type: ignore[arg-type]
-    (other,) = read_tokens(f"a={OTHER}", "x")
-    tokens.replace([first, other])
-    assert removed == [] and policy.bearer(f"Bearer {SECRET}") and policy.bearer(f"Bearer {OTHER}")
-    tokens.replace([other])
-    assert removed == [{first.hashed}] and policy.bearer(f"Bearer {SECRET}") is None
-    with pytest.raises(ValueError, match="tokens replace tokens"):
-        tokens.replace([])
-    with pytest.raises(ValueError, match="tokens replace tokens"):
-        guards.Tokens([]).replace([other])
-    assert policy.bearer(f"Bearer {OTHER}") == other and other in tokens and len(tokens) == 1
+def requested(
+    policy: Policy, app: Any, headers: list[tuple[bytes, bytes]], query: bytes = b"", path: str = "/mcp"
+) -> list[Any]:
+    """What is sent for one request that is handed to this app, if it is."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("nobody reads the body")
+
+    raw = [(b"host", b"localhost"), *headers]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query, "headers": raw}
+
+    async def work() -> None:
+        with anyio.fail_after(20):
+            await guards.Guard(app, policy)(scope, receive, send)
+
+    anyio.run(work)
+    return sent
+
+
+async def hand_over(scope: Any, _receive: Any, send: Any) -> None:
+    """An app that answers with who asks."""
+    await send({"type": "http.response.start", "status": 200, "headers": [], "who": scope.get(PRINCIPAL)})
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "status"),
+    [
+        ([f"Bearer {SECRET}"], b"", 200),
+        ([f"Bearer {SECRET}"], b"q=access_token", 200),
+        ([f"Bearer {SECRET}", f"Bearer {SECRET}"], b"", 400),
+        ([f"Bearer {SECRET}", ""], b"", 400),
+        ([f"Bearer {SECRET}"], b"access_token=x", 400),
+        ([], f"access_token={SECRET}".encode(), 400),
+        ([], b"a=b&access%5Ftoken", 400),
+        ([f"Bearer {SECRET}, Bearer {SECRET}"], b"", 401),
+        (["Bearer"], b"", 401),
+        ([], b"", 401),
+    ],
+)
+def test_a_token_is_borne_once(headers: list[str], query: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET} groups=a,b", "x")))
+    first, *_ = requested(policy, hand_over, [(b"authorization", each.encode()) for each in headers], query)
+    assert first["status"] == status and SECRET not in caplog.text
+    if status == 200:
+        assert first["who"] == Principal("token", "me", groups=frozenset("ab"))
+    else:
+        challenge = dict(first["headers"])[b"www-authenticate"]
+        assert (b'error="invalid_request"' in challenge) == (status == 400)
+        assert (b"error=" in challenge) == (headers != ["Bearer"] and bool(headers or query))
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_what_a_token_opened_ends_with_it(started: bool) -> None:
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        if started:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        await anyio.sleep_forever()
+
+    token = replace(read_tokens(f"me={SECRET}", "x")[0], expires=time.time() + 0.05)
+    sent = requested(local(tokens=(token,)), app, [(b"authorization", f"Bearer {SECRET}".encode())])
+    assert sent[0]["status"] == (200 if started else 401)
+    assert len(sent) == 2 and not sent[1].get("more_body")
+
+
+def test_a_token_that_has_ended_is_refused_as_an_unknown_one(caplog: pytest.LogCaptureFixture) -> None:
+    policy = local(tokens=(replace(read_tokens(f"me={SECRET}", "x")[0], expires=time.time() - 1),))
+    answers = [
+        requested(policy, hand_over, [(b"authorization", f"Bearer {each}".encode())]) for each in (SECRET, OTHER)
+    ]
+    assert answers[0] == answers[1] and answers[0][0]["status"] == 401
+    assert [each.getMessage().partition(",")[0] for each in caplog.records] == [
+        "refused the token me",
+        "refused a request without a token that lets it in",
+    ]
+
+
+def test_nothing_is_kept_of_requests_that_were_answered() -> None:
+    policy = local(tokens=tuple(read_tokens(f"me={SECRET}", "x")))
+    guard = guards.Guard(hand_over, policy)
+
+    async def send(_: Any) -> None:
+        pass
+
+    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {SECRET}".encode())]
+    anyio.run(guard, {"type": "http", "method": "GET", "path": "/mcp", "headers": headers}, send, send)
+    assert guard._open == {}  # type: ignore[attr-defined]
+
+
+def test_each_refusal_is_an_event_with_its_reason() -> None:
+    seen: list[tuple[str, str | None, str | None]] = []
+    end = subscribe(lambda event: seen.append((event.outcome, event.reason, event.method)))
+    old = replace(read_tokens(f"old={OTHER}", "x")[0], expires=1)
+    policy = local(tokens=(*read_tokens(f"me={SECRET}", "x"), old))
+    try:
+        assert asked(policy, host="evil.example") == 403
+        assert asked(policy, host="localhost", origin="https://evil.example") == 403
+        assert asked(policy, host="localhost") == 401
+        assert asked(policy, host="localhost", authorization="Bearer x") == 401
+        assert asked(policy, host="localhost", authorization=f"Bearer {OTHER}") == 401
+        requested(policy, hand_over, [], b"access_token=x")
+        assert asked(policy, host="localhost", authorization=f"Bearer {SECRET}") == 200
+    finally:
+        end()
+    reasons = ["host", "origin", "no-token", "unknown-token", "expired-token", "misplaced-token"]
+    assert seen == [("refused", each, "POST") for each in reasons]

@@ -10,10 +10,10 @@ import pytest
 
 from front.posts import SESSION, Post, ask, headers_of, look, open_session, serving
 from fronts import two_skills
+from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.web.guards import read_tokens
 from mcp_skills_server.web.legacy import Legacy
 
 TOKENS: Final = read_tokens("alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n", "tokens")

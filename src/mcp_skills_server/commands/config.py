@@ -62,7 +62,7 @@ def show(words: tuple[str, ...]) -> None:
             for each in command.params
             if each.name in made.params
         ]
-        rows += _rules(configuration_of(made))
+        rows += _rules(configuration_of(made)) + _oauth(configuration_of(made))
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -85,6 +85,23 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
         )
         for root, each in configuration.sources.items()
     ]
+
+
+def _oauth(configuration: Configuration | None) -> list[tuple[str, str, str]]:
+    """What the file says of an issuer of tokens. None of it is a secret."""
+    if configuration is None or configuration.oauth is None:
+        return []
+    found, place = configuration.oauth, f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+    shown = {
+        "issuer": found.issuer,
+        "audience": found.audience,
+        "resource": found.resource,
+        "groups-claim": found.groups_claim,
+        "scopes": " ".join(found.scopes) or "-",
+        "algorithms": " ".join(found.algorithms),
+        "skew": f"{found.skew_s:g}",
+    }
+    return [(f"oauth.{key}", value, place) for key, value in shown.items()]
 
 
 def _shown(parameter: click.Parameter, value: Any) -> str:

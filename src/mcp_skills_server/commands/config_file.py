@@ -1,4 +1,4 @@
-"""The configuration file: TOML whose keys are the names of the options, and `[[source]]` for what holds of one root.
+"""The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`.
 
 What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
 module is imported only where there is such a file.
@@ -17,6 +17,8 @@ from typing import Any, Final, cast
 import click
 from pydantic import ValidationError
 
+from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.commands import config_oauth
 from mcp_skills_server.commands.config_schema import SOURCE_TAKES, model, parameters, takes
 from mcp_skills_server.commands.embedding_options import ModelType
 from mcp_skills_server.commands.options import RootType
@@ -25,7 +27,12 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_NOT_YET: Final = ("grant", "oauth", "quota")
+_NOT_YET: Final = ("grant", "quota")
+_TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
+    "source": (SOURCE_TAKES, "write a table [[source]] with from = ROOT"),
+    "oauth": (config_oauth.TAKES, "write a table [oauth] with issuer and audience"),
+}
+"""By table: what its keys take, and what to write where it is none."""
 _MOST_BYTES: Final = 1 << 20
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
@@ -87,13 +94,15 @@ class Configuration:
         file: its path, absolute.
         values: by the name of the option's field; paths are absolute.
         sources: the rules of single roots, by the root as `values` has it.
-        lines: where each of `values` stands.
+        lines: where each of `values`, and the table of `oauth`, stands.
+        oauth: whose access tokens are taken; None where nothing is said of it.
     """
 
     file: str
     values: Mapping[str, Any]
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
+    oauth: OAuthSettings | None = None
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -139,14 +148,18 @@ def parse(raw: bytes, path: str) -> Configuration:
     values: dict[str, Any] = {}
     try:
         found = model().model_validate({key: value for key, value in given.items() if key not in _NOT_YET})
-        values = found.model_dump(exclude_unset=True)
+        values = found.model_dump(exclude_unset=True, exclude={"oauth"})
     except ValidationError as error:
         faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
     faults += [_not_yet(key, lines) for key in _NOT_YET if key in given]
     faults += _of_sources(given, lines)
+    oauth = given.get("oauth")
+    if isinstance(oauth, dict) and not config_oauth.has_resource(cast("dict[str, Any]", oauth)):
+        faults.append(Fault(_line(["oauth", "audience"], lines), "oauth.audience", *config_oauth.NO_RESOURCE))
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
-    return _configuration(values, os.path.abspath(path), lines)
+    settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
+    return _configuration(values, os.path.abspath(path), lines, settings)
 
 
 # What is wrong
@@ -175,22 +188,23 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
     """What pydantic found, in our words."""
     line = _line(place, lines)
     key = ".".join(each for each in place if isinstance(each, str))
-    if place[0] == "source":
-        if len(place) < 3:
-            return Fault(line, key, f"this is {_kind(value)}", "write a table [[source]] with from = ROOT")
-        name, known = str(place[2]), SOURCE_TAKES
+    if place[0] in _TABLES:
+        known, form = _TABLES[str(place[0])]
+        name = next((each for each in place[1:] if isinstance(each, str)), "")
+        if not name:
+            return Fault(line, key, f"this is {_kind(value)}", form)
         words = known.get(name, "")
     else:
         name, known = str(place[0]), parameters()
         words = takes(known[name]) if name in known else ""
     if kind == "extra_forbidden":
-        near = _nearest(name, [*known, *(() if place[0] == "source" else ("source",))])
+        near = _nearest(name, [*known, *(() if place[0] in _TABLES else _TABLES)])
         hint = f"write {near}" if near else _PAGE
         if not near and isinstance(value, dict):
             hint = f"put its keys at the top of the file; {_PAGE}"
         return Fault(line, key, "there is no such key", hint)
     if kind == "missing":
-        return Fault(line, key, "it is missing", f'write {name} = "ROOT"')
+        return Fault(line, key, "it is missing", f'write {name} = "{config_oauth.EXAMPLES.get(name, "ROOT")}"')
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
     return Fault(line, key, what, f"write {words}")
 
@@ -233,7 +247,9 @@ def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], 
 # What is made of it
 
 
-def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int]) -> Configuration:
+def _configuration(
+    given: dict[str, Any], file: str, lines: Mapping[tuple[str | int, ...], int], oauth: OAuthSettings | None
+) -> Configuration:
     folder = os.path.dirname(file)
     sources: dict[str, SourceRules] = {}
     for number, each in enumerate(given.pop("source", ())):
@@ -246,7 +262,9 @@ def _configuration(given: dict[str, Any], file: str, lines: Mapping[tuple[str | 
     if sources:
         values["roots"] = [*values.get("roots", ()), *sources]
         where.setdefault("roots", _line(["source"], lines))
-    return Configuration(file, values, sources, where)
+    if oauth is not None:
+        where["oauth"] = _line(["oauth"], lines)
+    return Configuration(file, values, sources, where, oauth)
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:

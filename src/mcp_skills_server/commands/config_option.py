@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -17,9 +18,10 @@ from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.guards import Token, Tokens
 
 logger = logging.getLogger(__name__)
 
@@ -64,18 +66,32 @@ def configuration_of(context: click.Context) -> Configuration | None:
 
 
 def tokens_of(file: str | None, lines: str | None) -> list[Token]:
-    """The tokens of a file or of a value; none where neither is given.
+    """The tokens of a file or of a value; none where neither is given. A line in the log names those that expire soon.
 
     Raises:
         UsageError: both are given, or they cannot be read.
     """
-    from mcp_skills_server.web.guards import read_token_file, read_tokens
+    from mcp_skills_server.access.tokens import read_token_file, read_token_value, warn_of_ends
 
     if file is not None and lines is not None:
         raise UsageError("tokens come from --token-file or from MCP_SKILLS_TOKENS; give one of them")
     if lines is not None:
-        return read_tokens(lines.replace(",", "\n"), "MCP_SKILLS_TOKENS")
-    return read_token_file(file) if file is not None else []
+        found = read_token_value(lines, "MCP_SKILLS_TOKENS")
+    else:
+        found = read_token_file(file) if file is not None else []
+    warn_of_ends(found, time.time())
+    return found
+
+
+def issuer_of(context: click.Context) -> ResourceServer | None:
+    """What takes the tokens of the issuer that the file of this command names; None where it names none."""
+    configuration = configuration_of(context)
+    if configuration is None or configuration.oauth is None:
+        return None
+    from mcp_skills_server.access.oauth import ResourceServer
+    from mcp_skills_server.web.issuer_fetch import fetch
+
+    return ResourceServer(configuration.oauth, fetch)
 
 
 def follow_configuration(

@@ -5,22 +5,21 @@ An option says once what it takes, and the file takes the same. Imported only wh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, Final, Literal
 
 import click
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from mcp_skills_server.commands.config_oauth import OAuthTable
+from mcp_skills_server.commands.config_values import Text, seconds
 from mcp_skills_server.commands.fields import key_of
 
 READERS: Final = ("serve", "rpc", "acp")
 """The commands that take such a file."""
 _NOT_IN_A_FILE: Final = frozenset(("config", "help"))
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-_SECONDS: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
 
 
 def reader(name: str) -> click.Command:
@@ -39,41 +38,29 @@ def parameters() -> Mapping[str, click.Parameter]:
     return found
 
 
-def _seconds(value: Any) -> Any:
-    """Seconds of "5m"; any other value as it is."""
-    found = _SECONDS.fullmatch(value) if isinstance(value, str) else None
-    return float(found[1]) * _UNITS[found[2]] if found else value
-
-
-def _usable(text: str) -> str:
-    """A text that an option could have been given as."""
-    if not text.strip() or "\0" in text:
-        raise ValueError
-    return text
-
-
-_Text = Annotated[str, AfterValidator(_usable)]
-_Texts = list[_Text]
+_Texts = list[Text]
 
 
 class _Source(BaseModel):
     """A table `[[source]]`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    origin: _Text = Field(alias="from")
+    origin: Text = Field(alias="from")
     scripts: bool | None = None
     require_signature: Annotated[_Texts, Field(min_length=1)] | None = Field(None, alias="require-signature")
-    refresh: Annotated[float, BeforeValidator(_seconds), Field(ge=1, allow_inf_nan=False)] | None = None
+    refresh: Annotated[float, BeforeValidator(seconds), Field(ge=1, allow_inf_nan=False)] | None = None
 
 
 @cache
 def model() -> type[BaseModel]:
-    """The model of a whole file: every option under its name, and the tables of `source`."""
+    """The model of a whole file: every option under its name, the tables of `source`, and that of `oauth`."""
     fields: dict[str, Any] = {
         (each.name or ""): (_type_of(each), Field(None, alias=key)) for key, each in parameters().items()
     }
     config = ConfigDict(extra="forbid", strict=True)
-    return create_model("ConfigurationFile", __config__=config, source=(list[_Source], []), **fields)
+    return create_model(
+        "ConfigurationFile", __config__=config, source=(list[_Source], []), oauth=(OAuthTable | None, None), **fields
+    )
 
 
 def _type_of(parameter: click.Parameter) -> Any:
@@ -90,8 +77,8 @@ def _type_of(parameter: click.Parameter) -> Any:
         bounds |= {"lt" if kind.max_open else "le": kind.max} if kind.max is not None else {}
         if isinstance(kind, click.IntRange):
             return Annotated[int, Field(**bounds)]
-        return Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False, **bounds)]
-    return _Text
+        return Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, **bounds)]
+    return Text
 
 
 def takes(parameter: click.Parameter) -> str:

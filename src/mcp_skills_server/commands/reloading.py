@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
+from mcp_skills_server.access.tokens import warn_of_ends
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, read
 from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
@@ -24,12 +26,13 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.guards import Tokens
 
 logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
+_DAY_S: Final = 86_400.0
 _SETTLE_S: Final = 0.2
 """A file that is being written is read when it has stayed the same for so long."""
 _LIVE: Final = frozenset(("token_file", "tokens", "log_level", "refresh"))
@@ -68,6 +71,7 @@ class Reloader:
         self._configuration = configuration
         self._mirrors = mirrors
         self._tokens = tokens
+        self._warned = time.monotonic()  # when they were read
         self._request_level = request_level
         self._logs_requests = logger.isEnabledFor(request_level)
         self._asked: SimpleQueue[None] = SimpleQueue()
@@ -135,8 +139,16 @@ class Reloader:
         later = sorted(key_of(self._parameters[name]) for name in names)
         if _without_refresh(before) != _without_refresh(now):
             later.append("source")
+        if before.oauth != now.oauth:
+            later.append("oauth")
         if later:
             logger.warning("%s: %s: this takes effect at the next start", now.file, ", ".join(later))
+
+    def _warn_of_ends(self) -> None:
+        """Once a day."""
+        if self._tokens is not None and time.monotonic() - self._warned > _DAY_S:
+            self._warned = time.monotonic()
+            warn_of_ends(self._tokens, time.time())
 
     def _look(self) -> list[tuple[int, ...] | None]:
         """What tells one version of the files from another; None of one that is not there."""
@@ -150,6 +162,7 @@ class Reloader:
             try:
                 self._asked.get(timeout=_LOOK_S)
             except Empty:
+                self._warn_of_ends()
                 now = self._look()
                 if now == self._seen:
                     continue

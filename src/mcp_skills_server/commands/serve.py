@@ -10,19 +10,20 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, tokens_of
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
-from mcp_skills_server.commands.fields import Grouped, Options, flag, heading_of, many, option, switch, takes
+from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.proxy_options import ProxyOptions
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -33,9 +34,9 @@ from mcp_skills_server.commands.running import (
     take_in,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.ui_options import PageOptions, make_ui
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
-from mcp_skills_server.dialects.table import AUTO, names
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,103 +48,17 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-_COUNT = click.IntRange(min=1)
-
-
-class ShownOptions(Options):
-    """What clients are shown."""
-
-    heading: ClassVar[str] = "What clients are shown"
-    dialect: str = option(
-        AUTO,
-        "What skills/list and skills/get speak. auto: all of them, to each client what it can take.",
-        type=click.Choice(names()),
-    )
-    tools: bool = switch(True, "Offer tools to load, read and search skills, for hosts that know no skills.")
-    prompts: bool = switch(True, "Offer each skill as a prompt, a slash command in most hosts.")
-    prompt_choice: tuple[str, ...] = many(
-        "Only skills whose name or path fits appear as prompts, such as 'acme/*'. May be repeated.",
-        "--prompt",
-        metavar="PATTERN",
-    )
-    catalog_chars: int = option(
-        4000,
-        "How long the instructions, and the description of skills_load, may be; hosts cut what is over 4,096.",
-        type=click.IntRange(min=0),
-        metavar="CHARACTERS",
-    )
-    max_loaded: int = option(8, "Skills that a session may have loaded at once.", type=_COUNT)
-    page_size: int = option(50, "Entries of one page of a listing.", type=click.IntRange(1, 1000))
-    prompt_page_size: int = option(1000, "Prompts of one page; some hosts show the first page alone.", type=_COUNT)
-
-
-class HttpOptions(Options):
-    """How the server is reached over HTTP. They do nothing over stdio."""
-
-    heading: ClassVar[str] = "Over HTTP (--transport http)"
-    host: str = option("127.0.0.1", "The address to listen on.")
-    port: int = option(8000, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
-    allowed_host: tuple[str, ...] = many(
-        "A name that the Host header may have. May be repeated; * for any. The names of this machine may pass without "
-        "it where --host is one of them.",
-        metavar="NAME",
-    )
-    allowed_origin: tuple[str, ...] = many(
-        "An origin that browsers may come from, such as https://app.example. May be repeated; * for any.",
-        metavar="ORIGIN",
-    )
-    token_file: str | None = option(
-        None,
-        "Clients must send a token of this file, which has lines name=token. Read again when it changes.",
-        type=click.Path(),
-        metavar="FILE",
-    )
-    tokens: str | None = option(
-        None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
-    )
-    session_idle: float = option(
-        1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
-    )
-    max_sessions: int = option(
-        1000, "Legacy sessions at once. Then the client with most loses its oldest idle one.", type=_COUNT
-    )
-    max_connections: int = option(
-        1000,
-        "Connections at once. Then the client with most loses its oldest idle one. The process's limit of open files "
-        "bounds it too.",
-        type=_COUNT,
-    )
-    request_timeout: float = option(
-        30,
-        "Close a connection that takes so long to send a request's head, or its body.",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-    )
-    max_body: int = option(1 << 20, "Size of a request.", type=_COUNT, metavar="BYTES")
-    publish: bool = switch(True, "Publish the skills below /.well-known/agent-skills too, to whom MCP is open.")
-    publish_only: bool = flag("Publish the skills and answer no MCP.")
-    publish_open: bool = flag("Ask no token for what is published, as /mcp does where tokens are given.")
-    publish_grace: float = option(
-        3600,
-        "Keep what an index has named for so long after it changed.",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-    )
-    refresh_secret: str | None = option(
-        None,
-        "Answer webhooks of GitHub, GitLab, Gitea or Forgejo at /refresh, which prove that they know this secret: "
-        "sources are then looked at now. Meant for MCP_SKILLS_REFRESH_SECRET.",
-        metavar="SECRET",
-        secret=True,
-    )
-    rpc: bool = switch(True, "Answer the Skills Protocol at /rpc too, to whom MCP is open.")
+_OVER_HTTP = "(--transport http)"
+"""The end of the headings of options that do nothing over stdio."""
 
 
 class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, PageOptions):
     """What is recorded and shown of what happens."""
 
 
-class ServeOptions(ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, RecordOptions):
+class ServeOptions(
+    ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, ProxyOptions, RecordOptions
+):
     """All options of `serve`."""
 
     transport: Literal["stdio", "http"] = option(
@@ -245,9 +160,11 @@ def _warn_of_unused(context: click.Context) -> None:
     unused = [
         parameter.opts[0]
         for parameter in context.command.params
-        if heading_of(parameter) == HttpOptions.heading
+        if heading_of(parameter).endswith(_OVER_HTTP)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
+    if issuer_of(context) is not None:
+        unused.append("[oauth]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
@@ -291,9 +208,11 @@ def _over_http(
 ) -> None:
     import anyio
 
+    from mcp_skills_server.access.tokens import Tokens
     from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.guards import Tokens, make_policy
+    from mcp_skills_server.web.forwarded import Proxies, checked_prefix
+    from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
 
     # An empty value is a mistake in a deployment, and must not open the server.
@@ -303,7 +222,7 @@ def _over_http(
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
@@ -332,5 +251,9 @@ def _over_http(
         metrics=shown if options.metrics else None,
         refresh=refresh,
         ui=make_ui(options, counts=counts) if options.ui else None,
+        root_path=checked_prefix(options.root_path),
+        proxies=Proxies(options.trusted_proxy),
+        keep_alive=options.keep_alive,
+        drain=options.drain,
     )
     anyio.run(_collecting, serve_http, runtime, settings, http, watcher)

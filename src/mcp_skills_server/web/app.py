@@ -44,7 +44,9 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.forwarded import Forwarding, Proxies
 from mcp_skills_server.web.guards import Guard, Policy
 from mcp_skills_server.web.legacy import Legacy
 from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener
@@ -53,6 +55,7 @@ from mcp_skills_server.web.modern import Modern
 from mcp_skills_server.web.patience import protocol_with_timeouts
 from mcp_skills_server.web.places import PLACE, Place, Places
 from mcp_skills_server.web.rates import RequestRate
+from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.unread import give_large_blocks_back
 
@@ -63,6 +66,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LAST_S: Final = 0.2
+"""How long, at the end of a drain, the connections that came last may take to send their request."""
 _ENDING_S: Final = 1
 """How long open responses may go on after the signal; the whole end takes less than two seconds."""
 
@@ -90,6 +95,10 @@ class HttpSettings:
         quotas: what one principal or address may take of what all share.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
         ui: what the operator chose for the page to look at; None for no page.
+        root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
+        proxies: those that are believed when they say for whom they ask.
+        keep_alive: seconds for which a connection stays without a request.
+        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
     """
 
     host: str
@@ -110,6 +119,10 @@ class HttpSettings:
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     refresh: tuple[bytes, Callable[[], int]] | None = None
     ui: UiSettings | None = None
+    root_path: str = ""
+    proxies: Proxies = field(default_factory=Proxies)
+    keep_alive: int = 5
+    drain: float = 0
 
     @property
     def entrance(self) -> str:
@@ -129,13 +142,12 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 
 
 def make_app(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None
+    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, drain: Drain | None = None
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
     routes, running, end = (
         _mcp(runtime, settings, http, watcher) if http.answers_mcp else _only_following(runtime, watcher)
     )
-    policy = http.policy
     if http.rpc is not None and http.answers_mcp:
         routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
     if http.metrics is not None:
@@ -144,6 +156,12 @@ def make_app(
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(runtime, http)]
+    policy = http.policy
+    if policy.oauth is not None:
+        from mcp_skills_server.web import resource_metadata
+
+        routes = [*resource_metadata.routes(policy.oauth), *routes]
+        policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
     pages: list[BaseRoute] = []
     if http.ui is not None:
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
@@ -153,7 +171,10 @@ def make_app(
         pages = page.routes()
         running, end = _with_page(page, running, end)
 
-    middleware = [Middleware(RequestIds), Middleware(Guard, policy=policy)]
+    middleware = [Middleware(RequestIds)]
+    if http.root_path or http.proxies:
+        middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
+    middleware.append(Middleware(Guard, policy=policy))
     if http.quotas.requests_per_minute is not None:
         middleware.append(Middleware(RequestRate, rate=Rate(http.quotas.requests_per_minute)))
     if http.policy.origins:
@@ -162,7 +183,7 @@ def make_app(
             allow_origins=sorted(http.policy.origins),
             allow_methods=["GET", "HEAD", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id"],
+            expose_headers=["Mcp-Session-Id", "ETag", "Content-Range", "X-Request-Id", "WWW-Authenticate"],
         )
         middleware.insert(0, cors)
 
@@ -171,11 +192,9 @@ def make_app(
         async with running():
             yield
 
-    app = Starlette(
-        routes=[*routes, *pages, *probes.routes(runtime.registry, http.sites)],
-        middleware=middleware,
-        lifespan=lifespan,
-    )
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain())]
+    app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
+    redirect_relatively(app.router)
     return app, end
 
 
@@ -254,8 +273,8 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
 def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
     policy = http.policy
     discovery = Discovery(
-        Publication(runtime.registry, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=not policy.tokens or {*PREFIXES} <= {*policy.open_below},
+        Publication(runtime.registry, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
+        shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
         origins=policy.origins,
         max_age=min(MAX_AGE_S, int(http.publish_grace)),
     )
@@ -282,7 +301,8 @@ async def serve_http(
         UsageError: the address cannot be listened on.
     """
     give_large_blocks_back()
-    app, end = make_app(runtime, settings, http, watcher)
+    drain = Drain(http.drain)
+    app, end = make_app(runtime, settings, http, watcher, drain)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
@@ -293,7 +313,8 @@ async def serve_http(
     async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
         try:
-            await app(scope, receive, _closing(place, send) if place is not None and place.spare else send)
+            closes = drain.begun or (place is not None and place.spare)
+            await app(scope, receive, _closing(drain, place, send) if closes else send)
         except anyio.get_cancelled_exc_class():
             # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
             if not server.should_exit:
@@ -307,17 +328,18 @@ async def serve_http(
         access_log=False,
         lifespan="on",
         server_header=False,
+        proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
+        timeout_keep_alive=http.keep_alive,
         timeout_graceful_shutdown=_ENDING_S,
     )
-    server = _Server(config, allowed, lines)
+    server = _Server(config, allowed, lines, drain)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
 
             async def end_on_signal() -> None:
-                async for _ in signals:
-                    end()  # streams first, then the doors
-                    server.should_exit = True
-                    return
+                await drain.until_end(signals)
+                end()  # streams first, then the doors
+                server.should_exit = True
 
             tasks.start_soon(end_on_signal)
             # Only now, so that whoever has read it can connect, and can end it.
@@ -327,11 +349,11 @@ async def serve_http(
             tasks.cancel_scope.cancel()
 
 
-def _closing(place: Place, send: Send) -> Send:
-    """What sends an answer after which the connection ends, unless it has got a place by then."""
+def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then and the server stays."""
 
     async def last(message: Message) -> None:
-        if message["type"] == "http.response.start" and place.spare:
+        if message["type"] == "http.response.start" and (drain.begun or (place is not None and place.spare)):
             message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
         await send(message)
 
@@ -341,10 +363,12 @@ def _closing(place: Place, send: Send) -> Send:
 class _Server(uvicorn.Server):
     """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
 
-    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted) -> None:
+    def __init__(self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain) -> None:
         super().__init__(config)
         self._allowed = allowed
         self._lines = lines
+        self._drain = drain
+        self._accepting: Sequence[Accepting] = ()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -360,5 +384,13 @@ class _Server(uvicorn.Server):
             return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
         accepting: Any = [Accepting(each, protocol, self._allowed.arriving, self._lines) for each in sockets or []]
-        self.servers = accepting
+        self._accepting = self.servers = accepting
         self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._drain.begun:
+            for each in self._accepting:
+                each.close_after_the_last()
+            # Who has just connected has asked already, and a proxy cannot ask another replica any more.
+            await anyio.sleep(_LAST_S)
+        await super().shutdown(sockets)

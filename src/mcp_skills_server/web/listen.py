@@ -7,6 +7,7 @@ is answered meanwhile, no file opens, and the log fills the disk. Here descripto
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -26,6 +27,8 @@ _FILES: Final = 128
 _FEWEST_FILES: Final = 6
 _SPARE: Final = 8
 _ARRIVING: Final = 16
+_LAST: Final = 128
+"""Connections that are accepted at the end at most."""
 _RETRY_S: Final = 0.5
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -156,6 +159,17 @@ class Accepting:
             self._retry.cancel()
         self._listener.close()
 
+    def close_after_the_last(self) -> None:
+        """Accept what waits in the kernel, since its clients may have asked already, and then no more."""
+        last: list[socket.socket] = []
+        self._pause()
+        with contextlib.suppress(OSError):  # no more waits
+            while len(last) < _LAST:
+                last.append(self._listener.accept()[0])
+        self.close()  # at once: what comes in between is lost
+        for each in last:
+            self._arrive(each)
+
     async def wait_closed(self) -> None:
         """Nothing is left to wait for: the connections are those of the server."""
 
@@ -183,12 +197,15 @@ class Accepting:
                 if self._retry is None:
                     self._retry = self._loop.call_later(_RETRY_S, self._resume)
                 return
-            connection.setblocking(False)
-            task = self._loop.create_task(self._loop.connect_accepted_socket(self._protocol, connection))
-            self._arriving.add(task)
-            task.add_done_callback(self._arrived)
+            self._arrive(connection)
         if self._arriving:
             self._pause()
+
+    def _arrive(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        task = self._loop.create_task(self._loop.connect_accepted_socket(self._protocol, connection))
+        self._arriving.add(task)
+        task.add_done_callback(self._arrived)
 
     def _arrived(self, task: asyncio.Task[object]) -> None:
         self._arriving.discard(task)

@@ -1,4 +1,4 @@
-"""`/healthz` and `/readyz`: whether the server lives, and whether it has what it is to serve.
+"""`/healthz` and `/readyz`: whether the server lives, and whether it has what it is to serve and goes on to serve it.
 
 A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
 would take requests and have nothing to say. One that fails later does not, because its last copy is served.
@@ -14,17 +14,19 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.web.draining import Drain
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
 
 
-def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]]) -> list[Route]:
+def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]], drain: Drain) -> list[Route]:
     """The routes of both.
 
     Args:
         registry: what is served; somebody else loads it.
         sites: the state of each root that is a site.
+        drain: whether the server is about to end, and not ready for that reason.
     """
 
     async def alive(_: Request) -> PlainTextResponse:
@@ -35,6 +37,8 @@ def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]]) -> li
         missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
+        if drain.begun:
+            missing.insert(0, "draining: the server is about to end")
         lines = missing[:1] or ["ready"]
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
@@ -30,10 +32,12 @@ from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import Report, spark
+from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.issuer_fetch import fetch, post
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
-from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, file_address, skill_address
+from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import (
     activity,
     catalogue,
@@ -47,15 +51,18 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.revisions import Revisions
-from mcp_skills_server.web.ui.session import SignIn, Viewer, is_of_own_page
+from mcp_skills_server.web.ui.session import CALLBACK, SignIn, SignInError, Viewer, is_of_own_page
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.web.ui.oauth import Flow
 
 logger = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
+_AWAY: Final = "skills-ui-away"
+"""The cookie of a browser that is at the issuer."""
 _LONGEST_FORM: Final = 1 << 14
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -139,6 +146,7 @@ class Ui:
     ) -> None:
         self._runtime = runtime
         self.sign_in = SignIn(policy, ui.once, ui.failures)
+        self._flow = _flow_of(policy)
         self.site = Site(
             _templates(),
             settings,
@@ -166,10 +174,12 @@ class Ui:
             Route("/static/{name}", _static, methods=["GET"]),
             Route("/enter", self._enter, methods=["GET"]),
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route("/oauth/begin", self._leave_for_issuer, methods=["GET"]),
+            Route(CALLBACK, self._come_back, methods=["GET"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/{rest:path}", self._missing, methods=["GET"]),
         ]
-        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, routes=[*views, *own])]
+        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, _Prefixed(Router([*views, *own])))]
 
     def runtime_of(self, principal: Principal | None) -> Runtime:  # noqa: ARG002
         """The runtime of the skills that a principal may read. The one place that asks for grants."""
@@ -183,9 +193,9 @@ class Ui:
 
     def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            viewer = self.sign_in.viewer(request)
+            viewer = await self.sign_in.viewer(request)
             if viewer is None:
-                return _safe(RedirectResponse(f"{BASE}/sign-in", 303))
+                return _safe(RedirectResponse(f"{base()}/sign-in", 303))
             _admit(request, viewer)
             return _safe(await self._shown(request, viewer, view))
 
@@ -217,15 +227,15 @@ class Ui:
             except RequestError as error:
                 return self._message(self._look(runtime, None, who), str(error), 400)
 
-    def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
+    async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
         """Whether who asked is still the same viewer, and sees the same skills."""
-        now = self.sign_in.viewer(request, renew=False)
+        now = await self.sign_in.viewer(request, renew=False)
         return now == viewer and self.runtime_of(viewer.principal) is runtime
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self.is_admin(principal)
-        nav = [(BASE + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
-        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, BASE + here)
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
+        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, base() + here)
 
     async def _missing(self, request: Request) -> Response:
         async def page(_: Request, __: Look) -> Response:
@@ -245,48 +255,94 @@ class Ui:
 
     async def _enter(self, request: Request) -> Response:
         """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
-        if self.sign_in.viewer(request) is None:
+        if await self.sign_in.viewer(request) is None:
             if wait := self.sign_in.wait(request):
                 return self._too_often(wait)
             viewer = self.sign_in.by_first_use(request.query_params.get("once", ""))
             if viewer is None:
                 self.sign_in.failed(request)
                 return self._form("This address was used before, or is not whole.", 403)
-            response = RedirectResponse(f"{BASE}/", 303)
+            response = RedirectResponse(f"{base()}/", 303)
             self.sign_in.begin(request, response, viewer)
             return _safe(response)
-        return _safe(RedirectResponse(f"{BASE}/", 303))
+        return _safe(RedirectResponse(f"{base()}/", 303))
 
     async def _sign_in(self, request: Request) -> Response:
         if request.method != "POST":
-            if self.sign_in.viewer(request) is not None:
-                return _safe(RedirectResponse(f"{BASE}/", 303))
-            return self._form("", 200 if self.sign_in.takes_tokens else 403)
+            if await self.sign_in.viewer(request) is not None:
+                return _safe(RedirectResponse(f"{base()}/", 303))
+            return self._form("", 200 if self.sign_in.takes_tokens or self._flow is not None else 403)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         if wait := self.sign_in.wait(request):
             return self._too_often(wait)
         form = await _form_of(request)
-        viewer = None if form is None else self.sign_in.by_token(f"Bearer {form.get('token', '')}")
+        viewer = None if form is None else self.sign_in.by_token(form.get("token", "").strip())
         if viewer is None:
             self.sign_in.failed(request)
             logger.warning("refused a token at the page", extra=REPEATS)
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
             return self._form("This is no token that lets you in.", 403)
-        response = RedirectResponse(f"{BASE}/", 303)
+        response = RedirectResponse(f"{base()}/", 303)
         self.sign_in.begin(request, response, viewer)
+        return _safe(response)
+
+    async def _leave_for_issuer(self, request: Request) -> Response:
+        if self._flow is None:
+            return self._form("There is no issuer to sign in at.", 404)
+        if wait := self.sign_in.wait(request):
+            return self._too_often(wait)
+        self.sign_in.failed(request)  # until he comes back
+        browser = secrets.token_urlsafe(32)
+        try:
+            response = RedirectResponse(await self._flow.begin(browser), 303)
+        except SignInError as error:
+            return self._form(str(error), 503)
+        # Lax, for the way back begins at the issuer; it opens nothing by itself.
+        response.set_cookie(
+            _AWAY,
+            browser,
+            max_age=600,
+            path=f"{base()}/oauth",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="lax",
+        )
+        return _safe(response)
+
+    async def _come_back(self, request: Request) -> Response:
+        if self._flow is None:
+            return self._form("There is no issuer to sign in at.", 404)
+        try:
+            found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
+        except SignInError as error:
+            logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
+            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
+            return self._form(str(error), 403)
+        # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
+        body = self.site.templates.get_template("signed_in.html").render(look=None, base=base())
+        response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
+        self.sign_in.begin(request, response, Viewer(found))
+        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
         return _safe(response)
 
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
-        response = RedirectResponse(f"{BASE}/", 303)
+        response = RedirectResponse(f"{base()}/", 303)
         self.sign_in.end(request, response)
         return _safe(response)
 
+    @property
+    def _issuer(self) -> str:
+        """Where people can sign in; "" for nowhere."""
+        return "" if self._flow is None else self._flow.host
+
     def _form(self, trouble: str, status: int) -> Response:
         template = self.site.templates.get_template("sign_in.html")
-        body = template.render(look=None, trouble=trouble, tokens=self.sign_in.takes_tokens)
+        body = template.render(
+            look=None, base=base(), trouble=trouble, tokens=self.sign_in.takes_tokens, issuer=self._issuer
+        )
         return _safe(Response(body, status, media_type="text/html"))
 
     def _too_often(self, wait: float) -> Response:
@@ -294,6 +350,30 @@ class Ui:
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)
         return response
+
+
+def _flow_of(policy: Policy) -> Flow | None:
+    """The way to the issuer and back; None where the issuer does not know the page."""
+    oauth = policy.oauth
+    if oauth is None or oauth.settings.ui_client_id is None:
+        return None
+    from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
+
+    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
+
+
+class _Prefixed:
+    """Has the addresses of a page begin as the browser knows them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = prefix.set(scope.get(PREFIX, ""))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            prefix.reset(token)
 
 
 def _admit(request: Request, viewer: Viewer) -> None:
@@ -326,8 +406,8 @@ async def _form_of(request: Request) -> dict[str, str] | None:
         return None
 
 
-async def _to_slash(_: Request) -> Response:
-    return _safe(RedirectResponse(f"{BASE}/", 307))
+async def _to_slash(request: Request) -> Response:
+    return _safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
 
 
 async def _static(request: Request) -> Response:
@@ -351,7 +431,7 @@ def _templates() -> Environment:
         visible=foreign.visible, marked=foreign.marked, tokens=estimate.tokens, spark=spark, moment=_moment
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
-        base=BASE, skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+        skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
     )
     return made
 

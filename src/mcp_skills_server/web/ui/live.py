@@ -10,7 +10,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -179,7 +179,7 @@ class Live:
         for feed in [*self._feeds.values()]:
             feed.wake()
 
-    def open(self, skills: Followed, owner: Owner, after: int, stays: Callable[[], bool]) -> Stream:
+    def open(self, skills: Followed, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> Stream:
         """A stream of server-sent events: one `change` for whatever happened since the last one.
 
         An owner who opens too many has the oldest one ended, with the event `replaced`.
@@ -212,7 +212,7 @@ class Stream:
         is_replaced: whether it has to end, since its owner has opened too many after it.
     """
 
-    def __init__(self, live: Live, skills: Followed, after: int, stays: Callable[[], bool]) -> None:
+    def __init__(self, live: Live, skills: Followed, after: int, stays: Callable[[], Awaitable[bool]]) -> None:
         self._live = live
         self._skills = skills  # which is followed for as long as somebody has it
         self._after = after
@@ -234,7 +234,7 @@ class Stream:
             if self.is_replaced:
                 yield _REPLACED
                 return
-            if self._live.is_closing or not self._stays():
+            if self._live.is_closing or not await self._stays():
                 return
             if self.feed.number == self._after:
                 yield _HEARTBEAT

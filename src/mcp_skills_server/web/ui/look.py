@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
 
 BASE: Final = "/ui"
-"""Below which path all of it lies."""
+"""Below which path all of it lies, as routes see it."""
+prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
+"""What stands before that in the addresses that the viewer's browser knows."""
 USAGE_DAYS: Final = 30
 _USAGE_S: Final = 5.0
 """For so long a report is good enough."""
@@ -90,6 +93,10 @@ class Site:
     activity: Activity = field(default_factory=Activity)
 
 
+async def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What one viewer sees while one request is answered.
@@ -112,7 +119,7 @@ class Look:
     is_admin: bool
     nav: Sequence[tuple[str, str]] = ()
     here: str = ""
-    stays: Callable[[], bool] = lambda: True
+    stays: Callable[[], Awaitable[bool]] = _always
 
     @property
     def snapshot(self) -> Snapshot:
@@ -136,12 +143,17 @@ class Look:
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:
         """The response that a template makes of these values, which find the look itself under `look`."""
-        return HTMLResponse(self.site.templates.get_template(template).render(look=self, **values), status)
+        return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
+
+
+def base() -> str:
+    """Below which path all of it lies, as the browser sees it. Every address on a page begins with it."""
+    return prefix.get() + BASE
 
 
 def skill_address(skill: Skill | str, view: str = "skills") -> str:
     """The address of a view about one skill."""
-    return f"{BASE}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
+    return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
 
 
 def file_address(skill: Skill | str, file: str, view: str = "files") -> str:

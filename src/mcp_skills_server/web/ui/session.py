@@ -18,12 +18,19 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.access.tokens import find
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.server.callers import address
+from mcp_skills_server.web.bearer import Refusal, admission
+from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.ui.look import BASE
+from mcp_skills_server.web.ui.look import base
 
+CALLBACK: Final = "/oauth/callback"
+"""Where an issuer sends people back to."""
 _COOKIE: Final = "skills-ui"
 _IDLE_S: Final = 12 * 3600.0
 _MOST: Final = 10_000
@@ -31,19 +38,26 @@ _MOST_OF_ONE: Final = 50
 """Sessions of one principal; then its oldest goes."""
 
 
+class SignInError(SkillsServerError):
+    """Signing in failed. The message is for whoever tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Somebody who may look.
 
     Attributes:
-        principal: who it is; None where nobody has to prove anything, and for whoever opened a folder of their own.
-        hashed: SHA-256 of the token that was shown; b"" where there was none.
-        expires: seconds since 1970 after which that lets nobody in.
+        admission: what was proved; None where nobody has to prove anything, and for whoever has the page for himself.
+        is_of_token: whether it was a token of the operator, which can be taken away.
     """
 
-    principal: Principal | None
-    hashed: bytes = b""
-    expires: float = float("inf")
+    admission: Admission | None = None
+    is_of_token: bool = False
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who it is, as far as that was proved."""
+        return None if self.admission is None else self.admission.principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +94,20 @@ class SignIn:
     @property
     def is_open(self) -> bool:
         """Whether everybody may look."""
-        return not self._policy.tokens and not self._private
+        return self._policy.is_open and not self._private
 
     @property
     def takes_tokens(self) -> bool:
         """Whether a token of the operator lets somebody in."""
         return bool(self._policy.tokens)
 
-    def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
+    async def viewer(self, request: Request, *, renew: bool = True) -> Viewer | None:
         """Who looks; None for somebody who must sign in first. With `renew` it counts as a use of the session."""
         if self.is_open:
-            return Viewer(None)
-        borne = self.by_token(request.headers.get("authorization", ""))
-        if borne is not None:
-            return borne
+            return Viewer()
+        if "authorization" in request.headers and not self._private:
+            found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
+            return None if isinstance(found, Refusal) else Viewer(found)
         key = _hashed(request.cookies.get(_cookie(request), ""))
         session, now = self._sessions.get(key), self._now()
         if session is None:
@@ -106,17 +120,17 @@ class SignIn:
             self._sessions.move_to_end(key)
         return session.viewer
 
-    def by_token(self, header: str) -> Viewer | None:
-        """Who bears the token of an Authorization header."""
-        token = self._policy.bearer(header) if self._policy.tokens else None
-        return None if token is None else Viewer(token.principal, token.hashed)
+    def by_token(self, secret: str) -> Viewer | None:
+        """Who has this token of the operator's."""
+        token = find(self._policy.tokens, secret)
+        return None if token is None or token.expires <= time.time() else Viewer(token.admission, is_of_token=True)
 
     def by_first_use(self, secret: str) -> Viewer | None:
         """Who opened the page for himself; the secret is good for this once."""
         if self._once is None or not hmac.compare_digest(self._once, _hashed(secret)):
             return None
         self._once = None
-        return Viewer(None)
+        return Viewer()
 
     def wait(self, request: Request) -> float:
         """Seconds until the address may try again; 0 where it may now."""
@@ -140,7 +154,7 @@ class SignIn:
         response.set_cookie(
             _cookie(request),
             value,
-            path=BASE,
+            path=base(),
             secure=request.url.scheme == "https",
             httponly=True,
             samesite="strict",
@@ -150,13 +164,15 @@ class SignIn:
         """Forget the session of a request, and have the response remove its cookie."""
         self._sessions.pop(_hashed(request.cookies.get(_cookie(request), "")), None)
         if response is not None:
-            response.delete_cookie(_cookie(request), path=BASE, httponly=True, samesite="strict")
+            response.delete_cookie(_cookie(request), path=base(), httponly=True, samesite="strict")
 
     def _holds(self, viewer: Viewer) -> bool:
         """Whether what was shown still lets its bearer in."""
-        if viewer.expires <= time.time():
-            return False
-        return not viewer.hashed or any(each.hashed == viewer.hashed for each in self._policy.tokens)
+        shown = viewer.admission
+        if shown is None:
+            return True
+        known = not viewer.is_of_token or any(each.admission == shown for each in self._policy.tokens)
+        return known and shown.expires > time.time()
 
 
 def is_of_own_page(request: Request) -> bool:
@@ -168,7 +184,8 @@ def is_of_own_page(request: Request) -> bool:
     if origin is None:
         return site is not None
     parts = urlsplit(origin)
-    return parts.scheme in {"http", "https"} and parts.netloc.lower() == request.headers.get("host", "").lower()
+    named: str = request.scope.get(HOST) or request.headers.get("host", "")
+    return parts.scheme in {"http", "https"} and parts.netloc.lower() == named.lower()
 
 
 def _cookie(request: Request) -> str:

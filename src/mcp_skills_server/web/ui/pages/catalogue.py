@@ -20,7 +20,7 @@ from mcp_skills_server.format.fields import tags_of
 from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
-from mcp_skills_server.web.ui.look import BASE, Look
+from mcp_skills_server.web.ui.look import Look, base
 from mcp_skills_server.web.ui.sources import source_name
 from mcp_skills_server.web.ui.why import reasons
 
@@ -78,7 +78,7 @@ class Asked:
             "from": str(start or ""),
         }
         given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
-        return f"{BASE}/?{urlencode(given)}" if given else f"{BASE}/"
+        return f"{base()}/?{urlencode(given)}" if given else f"{base()}/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill, Snapshot
-from mcp_skills_server.web.ui.look import BASE, Look
+from mcp_skills_server.web.ui.look import Look, base
 
 PART: Final = 50
 """Problems that one answer has."""
@@ -75,7 +75,7 @@ async def page(request: Request, look: Look) -> Response:
 
     def address(at: int) -> str:
         fields = {"severity": severity, "code": code, "from": str(at or "")}
-        return f"{BASE}/problems?{urlencode({key: each for key, each in fields.items() if each})}"
+        return f"{base()}/problems?{urlencode({key: each for key, each in fields.items() if each})}"
 
     return look.page(
         "problems.html",

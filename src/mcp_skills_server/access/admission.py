@@ -1,0 +1,40 @@
+"""What the proof of who asks comes to: an admission with its end, or the reason why there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.errors import SkillsServerError
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Somebody who may come in.
+
+    Attributes:
+        principal: who it is.
+        hashed: SHA-256 of what was borne, by which it can be taken away.
+        expires: seconds since the epoch after which it lets nobody in; infinite where it holds for good.
+    """
+
+    principal: Principal
+    hashed: bytes
+    expires: float = math.inf
+
+
+class RefusedError(SkillsServerError):
+    """What was borne lets nobody in. The message is for the operator's log, and has nothing of a token."""
+
+
+class ScopeError(RefusedError):
+    """Who asks is known, and the issuer did not let the bearer do this."""
+
+
+class UnavailableError(SkillsServerError):
+    """Whether it lets somebody in cannot be found out now. `retry_after_s` is when to ask again."""
+
+    def __init__(self, reason: str, retry_after_s: int) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s

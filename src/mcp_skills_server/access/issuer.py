@@ -1,0 +1,223 @@
+"""The keys of an issuer: found by its metadata, kept, and looked at again when a token names another one.
+
+However many requests wait, there is one look at a time; and a stranger who makes up names of keys causes one look in
+thirty seconds. While the issuer does not answer, the keys that are known go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import jwt
+
+from mcp_skills_server.access.admission import RefusedError, UnavailableError
+from mcp_skills_server.access.settings import is_loopback, is_safe
+from mcp_skills_server.errors import REPEATS, SkillsServerError, clipped
+
+logger = logging.getLogger(__name__)
+
+Fetch: TypeAlias = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""From a URL to a status and a body, both bounded; raises a SkillsServerError where nothing usable came."""
+
+_UNKNOWN_S: Final = 30.0
+"""How long a look holds for names of keys that it did not find."""
+_STALE_S: Final = 900.0
+"""After so long the keys are looked at again, so that one that was withdrawn is believed no more."""
+_RETRY_S: Final = 5.0
+_FITS: Final[Mapping[str, tuple[str, str | None]]] = {
+    **{f"{family}{bits}": ("RSA", None) for family in ("RS", "PS") for bits in (256, 384, 512)},
+    "ES256": ("EC", "P-256"),
+    "ES384": ("EC", "P-384"),
+    "ES512": ("EC", "P-521"),
+    "EdDSA": ("OKP", "Ed25519"),
+}
+"""By algorithm: the type of its keys, and their curve."""
+
+
+class _UnusableError(SkillsServerError):
+    """What the issuer says cannot be used."""
+
+
+class Issuer:
+    """One issuer. For one event loop.
+
+    Args:
+        url: as its metadata spells it.
+        fetch: gets its metadata and its keys.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, url: str, fetch: Fetch, now: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._places = metadata_urls(url)
+        self._fetch = fetch
+        self._now = now
+        self._raw: tuple[dict[str, Any], ...] = ()
+        self._by_kid: dict[str, list[dict[str, Any]]] = {}
+        self._made: dict[tuple[str | None, str], jwt.PyJWK] = {}
+        self._found_at = self._tried_at = -math.inf
+        self._trouble = ""
+        self._looking: asyncio.Task[None] | None = None
+        self.version = 0
+        """Another one after each look that found other keys."""
+
+    async def key(self, kid: str | None, algorithm: str) -> jwt.PyJWK:
+        """The key of this name, for this algorithm. Waits for a look where it is not known.
+
+        Raises:
+            RefusedError: the issuer has no such key.
+            UnavailableError: that cannot be found out now.
+        """
+        found = self._key(kid, algorithm)
+        if found is None:
+            if self._looking is not None or self._may_look():
+                await asyncio.shield(self.look())
+                found = self._key(kid, algorithm)
+            if found is None and self._trouble:
+                left = max(0.0, self._tried_at + _RETRY_S - self._now())
+                raise UnavailableError("the issuer does not answer", 1 + int(left))
+        if found is None:
+            raise RefusedError("its key is none of the issuer's")
+        return found
+
+    def keep_fresh(self) -> None:
+        """Have the keys looked at when the last look is long ago. Nobody waits for it."""
+        if self._now() - self._found_at > _STALE_S and self._now() - self._tried_at > _RETRY_S:
+            self.look()
+
+    def look(self) -> asyncio.Task[None]:
+        """Look at the keys, or join the look that goes on. What goes wrong is a line in the log."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        return self._looking
+
+    def _may_look(self) -> bool:
+        return self._now() - self._tried_at >= (_RETRY_S if self._trouble else _UNKNOWN_S)
+
+    async def _look(self) -> None:
+        try:
+            self._take(await self._keys(await self._key_address()))
+        except SkillsServerError as error:
+            if not self._trouble:
+                has = "tokens by keys that are known are taken" if self._raw else "its tokens cannot be proved"
+                logger.warning("the issuer %s: %s; %s until it answers", self._url, clipped(str(error)), has)
+            self._trouble = str(error)
+        else:
+            if self._trouble:
+                logger.info("the issuer %s answers again", self._url)
+            self._trouble = ""
+            self._found_at = self._now()
+        finally:
+            self._tried_at = self._now()
+            self._looking = None
+
+    async def _key_address(self) -> str:
+        """Where the issuer's metadata says that its keys are."""
+        failed: SkillsServerError = _UnusableError("it has no metadata of RFC 8414 or OpenID")
+        for place in self._places:
+            try:
+                status, body = await self._fetch(place)
+            except SkillsServerError as error:
+                failed = error
+                continue
+            if status != 200:
+                if status >= 500 or status == 429:
+                    failed = _UnusableError(f"{place} answers with status {status}")
+                continue
+            metadata = _object(body, place)
+            if metadata.get("issuer") != self._url:
+                raise _UnusableError(f"{place} is of another issuer, {clipped(repr(metadata.get('issuer')))}")
+            address = metadata.get("jwks_uri")
+            if not isinstance(address, str) or not is_safe(address) or not self._may_name(address):
+                raise _UnusableError(f"{place} names no https address of keys")
+            self._places = [place, *(each for each in self._places if each != place)]
+            return address
+        raise failed
+
+    def _may_name(self, address: str) -> bool:
+        """Whether the issuer may have us ask there: nobody but an issuer on this machine leads to this machine."""
+        return is_loopback(urlsplit(self._url).hostname or "") or not is_loopback(urlsplit(address).hostname or "")
+
+    async def _keys(self, address: str) -> list[Any]:
+        status, body = await self._fetch(address)
+        if status != 200:
+            raise _UnusableError(f"{address} answers with status {status}")
+        keys: Any = _object(body, address).get("keys")
+        if not isinstance(keys, list):
+            raise _UnusableError(f"{address} is no set of keys")
+        return cast("list[Any]", keys)
+
+    def _take(self, keys: list[Any]) -> None:
+        """Believe these keys from now on, and no others."""
+        raw = tuple(cast("dict[str, Any]", each) for each in keys if isinstance(each, dict) and _is_public(each))
+        if len(raw) < len(keys):
+            logger.debug("the issuer %s: %s of its keys are of no use here", self._url, len(keys) - len(raw))
+        if raw == self._raw:
+            return
+        self._raw, self._made, self._by_kid = raw, {}, {}
+        for each in raw:
+            if isinstance(each.get("kid"), str):
+                self._by_kid.setdefault(each["kid"], []).append(each)
+        self.version += 1
+        logger.info("the issuer %s has %s keys", self._url, len(raw))
+
+    def _key(self, kid: str | None, algorithm: str) -> jwt.PyJWK | None:
+        """The key that is known by this name; of a token that names none, the only one there is."""
+        if (made := self._made.get((kid, algorithm))) is not None:
+            return made
+        fitting = [each for each in (self._raw if kid is None else self._by_kid.get(kid, ())) if _fits(each, algorithm)]
+        if not fitting or (kid is None and len(fitting) > 1):
+            return None
+        try:
+            made = jwt.PyJWK(fitting[0], algorithm)
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):  # of which the messages show the key
+            logger.warning("the issuer %s: one of its keys is none", self._url, extra=REPEATS)
+            return None
+        self._made[kid, algorithm] = made
+        return made
+
+
+def metadata_urls(issuer: str) -> list[str]:
+    """Where an issuer may have its metadata: RFC 8414, then OpenID as RFC 8414 has it, then as OpenID has it."""
+    parts = urlsplit(issuer)
+    base, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    found = (
+        f"{base}/.well-known/oauth-authorization-server{path}",
+        f"{base}/.well-known/openid-configuration{path}",
+        f"{base}{path}/.well-known/openid-configuration",
+    )
+    return [*dict.fromkeys(found)]
+
+
+def _object(body: bytes, place: str) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _UnusableError(f"{place} is no JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _is_public(key: Any) -> bool:
+    """Whether this is half of a key by which others can prove what the issuer signs, and no more than that."""
+    return key.get("kty") in ("RSA", "EC", "OKP") and "d" not in key and key.get("use", "sig") == "sig"
+
+
+def _fits(key: Mapping[str, Any], algorithm: str) -> bool:
+    kind, curve = _FITS[algorithm]
+    operations: Any = key.get("key_ops", ["verify"])
+    return (
+        key["kty"] == kind
+        and (curve is None or key.get("crv") == curve)
+        and key.get("alg", algorithm) == algorithm
+        and isinstance(operations, list)
+        and "verify" in operations
+    )

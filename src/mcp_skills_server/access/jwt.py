@@ -1,0 +1,186 @@
+"""Access tokens that are signed: what is looked at before a key is needed, and what the key proves.
+
+The signature, the times and the audience are judged by PyJWT. Before it stands what it leaves open: JSON that says a
+thing twice or holds no number where one belongs, tokens of another kind, and tokens that want more than their bearer.
+Pure but for the clock. Nothing of a token is in an error.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import math
+from base64 import urlsafe_b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import jwt
+
+from mcp_skills_server.access.admission import RefusedError, ScopeError
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.settings import OAuthSettings
+
+LONGEST: Final = 32 << 10
+"""Characters of a token."""
+_MOST_GROUPS: Final = 1_000
+_LONGEST_NAME: Final = 512
+_LAST_TIME: Final = 253_402_300_799
+"""The end of the year 9999; what is beyond was written in milliseconds."""
+_KINDS: Final = frozenset(("jwt", "at+jwt", "application/at+jwt", "application/jwt"))
+_OTHER_KINDS: Final = frozenset(("id", "refresh", "offline", "logout"))
+_OF_ID_TOKENS: Final = frozenset(("nonce", "at_hash", "c_hash"))
+_BOUND: Final = frozenset(("jkt", "x5t#S256"))
+_OPTIONS: Final[Any] = {
+    "require": ["exp", "sub"],
+    "verify_iat": False,
+    "verify_jti": False,
+    "enforce_minimum_key_length": True,
+}
+_REASONS: Final = (
+    (jwt.ExpiredSignatureError, "it has expired"),
+    (jwt.ImmatureSignatureError, "it is not valid yet; compare the clocks"),
+    (jwt.InvalidAudienceError, "it is for another audience"),
+    (jwt.InvalidIssuerError, "it is of another issuer"),
+    (jwt.MissingRequiredClaimError, "a claim is missing that it must have"),
+    (jwt.InvalidKeyError, "the issuer's key for it is too weak, or none"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What a token says of how it is signed, which is not proved yet."""
+
+    algorithm: str
+    kid: str | None
+
+
+def look(token: str, settings: OAuthSettings) -> Claimed:
+    """What can be known of a token without a key.
+
+    Raises:
+        RefusedError: no key will make it one that is taken.
+    """
+    if len(token) > LONGEST or not token.isascii():
+        raise RefusedError("it is no signed token")
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise RefusedError("it is no signed token")
+    header, claims = (_object(_decoded(part)) for part in parts[:2])
+    algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "jwt")
+    if not isinstance(algorithm, str) or algorithm not in settings.algorithms:
+        raise RefusedError("it is not signed by an algorithm that is allowed")
+    if not (kid is None or isinstance(kid, str)):
+        raise RefusedError("its key has no name")
+    if not isinstance(kind, str) or kind.lower() not in _KINDS:
+        raise RefusedError("it is no access token")
+    if "crit" in header or header.get("b64", True) is not True:
+        raise RefusedError("it wants what this server does not know")
+    if claims.get("iss") != settings.issuer:
+        raise RefusedError("it is of another issuer")
+    return Claimed(algorithm, kid)
+
+
+def prove(token: str, key: jwt.PyJWK, claimed: Claimed, settings: OAuthSettings) -> tuple[Principal, float]:
+    """Who bears a token, and when it ends by our clock, in seconds since the epoch.
+
+    Raises:
+        RefusedError: it is not what it says, is over, or is for somebody else.
+        ScopeError: it is good, and has not all scopes that are wanted.
+    """
+    try:
+        claims = _READER.decode(
+            token,
+            key,
+            [claimed.algorithm],
+            options=_OPTIONS,
+            audience=settings.audience,
+            issuer=settings.issuer,
+            leeway=settings.skew_s,
+        )
+    except jwt.PyJWTError as error:
+        found = next(
+            (words for kind, words in _REASONS if isinstance(error, kind)), "its signature or its subject is wrong"
+        )
+        raise RefusedError(found) from None
+    _check_kind(claims)
+    name: str = claims["sub"]
+    if not name or len(name) > _LONGEST_NAME:
+        raise RefusedError("its subject is no name")
+    groups = _words(claims.get(settings.groups_claim), "groups")
+    scopes = _words(claims.get("scope"), "scope") | _words(claims.get("scp"), "scp")
+    if not scopes.issuperset(settings.scopes):
+        raise ScopeError("it has not all scopes that are wanted")
+    return Principal("user", name, settings.issuer, groups, scopes), claims["exp"] + settings.skew_s
+
+
+class _Reader(jwt.PyJWT):
+    """PyJWT over JSON that says each thing once."""
+
+    def _decode_payload(self, decoded: dict[str, Any]) -> dict[str, Any]:
+        claims = _object(decoded["payload"])
+        for name in ("exp", "nbf"):
+            when = claims.get(name, 0)
+            if isinstance(when, bool) or not isinstance(when, int | float) or not -1 <= when <= _LAST_TIME:
+                raise RefusedError(f"{name} is no time in seconds")
+        return claims
+
+
+_READER: Final = _Reader()
+
+
+def _check_kind(claims: dict[str, Any]) -> None:
+    """Refuse what the issuer made for something else than being borne here."""
+    kinds = {str(claims.get(name, "")).lower() for name in ("typ", "token_use")}
+    if kinds & _OTHER_KINDS or claims.keys() & _OF_ID_TOKENS:
+        raise RefusedError("it is no access token")
+    bound: Any = claims.get("cnf")
+    if bound is not None and (not isinstance(bound, dict) or _BOUND & cast("dict[str, Any]", bound).keys()):
+        raise RefusedError("it is bound to a key of its owner, which this server cannot ask for")
+
+
+def _words(value: Any, name: str) -> frozenset[str]:
+    """The words of a claim, which is a list or a text with blanks."""
+    given: Any = value.split() if isinstance(value, str) else [] if value is None else value
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in cast("list[Any]", given)):
+        raise RefusedError(f"{name} is no list of text")
+    words = cast("list[str]", given)
+    if len(words) > _MOST_GROUPS:
+        raise RefusedError(f"{name} has more than {_MOST_GROUPS} entries")
+    return frozenset(words)
+
+
+def _decoded(part: str) -> bytes:
+    try:
+        return urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    except (binascii.Error, ValueError):
+        raise RefusedError("it is no signed token") from None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """A JSON object in which nothing stands twice, and each number is one."""
+    try:
+        found: Any = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number, parse_float=_number)
+    except (ValueError, RecursionError):
+        raise RefusedError("it is no signed token, or says something twice") from None
+    if not isinstance(found, dict):
+        raise RefusedError("it is no signed token")
+    return cast("dict[str, Any]", found)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
+
+
+def _no_number(_: str) -> Any:
+    raise ValueError
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError
+    return found

@@ -1,0 +1,58 @@
+"""What the operator says of an issuer of access tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Those that a token may be signed by: with a key of which the issuer publishes the other half."""
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """Whose tokens are taken, and what must stand in them.
+
+    Attributes:
+        issuer: the issuer, as its metadata and `iss` spell it.
+        audience: what `aud` must name.
+        resource: the URL by which clients know this server.
+        groups_claim: the claim that has the groups.
+        scopes: scopes that are all wanted.
+        algorithms: by which a token may be signed.
+        skew_s: seconds by which clocks may differ.
+        ui_client_id: as what the issuer knows the page, where people sign in; None where they cannot at the issuer.
+    """
+
+    issuer: str
+    audience: str
+    resource: str
+    groups_claim: str = "groups"
+    scopes: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ALGORITHMS
+    skew_s: float = 60.0
+    ui_client_id: str | None = None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this address, or name, reaches this machine only."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_safe(url: str) -> bool:
+    """Whether nobody on the way can read or change what goes to this URL: https, or http to this machine."""
+    if not (url.isascii() and url.isprintable()) or any(each in url for each in ' "<>\\'):
+        return False  # it stands in a header, between quotes
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return False
+    if not parts.hostname or "@" in parts.netloc or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))

@@ -1,0 +1,219 @@
+"""Tokens of the operator: the lines of a file, each with a name, and perhaps with an end and groups.
+
+They are kept as hashes, compared in constant time, and shown nowhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from mcp_skills_server.access.admission import Admission
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.errors import UsageError
+
+logger = logging.getLogger(__name__)
+
+_SHORTEST_TOKEN: Final = 16
+_LONGEST_FILE: Final = 1 << 20
+_SOON_S: Final = 14 * 86_400.0
+_NAME: Final = re.compile(r"[A-Za-z0-9._@-]+")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME: Final = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+_FORM: Final = "name=token, and after it expires=2027-01-31 and groups=a,b if you like"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A secret that lets its bearer in. Kept as a hash, so that it cannot be logged by accident.
+
+    Attributes:
+        name: what the log calls it.
+        hashed: SHA-256 of the token.
+        expires: seconds since the epoch after which it lets nobody in; infinite where it holds for good.
+        groups: what its bearer belongs to.
+    """
+
+    name: str
+    hashed: bytes
+    expires: float = math.inf
+    groups: frozenset[str] = frozenset()
+
+    @property
+    def principal(self) -> Principal:
+        """Who its bearer is."""
+        return Principal("token", self.name, groups=self.groups)
+
+    @property
+    def admission(self) -> Admission:
+        """What it comes to for its bearer."""
+        return Admission(self.principal, self.hashed, self.expires)
+
+
+class Tokens(Collection[Token]):
+    """The tokens in force, which may be replaced by others while requests are answered, from any thread.
+
+    Args:
+        tokens: those of the start. An open server stays open, and one that wants tokens never becomes open.
+    """
+
+    def __init__(self, tokens: Iterable[Token]) -> None:
+        self._tokens = tuple(tokens)
+        self.removed: Callable[[frozenset[bytes]], object] = bool
+        """Called by `replace` with the hashes of the tokens that let nobody in any more, or not as the same."""
+
+    def __iter__(self) -> Iterator[Token]:
+        return iter(self._tokens)
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._tokens
+
+    def replace(self, tokens: Sequence[Token]) -> None:
+        """Let these in from now on, and end what the bearers of others, or of others' names and groups, have open.
+
+        Raises:
+            ValueError: the server was open or would be.
+        """
+        if not tokens or not self._tokens:
+            raise ValueError("tokens replace tokens")
+        before, self._tokens = self._tokens, tuple(tokens)
+        gone = frozenset(each.hashed for each in {*before} - {*tokens})
+        if gone:
+            self.removed(gone)
+
+
+def find(tokens: Iterable[Token], secret: str) -> Token | None:
+    """The token that this is, expired or not. Takes the same time whichever it is, or none."""
+    hashed = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+    found: Token | None = None
+    for token in tokens:
+        if hmac.compare_digest(token.hashed, hashed):
+            found = token
+    return found
+
+
+def read_tokens(text: str, source: str) -> list[Token]:
+    """Tokens out of lines `name=token`; blank lines and lines that begin with # are passed over.
+
+    After the token may stand `expires=2027-01-31`, the end of which day by UTC is the end of the token, or a time as
+    RFC 3339 writes it; and `groups=a,b`.
+
+    Raises:
+        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name stands
+            twice. Never shows a token.
+    """
+    out: list[Token] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        place = f"{source}, line {number}"
+        name, equals, rest = line.partition("=")
+        name, words = name.strip(), rest.split(" ")
+        secret, *more = [each for each in words if each] or [""]
+        if not equals or not _NAME.fullmatch(name):
+            raise UsageError(f"{place}: write {_FORM}")
+        if len(secret) < _SHORTEST_TOKEN:
+            raise UsageError(f"{place}: the token has fewer than {_SHORTEST_TOKEN} characters")
+        if not (secret.isascii() and secret.isprintable()):
+            raise UsageError(f"{place}: the token has characters that are not printable ASCII")
+        if any(token.name == name for token in out):
+            raise UsageError(f"{place}: the name {name} stands twice")
+        expires, groups = _more(more, place)
+        out.append(Token(name, hashlib.sha256(secret.encode()).digest(), expires, groups))
+    if not out:
+        raise UsageError(f"{source}: there is no token; write lines {_FORM}")
+    return out
+
+
+def _more(words: Sequence[str], place: str) -> tuple[float, frozenset[str]]:
+    """When a token ends, and its groups."""
+    given: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in {"expires", "groups"} or key in given:
+            raise UsageError(f"{place}: write {_FORM}")  # and not the word, which may be of the token
+        given[key] = value
+    groups = given["groups"].split(",") if "groups" in given else []
+    if not all(each and each.isprintable() for each in groups):
+        raise UsageError(f"{place}: groups: write names with commas between, such as groups=finance,legal")
+    return _end(given["expires"], place) if "expires" in given else math.inf, frozenset(groups)
+
+
+def _end(text: str, place: str) -> float:
+    try:
+        if _DAY.fullmatch(text):
+            return (datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+        if _TIME.fullmatch(text):
+            return datetime.fromisoformat(text.upper()).timestamp()
+    except (ValueError, OverflowError):  # no such day
+        pass
+    raise UsageError(f"{place}: expires: write a day such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z")
+
+
+def read_token_value(value: str, source: str) -> list[Token]:
+    """The same out of a value in which commas may stand for the ends of lines.
+
+    Raises:
+        UsageError: as for `read_tokens`.
+    """
+    first, *rest = value.split(",")
+    lines = "".join(("\n" if _begins_line(each) else ",") + each for each in rest)
+    return read_tokens(first + lines, source)
+
+
+def _begins_line(part: str) -> bool:
+    """Whether the comma before this part ends a line, and does not stand between groups."""
+    plain = part.lstrip(" \t")
+    name, equals, _ = plain.partition("=")
+    return not plain or plain[0] in "#\r\n" or bool(equals and _NAME.fullmatch(name.rstrip(" \t")))
+
+
+def read_token_file(path: str) -> list[Token]:
+    """The tokens of a file. That others may read it is a line in the log.
+
+    Raises:
+        UsageError: it cannot be read, or what it says is no tokens.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o007:
+                logger.warning("%s can be read by every user of this machine; chmod o-rwx it", path)
+            text = file.read(_LONGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: the tokens cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: the tokens cannot be read (not UTF-8)") from None
+    if len(text) > _LONGEST_FILE:
+        raise UsageError(f"{path}: too long to be tokens")
+    return read_tokens(text, path)
+
+
+def warn_of_ends(tokens: Iterable[Token], now: float) -> None:
+    """A line in the log for those that expire within 14 days of `now`, and for those that have, in seconds since the
+    epoch."""
+    ending = sorted((each for each in tokens if each.expires <= now + _SOON_S), key=lambda each: each.expires)
+    gone = [each for each in ending if each.expires <= now]
+    for words, some in (("have expired", gone), ("expire soon", ending[len(gone) :])):
+        if some:
+            shown = ", ".join(f"{each.name} ({at(each.expires)})" for each in some[:20])
+            more = f" and {len(some) - 20} more" if len(some) > 20 else ""
+            logger.warning("tokens %s: %s%s; write new ones", words, shown, more)
+
+
+def at(seconds: float) -> str:
+    """A time since the epoch for people."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%MZ")

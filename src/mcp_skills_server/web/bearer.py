@@ -1,0 +1,116 @@
+"""What a request bears, and what that comes to: an admission, or a refusal with the challenge that RFC 6750 wants.
+
+A token stands in one Authorization header and nowhere else. Nothing of it is ever logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import Scope, Send
+
+from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
+from mcp_skills_server.access.tokens import Token, at, find
+from mcp_skills_server.errors import REPEATS
+
+if TYPE_CHECKING:
+    from mcp_skills_server.access.oauth import ResourceServer  # which loads what proves signatures
+
+logger = logging.getLogger(__name__)
+
+_PARAMETER: Final = b"access_token"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer to a request that is not let in.
+
+    Attributes:
+        status: of HTTP.
+        message: for the client.
+        reason: for the readers of events; one of a few.
+        error: the code of RFC 6750, "" where nothing was borne.
+        retry_after_s: with 503, when to ask again.
+    """
+
+    status: int
+    message: str
+    reason: str
+    error: Literal["", "invalid_request", "invalid_token", "insufficient_scope"] = ""
+    retry_after_s: int = 1
+
+    async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
+        """Answer with it. `oauth` is what the challenge names, where tokens of an issuer are taken."""
+        code = -32603 if self.status == 503 else -32600
+        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": self.message}}).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if self.status == 401 or self.error:
+            headers.append((b"www-authenticate", self._challenge(oauth).encode("latin-1")))
+        elif self.status == 503:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _challenge(self, oauth: ResourceServer | None) -> str:
+        said = {"realm": "mcp-skills-server"}
+        if self.error:
+            said["error"] = self.error
+        if oauth is not None:
+            if oauth.settings.scopes:
+                said["scope"] = " ".join(oauth.settings.scopes)
+            said["resource_metadata"] = oauth.metadata_url
+        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in said.items())
+
+
+UNBORNE: Final = Refusal(401, "A bearer token is required", "no-token")
+UNKNOWN: Final = Refusal(401, UNBORNE.message, "unknown-token", "invalid_token")
+EXPIRED: Final = Refusal(401, UNBORNE.message, "expired-token", "invalid_token")
+"""To the client the same as an unknown one."""
+_TWICE: Final = Refusal(400, "A token belongs into one Authorization header", "misplaced-token", "invalid_request")
+_BEYOND: Final = Refusal(403, "The token has not all scopes that are wanted", "scope", "insufficient_scope")
+
+
+def secret_of(header: str | None) -> str | None:
+    """The token of an Authorization header; None where it bears none."""
+    scheme, _, secret = (header or "").partition(" ")
+    return secret.strip() or None if scheme.lower() == "bearer" else None
+
+
+async def admission(scope: Scope, tokens: Iterable[Token], oauth: ResourceServer | None) -> Admission | Refusal:
+    """What the request of this ASGI scope comes to, by these tokens or those of the issuer."""
+    given = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(given) > 1 or (scope.get("query_string") and _in_query(scope["query_string"])):
+        logger.warning("refused a request with a token in its query, or with two Authorization headers", extra=REPEATS)
+        return _TWICE
+    secret = secret_of(given[0].decode("latin-1")) if given else None
+    token = find(tokens, secret or "")
+    if token is not None:
+        if token.expires > time.time():
+            return token.admission
+        logger.warning("refused the token %s, which expired at %s", token.name, at(token.expires), extra=REPEATS)
+        return EXPIRED
+    if secret is None or oauth is None:
+        logger.warning("refused a request without a token that lets it in", extra=REPEATS)
+        return UNBORNE if secret is None else UNKNOWN
+    try:
+        return await oauth.verify(secret)
+    except ScopeError as error:
+        logger.warning("refused a token of %s: %s", oauth.settings.issuer, error, extra=REPEATS)
+        return _BEYOND
+    except RefusedError as error:
+        logger.warning("refused a token: %s", error, extra=REPEATS)
+        return UNKNOWN
+    except UnavailableError as error:
+        logger.warning("refused a request, since %s", error, extra=REPEATS)
+        message = "The issuer of tokens does not answer; try again later"
+        return Refusal(503, message, "issuer", retry_after_s=error.retry_after_s)
+
+
+def _in_query(query: bytes) -> bool:
+    return any(unquote_to_bytes(each.partition(b"=")[0]) == _PARAMETER for each in query.split(b"&"))

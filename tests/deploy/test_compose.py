@@ -1,0 +1,74 @@
+"""`deploy/compose.yaml`: by the schema of Compose, and what it must not lack."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema.validators import validator_for
+
+from deploy.variables import known, used
+from mcp_skills_server.commands.config_file import read
+from wire import ROOT
+
+DEPLOY = ROOT / "deploy"
+SCHEMA = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+REPLICAS = ("server-1", "server-2")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def test_it_is_what_compose_reads(compose: dict[str, Any]) -> None:
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    validator = validator_for(schema)(schema)
+    assert [error.message for error in validator.iter_errors(compose)] == []
+    compose["services"]["proxy"]["port"] = []  # and the schema would say so
+    assert not validator.is_valid(compose)
+    del compose["services"]["proxy"]["port"]
+
+
+def test_its_variables_are_options() -> None:
+    assert used("compose.yaml") - known() == set()
+
+
+def test_all_that_is_named_is_there(compose: dict[str, Any]) -> None:
+    assert (DEPLOY / compose["configs"]["proxy"]["file"]).is_file()
+    for service in compose["services"].values():
+        assert {*service.get("depends_on", ())} <= compose["services"].keys()
+        assert {*service["networks"]} <= compose["networks"].keys()
+        assert {each["source"] for each in service.get("configs", ())} <= compose["configs"].keys()
+        assert {*service.get("secrets", ())} <= compose["secrets"].keys()
+
+
+def test_the_replicas_are_alike_and_believe_the_proxy_alone(compose: dict[str, Any]) -> None:
+    proxy, first, second = (compose["services"][name] for name in ("proxy", *REPLICAS))
+    addresses = [each["networks"]["proxied"]["ipv4_address"] for each in (first, second)]
+    assert [proxy["environment"][f"REPLICA_{number}"] for number in (1, 2)] == [f"{each}:8000" for each in addresses]
+    assert {**first, "networks": 0} == {**second, "networks": 0}
+    assert first["environment"]["MCP_SKILLS_TRUSTED_PROXY"] == proxy["networks"]["proxied"]["ipv4_address"]
+    assert [name for name, each in compose["services"].items() if "ports" in each] == ["proxy"]
+    assert all(each.startswith("127.0.0.1:") for each in proxy["ports"])
+
+
+def test_nothing_in_it_may_more_than_it_needs(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["mem_limit"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    assert compose["networks"]["shared"]["internal"]
+    assert [name for name, each in compose["services"].items() if "shared" in each["networks"]] == [*REPLICAS, "redis"]
+
+
+def test_a_replica_has_the_time_to_drain(compose: dict[str, Any]) -> None:
+    for name in REPLICAS:
+        service = compose["services"][name]
+        assert int(service["environment"]["MCP_SKILLS_DRAIN"]) + 2 < int(service["stop_grace_period"].removesuffix("s"))
+
+
+def test_its_configuration_is_right() -> None:
+    assert read(str(DEPLOY / "config.toml")).values["token_file"] == "/run/secrets/tokens"

@@ -1,0 +1,188 @@
+"""`deploy/kubernetes/`: what Kustomize makes of it, by the schemas of Kubernetes, and what it must not lack.
+
+There is no Kustomize here. `built` does what these few files ask of it: resources, generated ConfigMaps, images, a
+namespace and JSON patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from deploy.variables import known, used
+from mcp_skills_server.commands.config_file import parse
+from wire import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+VERSIONS = ("1.33", "1.37")
+"""The oldest that docs/container.md names, and the newest whose schemas there are."""
+BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
+KEYS = {
+    *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),
+    *("namespace", "images", "patches"),
+}
+
+Manifest = dict[str, Any]
+Built = dict[str, Manifest]
+
+
+def built(folder: Path) -> Built:
+    """The manifests that a folder stands for, by kind: there is one of each."""
+    asked: Manifest = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert asked.keys() <= KEYS and asked["kind"] == "Kustomization"
+    out: Built = {}
+    for name in asked["resources"]:
+        path = folder / name
+        more = built(path) if path.is_dir() else {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
+        assert not out.keys() & more.keys()
+        out |= more
+    for generator in asked["configMapGenerator"]:
+        assert (generator.get("behavior", "create") == "replace") == ("ConfigMap" in out)
+        data = {name: (folder / name).read_text(encoding="utf-8") for name in generator["files"]}
+        metadata = {"name": generator["name"]}
+        out["ConfigMap"] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    for patch in asked.get("patches", ()):
+        target = out[patch["target"]["kind"]]
+        assert target["metadata"]["name"] == patch["target"]["name"]
+        for change in yaml.safe_load(patch["patch"]):
+            _patch(target, change)
+    for image in asked.get("images", ()):
+        (container,) = out["Deployment"]["spec"]["template"]["spec"]["containers"]
+        assert container["image"] == image["name"]
+        container["image"] = f"{image['newName']}:{image['newTag']}"
+    for manifest in out.values():
+        if "namespace" in asked and manifest["kind"] != "Namespace":
+            manifest["metadata"]["namespace"] = asked["namespace"]
+    return out
+
+
+def _patch(target: Any, change: Manifest) -> None:
+    """One operation of a JSON patch (RFC 6902)."""
+    *above, last = change["path"].strip("/").split("/")
+    for part in above:
+        target = target[int(part) if isinstance(target, list) else part]
+    assert last in target  # what is removed or replaced is there
+    if change["op"] == "remove":
+        del target[last]
+    else:
+        assert change["op"] == "replace"
+        target[last] = change["value"]
+
+
+def configuration(manifests: Built) -> Mapping[str, Any]:
+    """What the generated file says, by option."""
+    return parse(manifests["ConfigMap"]["data"]["config.toml"].encode(), "config.toml").values
+
+
+@pytest.fixture(params=["base", "overlays/example"])
+def manifests(request: pytest.FixtureRequest) -> Built:
+    return built(KUBERNETES / request.param)
+
+
+@pytest.fixture
+def overlay() -> Built:
+    return built(KUBERNETES / "overlays" / "example")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_manifest_is_what_kubernetes_reads(manifests: Built, version: str) -> None:
+    for manifest in manifests.values():
+        kubernetes_validate.validate(manifest, version, strict=True)
+    manifests["Service"]["spec"]["port"] = 1  # and the schema would say so
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(manifests["Service"], version, strict=True)
+
+
+def test_all_that_is_promised_is_there(manifests: Built, overlay: Built) -> None:
+    assert manifests.keys() >= BASE
+    assert overlay.keys() == BASE | {"Namespace", "Ingress", "HorizontalPodAutoscaler"}
+    for folder in (KUBERNETES / "base", KUBERNETES / "overlays" / "example"):
+        asked = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+        named = {*asked["resources"], *asked["configMapGenerator"][0]["files"], "kustomization.yaml"}
+        assert {each.name for each in folder.iterdir()} <= named  # no file is forgotten
+
+
+def test_they_are_about_the_same_pods(manifests: Built) -> None:
+    labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [manifests[kind]["spec"]["selector"] for kind in ("Service", "Deployment", "PodDisruptionBudget")]
+    assert labels == selectors[0] == selectors[1]["matchLabels"] == selectors[2]["matchLabels"]
+    assert manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    ports = {each["name"] for each in container["ports"]}
+    assert {each["targetPort"] for each in manifests["Service"]["spec"]["ports"]} == ports
+    assert {each["port"] for rule in manifests["NetworkPolicy"]["spec"]["ingress"] for each in rule["ports"]} == ports
+    volumes = {each["name"] for each in manifests["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert {each["name"] for each in container["volumeMounts"]} == volumes
+
+
+def test_the_pods_pass_the_restricted_standard_and_write_to_volumes_alone(manifests: Built) -> None:
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    kinds = {each["name"]: {*each} - {"name"} for each in pod["volumes"]}
+    assert {kind for each in kinds.values() for kind in each} == {
+        "persistentVolumeClaim",
+        "configMap",
+        "secret",
+        "emptyDir",
+    }
+    written = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    assert written == {name for name, kind in kinds.items() if kind == {"emptyDir"}}
+    assert all(each["emptyDir"]["sizeLimit"] for each in pod["volumes"] if "emptyDir" in each)
+
+
+def test_a_pod_has_the_time_to_drain_and_is_not_ready_meanwhile(manifests: Built) -> None:
+    pod = manifests["Deployment"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    drain = int(next(each["value"] for each in container["env"] if each["name"] == "MCP_SKILLS_DRAIN"))
+    wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert wait + drain + 2 < pod["terminationGracePeriodSeconds"]
+    probe = container["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] < drain
+    paths = [container[key]["httpGet"]["path"] for key in ("livenessProbe", "readinessProbe", "startupProbe")]
+    assert paths == ["/healthz", "/readyz", "/healthz"]
+
+
+def test_there_are_two_at_least_and_one_stays(manifests: Built) -> None:
+    spec, scaler = manifests["Deployment"]["spec"], manifests.get("HorizontalPodAutoscaler")
+    assert (scaler["spec"]["minReplicas"] if scaler else spec["replicas"]) >= 2
+    assert ("replicas" in spec) != (scaler is not None)  # one of them says how many
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    assert manifests["PodDisruptionBudget"]["spec"]["maxUnavailable"] == 1
+
+
+def test_no_secret_is_written_down(manifests: Built) -> None:
+    assert "Secret" not in manifests
+    (container,) = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {each["name"] for each in container["env"] if "valueFrom" in each} == {"MCP_SKILLS_REDIS"}
+
+
+def test_clients_come_by_tls_and_through_the_proxy_alone(overlay: Built) -> None:
+    ingress, policy = overlay["Ingress"]["spec"], overlay["NetworkPolicy"]["spec"]
+    hosts = [each["host"] for each in ingress["rules"]]
+    assert [host for each in ingress["tls"] for host in each["hosts"]] == hosts
+    backend = ingress["rules"][0]["http"]["paths"][0]["backend"]["service"]
+    (port,) = overlay["Service"]["spec"]["ports"]
+    assert (backend["name"], backend["port"]["name"]) == (overlay["Service"]["metadata"]["name"], port["name"])
+    assert all("namespaceSelector" in each for rule in policy["ingress"] for each in rule["from"])
+    values = configuration(overlay)
+    assert values["allowed_host"] == hosts and values["trusted_proxy"]
+    assert overlay["Namespace"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_configuration_is_right_and_the_variables_are_options(manifests: Built) -> None:
+    assert configuration(manifests)["roots"] == ["/skills"]
+    assert used("kubernetes/base/deployment.yaml") - known() == set()

@@ -1,0 +1,21 @@
+"""The variables that files of `deploy/` set for the server."""
+
+from __future__ import annotations
+
+import re
+
+from mcp_skills_server.commands.serve import serve
+from wire import ROOT
+
+_COMING = {"MCP_SKILLS_REDIS"}
+"""Goes when `serve` has the option."""
+
+
+def known() -> set[str]:
+    """Those that `serve` reads."""
+    return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name} | _COMING
+
+
+def used(name: str) -> set[str]:
+    """Those that a file below `deploy/` names."""
+    return set(re.findall(r"MCP_SKILLS_[A-Z_]*[A-Z]", (ROOT / "deploy" / name).read_text(encoding="utf-8")))

@@ -1,0 +1,138 @@
+"""An authorization server on loopback: the SDK's endpoints (registration, PKCE, codes), and access tokens that are
+signed. Whoever comes to its page is signed in at once, as `user`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import time
+from typing import Any
+
+import uvicorn
+from mcp.server.auth.provider import (
+    AccessToken,
+    AuthorizationCode,
+    AuthorizationParams,
+    OAuthAuthorizationServerProvider,
+    RefreshToken,
+    construct_redirect_uri,
+)
+from mcp.server.auth.routes import build_metadata, create_auth_routes
+from mcp.server.auth.settings import ClientRegistrationOptions, RevocationOptions
+from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from access.signing import public, signed
+from wire import DEADLINE
+
+_LIFE_S = 3600
+_SCOPES = ["skills:read", "skills:run"]
+
+
+class AuthorizationServer(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
+    """What it knows and gives."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.user, self.groups = "ann", ["finance"]
+        self.asked: list[str] = []
+        """Paths, in the order in which they were asked for."""
+        self.clients: dict[str, OAuthClientInformationFull] = {}
+        self.resources: list[str | None] = []
+        self._codes: dict[str, AuthorizationCode] = {}
+
+    def token(self, audience: str, scopes: list[str], **more: Any) -> str:
+        """An access token for whom is signed in."""
+        now = int(time())
+        given = {"iss": self.url, "sub": self.user, "aud": audience, "iat": now, "exp": now + _LIFE_S}
+        return signed({**given, "scope": " ".join(scopes), "groups": self.groups, "jti": secrets.token_hex(), **more})
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        """A client that registered."""
+        return self.clients.get(client_id)
+
+    async def register_client(self, client_info: OAuthClientInformationFull) -> None:
+        """Take one in."""
+        self.clients[client_info.client_id or ""] = client_info
+
+    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+        """Back to the client, with a code."""
+        code = AuthorizationCode(
+            code=secrets.token_urlsafe(32),
+            scopes=params.scopes or [],
+            expires_at=time() + 60,
+            client_id=client.client_id or "",
+            code_challenge=params.code_challenge,
+            redirect_uri=params.redirect_uri,
+            redirect_uri_provided_explicitly=params.redirect_uri_provided_explicitly,
+            resource=params.resource,
+            subject=self.user,
+        )
+        self._codes[code.code] = code
+        return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
+
+    async def load_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: str
+    ) -> AuthorizationCode | None:
+        """A code that was given and not used."""
+        return self._codes.get(authorization_code)
+
+    async def exchange_authorization_code(
+        self, client: OAuthClientInformationFull, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
+        """A token for the resource that the client named, RFC 8707."""
+        del self._codes[authorization_code.code]
+        self.resources.append(authorization_code.resource)
+        token = self.token(authorization_code.resource or "", authorization_code.scopes)
+        return OAuthToken(access_token=token, expires_in=_LIFE_S, scope=" ".join(authorization_code.scopes))
+
+    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+        """There are none."""
+        return None
+
+    def app(self) -> Starlette:
+        """Its endpoints, metadata that names its keys, and the keys."""
+        registration = ClientRegistrationOptions(enabled=True, valid_scopes=_SCOPES, default_scopes=_SCOPES)
+        url = AnyHttpUrl(self.url)
+        found = build_metadata(url, None, registration, RevocationOptions()).model_dump(mode="json", exclude_none=True)
+        metadata = {**found, "issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+
+        async def describe(request: Request) -> JSONResponse:
+            return JSONResponse(metadata)
+
+        async def keys(request: Request) -> JSONResponse:
+            return JSONResponse({"keys": [public()]})
+
+        routes = [Route("/.well-known/oauth-authorization-server", describe), Route("/keys", keys)]
+        app = Starlette(routes=[*routes, *create_auth_routes(self, url, client_registration_options=registration)])
+
+        async def counting(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "http":
+                self.asked.append(scope["path"])
+            await app(scope, receive, send)
+
+        return counting  # type: ignore[return-value]
+
+
+@contextmanager
+def authorization_server() -> Iterator[AuthorizationServer]:
+    """One that listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        found = AuthorizationServer(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        config = uvicorn.Config(found.app(), log_config=None, access_log=False, ws="none", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield found
+        finally:
+            server.should_exit = True
+            thread.join(DEADLINE)

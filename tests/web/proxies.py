@@ -1,0 +1,170 @@
+"""Real proxies before real servers: haproxy and nginx, with the files that `deploy/` ships."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from string import Template
+from time import monotonic
+from typing import TypeAlias
+
+from forkserver import Popen
+from web.http_wire import Server
+from wire import DEADLINE, ROOT
+
+DEPLOY = ROOT / "deploy"
+Edits: TypeAlias = Sequence[tuple[str, str]]
+_PAUSE = threading.Event()
+"""Never set: what waits for a state that nobody announces looks again after a while."""
+NGINX = """
+daemon off;
+{user}
+pid {folder}/nginx.pid;
+error_log stderr info;
+worker_processes 1;
+events {{ worker_connections 256; }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    include {folder}/skills.conf;
+}}
+"""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+class Proxy(Server):
+    """A proxy process. Clients take it for a server."""
+
+    def __init__(self, command: list[str], port: int, environment: Mapping[str, str]) -> None:
+        self.port = port
+        self.process = Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
+        self.stderr = ""
+        self._said = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        try:
+            until(self._is_there)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _is_there(self) -> bool:
+        assert self.process.poll() is None, self.stderr
+        with socket.socket() as bare:
+            return bare.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def kill(self) -> None:
+        """End it with its workers, which would outlive a master that is killed."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(DEADLINE)
+        self._thread.join(DEADLINE)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+def until(holds: Callable[[], object], why: str = "it never came") -> None:
+    """Look again and again until this holds."""
+    end = monotonic() + DEADLINE
+    while not holds():
+        assert monotonic() < end, why
+        _PAUSE.wait(0.02)
+
+
+class HaProxy(Proxy):
+    """haproxy as `deploy/haproxy.cfg` has it, and a socket that says what it thinks of its servers."""
+
+    def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
+        port = free_port()
+        self._socket = folder / "haproxy.sock"
+        more = folder / "more.cfg"
+        more.write_text(f"global\n    stats socket {self._socket}\n")
+        super().__init__(
+            ["haproxy", "-db", "-f", str(edited(folder, "haproxy.cfg", edits)), "-f", str(more)],
+            port,
+            where(port, *replicas),
+        )
+
+    def state(self, name: str) -> str:
+        """What it thinks of a server: UP, DOWN, or on the way."""
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(str(self._socket))
+            asking.sendall(b"show stat\n")
+            told = b""
+            while piece := asking.recv(1 << 16):
+                told += piece
+        rows = csv.DictReader(io.StringIO(told.decode().removeprefix("# ")))
+        return next(row["status"] for row in rows if row["svname"] == name)
+
+    def sees(self, name: str, state: str) -> None:
+        """Wait until it thinks so."""
+        until(lambda: self.state(name) == state, f"{name} is {self.state(name)}")
+
+
+def edited(folder: Path, name: str, edits: Edits) -> Path:
+    """The file of `deploy/`, or a copy with these changes: pairs of what stands there and what shall."""
+    if not edits:
+        return DEPLOY / name
+    text = (DEPLOY / name).read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def where(port: int, *replicas: int) -> dict[str, str]:
+    """The environment of both files; one replica stands for two."""
+    first, second = (*replicas, *replicas)[:2]
+    return {
+        "LISTEN": f"127.0.0.1:{port}",
+        "LOCATION": "/",
+        "REPLICA_1": f"127.0.0.1:{first}",
+        "REPLICA_2": f"127.0.0.1:{second}",
+    }
+
+
+class Nginx(Proxy):
+    """nginx as `deploy/nginx.conf.template` has it."""
+
+    def __init__(self, folder: Path, *replicas: int, edits: Edits = ()) -> None:
+        port = free_port()
+        user = "" if os.geteuid() else "user root;"  # its workers write below a folder that is private
+        site = edited(folder, "nginx.conf.template", edits).read_text()
+        (folder / "skills.conf").write_text(Template(site).safe_substitute(where(port, *replicas)))
+        (folder / "nginx.conf").write_text(NGINX.format(folder=folder, user=user))
+        super().__init__(["nginx", "-c", str(folder / "nginx.conf")], port, {})
+
+
+@contextmanager
+def running(proxy: Proxy) -> Iterator[Proxy]:
+    """The proxy until it is left."""
+    try:
+        yield proxy
+    finally:
+        proxy.kill()

@@ -1,0 +1,95 @@
+"""What an issuer on a real socket can make a fetch cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.web import issuer_fetch
+from sources.publishers import Asked, Publisher, answer, redirect
+
+
+def fetched(url: str) -> tuple[int, bytes]:
+    return anyio.run(issuer_fetch.fetch, url)
+
+
+def test_an_answer_comes_with_its_status() -> None:
+    with Publisher() as site:
+        site.routes = {"/a": answer(b"{}"), "/b": answer(b"never read", 500)}
+        assert fetched(f"{site.url}/a?x=1") == (200, b"{}")
+        assert fetched(f"{site.url}/b") == (500, b"")
+        assert fetched(f"{site.url}/c")[0] == 404
+        assert site.paths == ["/a?x=1", "/b", "/c"]
+        assert {each.headers["accept-encoding"] for each in site.asked} == {"identity"}
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_nobody_is_led_elsewhere(status: int) -> None:
+    with Publisher() as site:
+        site.routes = {"/a": redirect(f"{site.url}/b", status), "/b": answer(b"{}")}
+        assert fetched(f"{site.url}/a") == (status, b"")
+        assert site.paths == ["/a"]
+
+
+def endless(_: Asked) -> Iterator[bytes]:
+    yield b"HTTP/1.1 200 Said\r\n\r\n"
+    while True:
+        yield b" " * 65536
+
+
+@pytest.mark.parametrize("route", [answer(b"", length=100 << 20), answer(b" " * ((1 << 20) + 1)), endless])
+def test_more_than_a_mebibyte_is_not_read(route: Any) -> None:
+    with Publisher() as site:
+        site.routes["/a"] = route
+        with pytest.raises(SkillsServerError, match="1048576"):
+            fetched(f"{site.url}/a")
+
+
+def test_a_mebibyte_is() -> None:
+    with Publisher() as site:
+        site.routes["/a"] = answer(b" " * (1 << 20))
+        assert len(fetched(f"{site.url}/a")[1]) == 1 << 20
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 Said\r\ncontent-length: 9\r\n\r\n{"])
+def test_an_issuer_that_says_nothing_more_is_left(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_fetch, "_MOST_S", 0.2)
+    with Publisher() as site:
+        site.routes["/a"] = site.stall(said)
+        with pytest.raises(SkillsServerError, match=r"0\.2 s"):
+            fetched(f"{site.url}/a")
+
+
+def test_an_issuer_that_drips_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_fetch, "_MOST_S", 0.3)
+    with Publisher() as site:
+
+        def drip(_: Asked) -> Iterator[bytes]:
+            yield b"HTTP/1.1 200 Said\r\ncontent-length: 1000\r\n\r\n"
+            while not site.closing.wait(0.02):
+                yield b" "
+
+        site.routes["/a"] = drip
+        with pytest.raises(SkillsServerError, match=r"longer than 0\.3 s"):
+            fetched(f"{site.url}/a")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"nonsense\r\n\r\n", b"\x16\x03\x01\r\n\r\n", b"HTTP/1.1 200\r\ncontent-length: x\r\n\r\n"]
+)
+def test_what_is_no_http_is_an_error_of_ours(raw: bytes) -> None:
+    with Publisher() as site:
+        site.routes["/a"] = raw
+        with pytest.raises(SkillsServerError):
+            fetched(f"{site.url}/a")
+
+
+def test_nobody_there_is_an_error_of_ours() -> None:
+    with Publisher() as site:
+        url = site.url
+    with pytest.raises(SkillsServerError, match="cannot be reached"):
+        fetched(url)

@@ -1,0 +1,445 @@
+"""A real server that takes the tokens of an issuer on loopback: challenge, metadata, sign-in, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import time
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import anyio
+import httpx2
+import pytest
+from mcp.client.auth.oauth2 import OAuthClientProvider
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import AnyUrl
+
+from access.signing import claims, private, public, signed
+from sources.publishers import Publisher, answer, redirect
+from web.authorization_server import authorization_server
+from web.http_wire import BOTH, HELLO, HttpClient, Reply, Server, client, http_serving, refused
+from wire import DEADLINE, serving, write_skill
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+FILE_TOKEN = "a-made-up-token-0123456789"
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@contextmanager
+def guarded(
+    folder: Path, issuer: str, *options: str | Path, more: str = "", audience: str | None = None
+) -> Iterator[Server]:
+    """A server that takes the tokens of this issuer; its audience is its own URL."""
+    port = free_port()
+    write_skill(folder / "skills" / "one")
+    file = folder / "config.toml"
+    file.write_text(f"roots = ['skills']\n[oauth]\nissuer = '{issuer}'\naudience = '{audience or own(port)}'\n{more}\n")
+    with http_serving("--config", file, "--port", str(port), *options) as server:
+        yield server
+
+
+def own(port: int) -> str:
+    return f"http://127.0.0.1:{port}/mcp"
+
+
+def publish(issuer: Publisher, *keys: Any) -> None:
+    """Have it say its metadata and these keys."""
+    metadata = {"issuer": issuer.url, "jwks_uri": f"{issuer.url}/keys"}
+    issuer.routes["/.well-known/openid-configuration"] = answer(json.dumps(metadata).encode())
+    issuer.routes["/keys"] = answer(json.dumps({"keys": [*keys]}).encode())
+
+
+@pytest.fixture(scope="module")
+def steady() -> Iterator[Publisher]:
+    """An issuer that stays as it is."""
+    with Publisher() as found:
+        publish(found, public())
+        yield found
+
+
+@pytest.fixture
+def issuer() -> Iterator[Publisher]:
+    with Publisher() as found:
+        publish(found, public())
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, steady: Publisher) -> Iterator[Server]:
+    with guarded(tmp_path_factory.mktemp("guarded"), steady.url, "--log-level", "debug") as found:
+        found.said("has 1 keys")
+        yield found
+
+
+def good(server: Server, issuer: Publisher, **more: Any) -> dict[str, Any]:
+    return claims(**{"iss": issuer.url, "aud": own(server.port), **more})
+
+
+def ask(server: Server, token: str | None, path: str = "/mcp", *headers: tuple[str, str]) -> Reply:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+    given = [("Accept", BOTH), ("Content-Type", "application/json"), *headers]
+    if token is not None:
+        given.append(("Authorization", f"Bearer {token}"))
+    return server.send(path=path, body=json.dumps(body).encode(), headers=given)
+
+
+def challenge(reply: Reply) -> dict[str, str]:
+    """The parameters of WWW-Authenticate."""
+    (header,) = reply.headers.get_all("WWW-Authenticate")
+    scheme, _, rest = header.partition(" ")
+    assert scheme == "Bearer"
+    return {name: value.strip('"') for name, _, value in (each.partition("=") for each in rest.split(", "))}
+
+
+def metadata_url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}{WELL_KNOWN}/mcp"
+
+
+# Signing in
+
+
+class Remembered:
+    """What a client keeps."""
+
+    def __init__(self) -> None:
+        self.tokens: OAuthToken | None = None
+        self.client: OAuthClientInformationFull | None = None
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self.client
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self.client = client_info
+
+
+def signing_in(url: str, kept: Remembered) -> OAuthClientProvider:
+    """The SDK's client; the part of the browser is played by one request."""
+    came: list[str] = []
+
+    async def go(to: str) -> None:
+        async with httpx2.AsyncClient() as browser:
+            came.append((await browser.get(to)).headers["location"])
+
+    async def back() -> AuthorizationCodeResult:
+        found = parse_qs(urlsplit(came.pop()).query)
+        return AuthorizationCodeResult(code=found["code"][0], state=found["state"][0])
+
+    metadata = OAuthClientMetadata(redirect_uris=[AnyUrl("http://127.0.0.1:1/callback")], client_name="a test")
+    return OAuthClientProvider(url, metadata, kept, go, back)
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_the_sdk_s_client_signs_in_by_what_the_challenge_says(tmp_path: Path, mode: Any) -> None:
+    kept = Remembered()
+
+    async def work(server: Server) -> list[str]:
+        url = own(server.port)
+        with anyio.fail_after(DEADLINE):
+            async with (
+                httpx2.AsyncClient(auth=signing_in(url, kept)) as http,
+                Client(streamable_http_client(url, http_client=http), mode=mode) as found,
+            ):
+                return [each.name for each in (await found.list_prompts()).prompts]
+
+    with (
+        authorization_server() as login,
+        guarded(tmp_path, login.url, "--log-level", "debug", more="scopes = ['skills:read']") as server,
+    ):
+        assert anyio.run(work, server) == ["one"]
+        server.said("by the bearer of ann")
+        assert {"/register", "/authorize", "/token"} <= {*login.asked}
+        assert login.resources == [own(server.port)]
+        assert kept.tokens is not None and kept.tokens.scope == "skills:read"
+        assert kept.tokens.access_token not in server.stderr
+        # Signed in, and still nobody to another server.
+        with guarded(tmp_path / "other", login.url) as other:
+            assert ask(other, kept.tokens.access_token).status == 401
+
+
+def test_tokens_of_the_file_and_of_the_issuer_let_in_together(tmp_path: Path, issuer: Publisher) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(f"laptop={FILE_TOKEN}\n")
+    file.chmod(0o600)
+    with guarded(tmp_path, issuer.url, "--token-file", file, "--log-level", "debug") as server:
+        token = signed(good(server, issuer))
+        assert (ask(server, FILE_TOKEN).status, ask(server, token).status, ask(server, "x").status) == (200, 200, 401)
+        server.said("by the bearer of laptop")
+        server.said("by the bearer of ann")
+        with client(server, "legacy", token=token) as one:  # whose session is nobody else's
+            headers = {"Mcp-Session-Id": one.session or "", "Authorization": f"Bearer {FILE_TOKEN}"}
+            assert one.post(one.message("ping"), headers).status == 404
+            again = signed(good(server, issuer, scope="more"))  # the same user with another token
+            assert one.post(one.message("ping"), {"Authorization": f"Bearer {again}"}).status == 200
+
+
+# The challenge and the metadata
+
+
+def test_the_metadata_is_open_and_as_rfc_9728_has_it(tmp_path: Path, issuer: Publisher) -> None:
+    with guarded(tmp_path, issuer.url, more="scopes = ['skills:read']") as server:
+        for path in (WELL_KNOWN, f"{WELL_KNOWN}/mcp"):
+            reply = server.send("GET", path)
+            assert reply.status == 200 and reply.headers["Content-Type"] == "application/json"
+            assert reply.headers["Cache-Control"] == "public, max-age=300"
+            assert json.loads(reply.body) == {
+                "resource": own(server.port),
+                "authorization_servers": [issuer.url],
+                "bearer_methods_supported": ["header"],
+                "scopes_supported": ["skills:read"],
+            }
+            ProtectedResourceMetadata.model_validate_json(reply.body)
+        for path in (
+            f"{WELL_KNOWN}/other",
+            f"{WELL_KNOWN}s",
+            f"{WELL_KNOWN}/mcp/",
+            "/.well-known/agent-skills/index.json",
+        ):
+            assert server.send("GET", path).status == 401
+        assert server.send("GET", WELL_KNOWN, headers={"Host": "evil.example"}).status == 403
+        assert server.send("GET", "/healthz").status == 200
+
+
+def test_behind_a_proxy_the_resource_says_by_which_name_clients_know_it(tmp_path: Path, issuer: Publisher) -> None:
+    more = "resource = 'https://skills.example/team/mcp'"
+    with guarded(tmp_path, issuer.url, more=more, audience="api://skills") as server:
+        found = json.loads(server.send("GET", f"{WELL_KNOWN}/team/mcp").body)
+        assert found["resource"] == "https://skills.example/team/mcp"
+        url = challenge(ask(server, None))["resource_metadata"]
+        assert url == f"https://skills.example{WELL_KNOWN}/team/mcp"
+        assert ask(server, signed(claims(iss=issuer.url, aud="api://skills"))).status == 200
+
+
+def test_the_challenge_says_where_to_sign_in_and_what_is_wrong(tmp_path: Path, issuer: Publisher) -> None:
+    with guarded(tmp_path, issuer.url, more="scopes = ['skills:read', 'skills:run']") as server:
+        named = {"resource_metadata": metadata_url(server), "scope": "skills:read skills:run"}
+        realm = {"realm": "mcp-skills-server"}
+        assert challenge(ask(server, None)) == realm | named
+        for token in ("x", signed(good(server, issuer, exp=1))):
+            reply = ask(server, token)
+            assert reply.status == 401 and challenge(reply) == realm | named | {"error": "invalid_token"}
+        little = ask(server, signed(good(server, issuer, scope="skills:read")))
+        assert little.status == 403 and challenge(little) == realm | named | {"error": "insufficient_scope"}
+        assert ask(server, signed(good(server, issuer, scope="skills:read skills:run more"))).status == 200
+        for path in ("/rpc", "/.well-known/agent-skills/index.json", "/none"):
+            assert challenge(ask(server, None, path)) == realm | named
+
+
+def test_a_browser_may_read_the_challenge(tmp_path: Path, issuer: Publisher) -> None:
+    with guarded(tmp_path, issuer.url, "--allowed-origin", "https://app.example") as server:
+        reply = ask(server, None, "/mcp", ("Origin", "https://app.example"))
+        assert reply.status == 401 and "WWW-Authenticate" in reply.headers["Access-Control-Expose-Headers"]
+
+
+# What is refused
+
+
+def test_a_token_stands_in_one_header_and_nowhere_else(server: Server, steady: Publisher) -> None:
+    token = signed(good(server, steady))
+    twice = ask(server, token, "/mcp", ("Authorization", f"Bearer {token}"))
+    assert twice.status == 400 and challenge(twice)["error"] == "invalid_request"
+    for path in (f"/mcp?access_token={token}", f"/mcp?x=1&%61ccess_token={token}", "/healthz?access_token="):
+        for given in (None, token):
+            reply = ask(server, given, path)
+            assert reply.status == 400 and challenge(reply)["error"] == "invalid_request", path
+    assert token not in server.stderr
+    assert ask(server, token, "/mcp?access=1").status == 200
+
+
+BAD = {
+    "another audience": {"aud": "https://other.example/mcp"},
+    "another issuer": {"iss": "https://evil.example"},
+    "expired": {"exp": int(time()) - 600},
+    "a clock that is 10 minutes ahead": {"nbf": int(time()) + 600, "exp": int(time()) + 900},
+    "an id token": {"nonce": "x"},
+    "no subject": {"sub": None},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_claims_that_let_nobody_in(server: Server, steady: Publisher, name: str) -> None:
+    token = signed(good(server, steady, **BAD[name]))
+    assert ask(server, token).error[:2] == (401, -32600)
+    server.said("refused a token: ")
+    assert token not in server.stderr and token.split(".")[1] not in server.stderr
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"kid": "../../../etc/passwd"},
+        {"kid": "' OR 1=1 --"},
+        {"kid": "http://127.0.0.1:1/keys"},
+        {"jku": "http://127.0.0.1:1/keys", "kid": "two"},
+        {"x5u": "http://127.0.0.1:1/keys", "kid": "two"},
+        {"jwk": public("ES256", 1), "kid": "two"},
+    ],
+)
+def test_what_a_header_names_is_not_followed(server: Server, steady: Publisher, headers: dict[str, Any]) -> None:
+    with Publisher() as evil:
+        mine = {
+            name: value.replace("http://127.0.0.1:1", evil.url) if isinstance(value, str) else value
+            for name, value in headers.items()
+        }
+        publish(evil, public("ES256", 1, "two"))
+        assert ask(server, signed(good(server, steady), key=private("ES256", 1), headers=mine)).status == 401
+        assert evil.asked == []
+    for said in (headers["kid"], "etc/passwd"):
+        assert said not in server.stderr or said == "two"
+
+
+@pytest.mark.parametrize("size", [60_000, 1 << 20])
+def test_a_long_header_is_refused_and_the_server_lives(server: Server, steady: Publisher, size: int) -> None:
+    try:
+        assert ask(server, "x" * size).status in {400, 401, 431}
+    except OSError:
+        assert size > 60_000  # cut off while it was still sending
+    assert ask(server, signed(good(server, steady))).status == 200
+
+
+# The issuer
+
+
+@pytest.mark.parametrize("trouble", ["down", "redirect", "large", "error", "garbage"])
+def test_an_issuer_that_cannot_be_asked_is_503_with_a_time_to_come_again(
+    tmp_path: Path, issuer: Publisher, trouble: str
+) -> None:
+    if trouble == "down":
+        url = f"http://127.0.0.1:{free_port()}"
+    else:
+        url = issuer.url
+        issuer.routes["/keys"] = {
+            "redirect": redirect(f"{issuer.url}/elsewhere"),
+            "large": answer(b"", length=100 << 20),
+            "error": answer(b"", 500),
+            "garbage": b"\x00\x01\x02\r\n\r\n",
+        }[trouble]
+        issuer.routes["/elsewhere"] = answer(json.dumps({"keys": [public()]}).encode())
+    with guarded(tmp_path, url) as server:
+        server.said(f"WARNING: the issuer {url}: .*; its tokens cannot be proved until it answers")
+        reply = ask(server, signed(claims(iss=url, aud=own(server.port))))
+        assert reply.status == 503 and 1 <= int(reply.headers["Retry-After"]) <= 6
+        assert ask(server, "x").status == 401  # which no issuer would make good
+        assert "/elsewhere" not in issuer.paths
+        assert server.send("GET", "/healthz").status == 200
+
+
+def test_known_keys_go_on_while_the_issuer_is_down(tmp_path: Path) -> None:
+    with Publisher() as found:
+        publish(found, public())
+        with guarded(tmp_path, found.url) as server:
+            server.said("has 1 keys")
+            token = signed(claims(iss=found.url, aud=own(server.port)))
+            issuer_url = found.url
+            found.__exit__(None, None, None)
+            assert ask(server, token).status == 200
+            other = signed(claims(iss=issuer_url, aud=own(server.port), sub="bob"))
+            assert ask(server, other).status == 200
+
+
+# Ends
+
+
+def test_streams_end_when_their_token_does(tmp_path: Path, issuer: Publisher) -> None:
+    with guarded(tmp_path, issuer.url, more="skew = 0") as server, ExitStack() as opened:
+        server.said("has 1 keys")
+        long = signed(good(server, issuer))
+        kept = opened.enter_context(client(server, "modern", token=long)).hear()
+        ends = time() + 5
+        short = signed(good(server, issuer, exp=ends))
+        leaving = [opened.enter_context(client(server, era, token=short)).hear() for era in ("legacy", "modern")]
+        for cut in leaving:
+            cut.rest()
+        assert time() >= ends - 0.1
+        assert ask(server, short).status == 401 and ask(server, long).status == 200
+        assert kept.messages.empty() and kept.whole is None
+
+
+def test_a_token_of_the_file_ends(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "tokens"
+    file.write_text(f"old={FILE_TOKEN} expires=2020-01-31\nnew={FILE_TOKEN}1 expires=9998-01-31 groups=a,b\n")
+    file.chmod(0o600)
+    with http_serving(tmp_path / "skills", "--token-file", file) as server:
+        server.said("WARNING: tokens have expired: old .2020-02-01T00:00Z.; write new ones")
+        unknown, old = ask(server, FILE_TOKEN + "x"), ask(server, FILE_TOKEN)
+        assert (old.status, old.body, challenge(old)) == (unknown.status, unknown.body, challenge(unknown))
+        assert ask(server, FILE_TOKEN + "1").status == 200
+        server.said("refused the token old, which expired at 2020-02-01T00:00Z")
+        assert FILE_TOKEN not in server.stderr
+
+
+def test_who_gets_other_groups_is_disconnected_and_nobody_else(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "tokens"
+    text = f"a={FILE_TOKEN}a groups=x\nb={FILE_TOKEN}b groups=x\n"
+    file.write_text(text)
+    file.chmod(0o600)
+    with http_serving(tmp_path / "skills", "--token-file", file) as server:
+        leaving, staying = (HttpClient(server, "modern", token=FILE_TOKEN + name) for name in "ab")
+        try:
+            cut, kept = leaving.listen(skillsListChanged=True), staying.listen(skillsListChanged=True)
+            file.write_text(text.replace("a groups=x\nb", "a groups=y\nb"))
+            server.process.send_signal(signal.SIGHUP)
+            server.said("the tokens were read again")
+            assert cut.rest() == []
+            assert kept.messages.empty() and kept.whole is None
+            assert ask(server, FILE_TOKEN + "a").status == 200
+        finally:
+            leaving.close()
+            staying.close()
+
+
+# Starting
+
+
+def test_an_issuer_is_a_reason_to_listen_for_others(tmp_path: Path, issuer: Publisher) -> None:
+    with guarded(tmp_path, issuer.url, "--host", "0.0.0.0", audience="https://skills.example/mcp") as server:
+        assert ask(server, None).status == 401
+        assert ask(server, signed(claims(iss=issuer.url))).status == 200
+
+
+def test_over_stdio_an_issuer_keeps_nobody_out_and_that_is_said(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    file = tmp_path / "c.toml"
+    file.write_text("[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n")
+    with serving(tmp_path, "--config", file) as wire:
+        wire.logs(b"unused without --transport http: [oauth]")
+
+
+def test_a_wrong_table_is_one_line_and_2(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        "page-size = 3\n[oauth]\nissuer = 'http://login.example'\naudience = 'https://skills.example/mcp'\n"
+    )
+    assert "c.toml:3: oauth.issuer: it does not take this value; write the https URL" in refused("--config", file)
+
+
+def test_without_an_issuer_nothing_is_loaded_that_proves_signatures() -> None:
+    code = "import sys, mcp_skills_server.web.app; print('jwt' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

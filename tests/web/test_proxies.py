@@ -1,0 +1,504 @@
+"""Behind proxies: what clients are counted as, what paths they see, and that streams come through real ones."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, refused
+from web.proxies import Edits, HaProxy, Nginx, Proxy, free_port, running, until
+from wire import DEADLINE, FIXTURES, Era, write_skill
+
+SKILLS = "notifications/skills/list_changed"
+TOKEN = "made-up-token-of-alpha-000001"
+TRUSTING = ("--trusted-proxy", "127.0.0.1")
+INDEX = "/.well-known/agent-skills/index.json"
+
+
+class Forwarded(HttpClient):
+    """A client for whom a proxy on this machine asks."""
+
+    def __init__(self, server: Server, era: Era, said: dict[str, str], **options: Any) -> None:
+        super().__init__(server, era, **options)
+        self._said = said
+
+    def headers(self, message: Any = None) -> dict[str, str]:
+        return super().headers(message) | self._said
+
+
+@contextmanager
+def behind(server: Server, address: str, era: Era = "modern", **options: Any) -> Iterator[HttpClient]:
+    """A client of this address, hands shaken."""
+    one = Forwarded(server, era, {"X-Forwarded-For": f"6.6.6.6, {address}"}, **options)
+    try:
+        one.open()
+        yield one
+    finally:
+        one.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that believes this machine, for tests that change nothing."""
+    with http_serving(FIXTURES, *TRUSTING) as started:
+        yield started
+
+
+def from_address(server: Server, address: str) -> HttpClient:
+    """A legacy client that opens its session from this address of this machine, and says that it has others."""
+    one = HttpClient(server, "legacy")
+    message = one.message("initialize", HELLO)
+    said = {
+        "X-Forwarded-For": "6.6.6.6",
+        "Forwarded": "for=7.7.7.7;host=evil.example",
+        "X-Forwarded-Host": "evil.example",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, source_address=(address, 0))
+    try:
+        connection.request("POST", "/mcp", json.dumps(message), one.headers(message) | said)
+        one.session = connection.getresponse().headers["Mcp-Session-Id"]
+    finally:
+        connection.close()
+    return one
+
+
+# Who is counted
+
+
+def test_clients_behind_one_proxy_do_not_share_its_places() -> None:
+    with (
+        http_serving(FIXTURES, "--max-connections", "4", *TRUSTING) as server,
+        behind(server, "203.0.113.1") as hog,
+        behind(server, "203.0.113.2") as other,
+    ):
+        streams = [hog.listen(number, skillsListChanged=True) for number in range(4)]
+        assert hog.post(hog.message("skills/list")).status == 503
+        assert other.request("skills/list")["skills"]
+        assert streams[0].next() is None  # the oldest of who holds most
+        assert all(stream.whole is None for stream in streams[1:])
+
+
+def test_a_connection_that_a_proxy_uses_again_is_whose_request_is_on_it() -> None:
+    with http_serving(FIXTURES, "--max-connections", "2", *TRUSTING) as server:
+        one = HttpClient(server, "modern")
+        kept = http.client.HTTPConnection("127.0.0.1", server.port)
+        for address in ("203.0.113.1", "203.0.113.2"):
+            message = one.message("skills/list")
+            kept.request("POST", "/mcp", json.dumps(message), one.headers(message) | {"X-Forwarded-For": address})
+            assert kept.getresponse().read()
+        listen = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
+        kept.request("POST", "/mcp", json.dumps(listen), one.headers(listen) | {"X-Forwarded-For": "203.0.113.2"})
+        assert kept.getresponse().status == 200
+        with behind(server, "203.0.113.1") as first:
+            first.listen(skillsListChanged=True)
+            # All is busy, and each holds one: nobody gives way, whoever began the connection.
+            assert first.post(first.message("skills/list")).status == 503
+        kept.close()
+
+
+def test_sessions_of_one_client_behind_a_proxy_cost_no_other_its_session() -> None:
+    with http_serving(FIXTURES, "--max-sessions", "4", *TRUSTING) as server, ExitStack() as stack:
+        mine = stack.enter_context(behind(server, "203.0.113.1", "legacy"))
+        for _ in range(20):
+            stack.enter_context(behind(server, "203.0.113.2", "legacy"))
+        assert mine.request("skills/list")["skills"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
+@pytest.mark.parametrize("options", [(), ("--trusted-proxy", "10.0.0.0/8"), ("--trusted-proxy", "127.0.0.2")])
+def test_who_is_no_proxy_is_counted_by_its_own_address_whatever_it_sends(options: tuple[str, ...]) -> None:
+    with http_serving(FIXTURES, "--max-sessions", "4", *options) as server, ExitStack() as stack:
+        mine = from_address(server, "127.0.0.3")
+        for number in range(20):
+            stack.enter_context(behind(server, f"203.0.113.{number}", "legacy"))
+        assert mine.request("skills/list")["skills"]
+
+
+def test_two_headers_that_disagree_are_a_line_and_no_two_clients(server: Server) -> None:
+    said = {"X-Forwarded-For": "203.0.113.1", "Forwarded": "for=6.6.6.6"}
+    assert server.send("GET", INDEX, headers=said).status == 200
+    server.said("Forwarded and X-Forwarded-For name two clients")
+
+
+def test_a_head_that_is_too_long_is_refused_and_one_of_many_lines_is_read(server: Server) -> None:
+    with suppress(ConnectionError):  # it may be closed before all of it is sent
+        assert server.send("GET", INDEX, headers={"X-Forwarded-For": "6.6.6.6," * (1 << 17)}).status == 400
+    lines = [("Forwarded", "for=10.0.0.1"), ("X-Forwarded-For", "10.0.0.1"), ("X-Forwarded-Host", "localhost")] * 200
+    assert server.send("GET", INDEX, headers=lines).status == 200
+
+
+# By which name and path
+
+
+def test_a_name_that_the_proxy_was_called_by_must_be_one_of_ours() -> None:
+    with http_serving(FIXTURES, "--allowed-host", "skills.example", *TRUSTING) as server:
+
+        def status(**headers: str) -> int:
+            return server.send(
+                "GET", INDEX, headers={key.replace("_", "-"): each for key, each in headers.items()}
+            ).status
+
+        assert status(X_Forwarded_Host="skills.example") == 200
+        assert status(X_Forwarded_Host="evil.example") == 403
+        assert status(Forwarded="for=203.0.113.1;host=evil.example") == 403
+        assert status(Host="evil.example", X_Forwarded_Host="skills.example") == 403  # it makes nothing good
+        server.said("refused Host 'evil.example'")
+
+
+@pytest.mark.parametrize("root", ["/skills", "/team/a.b/", "/mcp", "/rpc"])
+def test_all_is_answered_below_a_root_path_and_without_it(root: str) -> None:
+    prefix = root.removesuffix("/")
+    lines = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN}"}
+    origin = "https://app.example"
+    options = ("--root-path", root, "--publish-open", "--allowed-origin", origin)
+    with http_serving(FIXTURES, *options, environment=lines) as server:
+        indexes: list[bytes] = []
+        for before in (prefix, ""):
+            assert server.send("GET", before + "/healthz").body == b"alive\n"
+            until(lambda before=before: server.send("GET", before + "/readyz").status == 200)
+            assert server.send("GET", before + "/readyz?verbose").status == 401
+            assert server.send(path=before + "/mcp", body=b"{}").status == 401
+            assert server.send(path=before + "/rpc", body=b"{}").status == 401
+            assert server.send("GET", before + "/elsewhere").status == 401
+            reply = server.send("GET", before + INDEX, headers={"Origin": origin})
+            assert reply.status == 200 and reply.headers["Access-Control-Allow-Origin"] == origin
+            indexes.append(reply.body)
+            asked = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+            assert server.send("OPTIONS", before + "/mcp", headers=asked).status == 200
+        assert indexes[0] == indexes[1]  # which is kept by caches, and by a digest
+        for entry in json.loads(indexes[0])["skills"]:
+            assert entry["url"].startswith(prefix + "/.well-known/agent-skills/")
+            raw = server.send("GET", entry["url"]).body
+            assert "sha256:" + hashlib.sha256(raw).hexdigest() == entry["digest"]
+
+
+def test_an_artifact_is_where_the_index_says_below_a_prefix_that_is_doubled() -> None:
+    with http_serving(FIXTURES, "--root-path", "/mcp") as server:
+        assert server.send("GET", "/mcp/mcp/mcp").status == 404
+        server.prefix = "/mcp"
+        for era in ("modern", "legacy"):
+            with client(server, era) as one:
+                assert one.every_skill()
+
+
+@pytest.mark.parametrize(
+    ("sent", "said", "location"),
+    [
+        ("/mcp/", {}, "/mcp"),
+        ("/mcp//?a=b&c", {}, "/mcp?a=b&c"),
+        ("/skills/mcp/", {"X-Forwarded-Prefix": "/skills"}, "/skills/mcp"),
+        ("/mcp/", {"X-Forwarded-Prefix": "/skills/"}, "/skills/mcp"),
+        ("/mcp/", {"X-Forwarded-Prefix": "//evil.example"}, "/mcp"),
+        ("/mcp/", {"X-Forwarded-Prefix": "https://evil.example"}, "/mcp"),
+    ],
+)
+def test_a_redirect_names_no_host_and_stays_below_the_prefix(
+    server: Server, sent: str, said: dict[str, str], location: str
+) -> None:
+    reply = server.send("POST", sent, b"{}", headers=said)
+    assert (reply.status, reply.headers["Location"]) == (307, location)
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example/mcp/", "/mcp2/", "/", "//", "/%2f/mcp/"])
+def test_a_path_that_leads_nowhere_is_not_redirected(server: Server, path: str) -> None:
+    assert server.send("POST", path, b"{}").status == 404
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("--trusted-proxy", "10.0.0.1/8"), "it has bits beyond its length"),
+        (("--trusted-proxy", "proxy.example"), "takes an address or a network"),
+        (("--root-path", "skills"), "takes a path such as /skills"),
+        (("--root-path", "/a/../b"), "takes a path such as /skills"),
+        (("--root-path", "/.well-known/agent-skills"), "takes a path such as /skills"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_the_start(given: tuple[str, ...], words: str) -> None:
+    assert words in refused(FIXTURES, *given)
+
+
+# Before the end
+
+
+def test_a_server_that_drains_is_not_ready_and_answers_all_the_same(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with http_serving(tmp_path, "--drain", "600") as server, client(server, "modern") as one:
+        stream = one.listen(skillsListChanged=True)
+        until(lambda: server.send("GET", "/readyz").status == 200)
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: server.send("GET", "/readyz").status == 503)
+        assert server.send("GET", "/readyz").body.startswith(b"draining")
+        assert server.send("GET", "/healthz").status == 200
+        reply = one.post(one.message("skills/list"))
+        assert reply.status == 200 and "close" in reply.headers["Connection"]
+        write_skill(tmp_path / "b")
+        assert stream.until(SKILLS)
+        assert server.signal(signal.SIGTERM)[0] == 0  # the second one ends it at once
+        assert stream.rest()[-1]["result"] and stream.whole
+
+
+def test_a_drain_ends_by_itself_and_is_not_for_who_presses_a_key() -> None:
+    with http_serving(FIXTURES, "--drain", "0.2") as server, client(server, "legacy") as one:
+        stream = one.follow()
+        assert server.signal(signal.SIGTERM)[0] == 0
+        assert stream.next() is None and stream.whole
+        server.said("ends in 0.2 s")
+    with http_serving(FIXTURES, "--drain", "600") as server:
+        assert server.signal(signal.SIGINT)[0] == 0
+
+
+# Through real ones
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(HaProxy, marks=pytest.mark.needs_program("haproxy")),
+        pytest.param(Nginx, marks=pytest.mark.needs_program("nginx")),
+    ]
+)
+def kind(request: pytest.FixtureRequest) -> Callable[..., Proxy]:
+    return request.param
+
+
+@contextmanager
+def through(
+    kind: Callable[..., Proxy], folder: Path, *options: str | Path, edits: Edits = (), command: list[str] | None = None
+) -> Iterator[tuple[Server, Proxy]]:
+    """A server on the skills of a folder, and a proxy before it."""
+    skills, files = folder / "skills", folder / "proxy"
+    write_skill(skills / "a", guide_md="guide")
+    files.mkdir()
+    with (
+        http_serving(skills, *TRUSTING, *options, command=command) as server,
+        running(kind(files, server.port, edits=edits)) as proxy,
+    ):
+        yield server, proxy
+
+
+def test_both_eras_and_their_streams_come_through(kind: Callable[..., Proxy], era: Era, tmp_path: Path) -> None:
+    with through(kind, tmp_path) as (_, proxy), client(proxy, era) as one:
+        assert one.read("skill://a/guide.md") == b"guide"
+        stream = one.hear()
+        write_skill(tmp_path / "skills" / "b")
+        stream.until(SKILLS)
+        assert {skill["uri"] for skill in one.every_skill()} == {"skill://a/SKILL.md", "skill://b/SKILL.md"}
+
+
+def test_what_is_sent_is_not_held_back(kind: Callable[..., Proxy], tmp_path: Path) -> None:
+    with through(kind, tmp_path) as (_, proxy), client(proxy, "modern") as one:
+        stream = one.listen(skillsListChanged=True)  # which has waited for the first event of it
+        for number in range(3):
+            write_skill(tmp_path / "skills" / f"more-{number}")
+            stream.until(SKILLS)
+        assert stream.headers["Content-Type"].startswith("text/event-stream")
+
+
+SOON_PING = """
+import sys
+from mcp_skills_server.web import exchange
+from sse_starlette import EventSourceResponse
+exchange.PING_S = EventSourceResponse.DEFAULT_PING_INTERVAL = 0.3
+from mcp_skills_server.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_stream_without_news_outlives_the_patience_of_a_proxy(
+    kind: Callable[..., Proxy], era: Era, tmp_path: Path
+) -> None:
+    waits = {HaProxy: "timeout server", Nginx: "proxy_read_timeout"}[kind]
+    command = [sys.executable, "-c", SOON_PING]
+    with (
+        through(kind, tmp_path, edits=[(f"{waits} 60s", f"{waits} 1s")], command=command) as (_, proxy),
+        client(proxy, era) as one,
+    ):
+        stream = one.hear()
+        for _ in range(6):  # which takes nearly two seconds
+            stream.comments.get(timeout=DEADLINE)
+        write_skill(tmp_path / "skills" / "b")
+        stream.until(SKILLS)
+
+
+def is_open(one: HttpClient, streams: list[Stream]) -> bool:
+    """Whether a stream was opened; it is the last of these then."""
+    wanted = one.message("subscriptions/listen", {"notifications": {"skillsListChanged": True}})
+    body = json.dumps(wanted).encode() if one.era == "modern" else None
+    streams.append(Stream(one.server, "POST" if body else "GET", body, one.headers(wanted if body else None)))
+    return streams[-1].status == 200
+
+
+def test_a_client_that_leaves_is_gone_behind_the_proxy_too(
+    kind: Callable[..., Proxy], era: Era, tmp_path: Path
+) -> None:
+    with through(kind, tmp_path, "--max-connections", "2") as (_, proxy), client(proxy, era) as one:
+        for _ in range(6):  # three times as many as there are places, or as a session may have
+            until(lambda: one.post(one.message("skills/list")).status == 200)
+            streams: list[Stream] = []
+            until(lambda streams=streams: is_open(one, streams))
+            streams[-1].close()
+
+
+def test_large_bodies_come_through_and_larger_ones_are_refused(kind: Callable[..., Proxy], tmp_path: Path) -> None:
+    with through(kind, tmp_path) as (_, proxy), client(proxy, "modern") as one:
+        raw = b"x" * (3 << 20)
+        (tmp_path / "skills" / "a" / "large.bin").write_bytes(raw)
+        until(lambda: any("large" in each["uri"] for skill in one.every_skill() for each in skill["resources"]))
+        assert one.read("skill://a/large.bin") == raw
+        message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * 900_000}})
+        assert one.post(message).status < 413
+        message = one.message("skills/get", {"name": "a", "arguments": {"x": "y" * 1_100_000}})
+        assert one.post(message).status == 413
+
+
+def test_clients_are_counted_by_their_own_address(kind: Callable[..., Proxy], tmp_path: Path) -> None:
+    with through(kind, tmp_path, "--max-sessions", "4") as (_, proxy):
+        mine = from_address(proxy, "127.0.0.2")
+        for _ in range(20):
+            from_address(proxy, "127.0.0.3")
+        assert mine.request("skills/list")["skills"]
+
+
+@pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize("strips", [True, False])
+def test_a_prefix_is_taken_off_or_not(strips: bool, era: Era, tmp_path: Path) -> None:
+    strip = "        rewrite ^/skills(/.*)$ $1 break;\n" if strips else ""
+    edits = [("location ${LOCATION} {\n", "location /skills/ {\n" + strip)]
+    with through(Nginx, tmp_path, "--root-path", "/skills", edits=edits) as (_, proxy):
+        assert proxy.send("GET", INDEX).status == 404  # nginx's own
+        proxy.prefix = "/skills"
+        with client(proxy, era) as one:
+            stream = one.hear()
+            write_skill(tmp_path / "skills" / "b")
+            stream.until(SKILLS)
+        for entry in json.loads(proxy.send("GET", INDEX).body)["skills"]:
+            proxy.prefix = ""
+            assert proxy.send("GET", entry["url"]).status == 200
+
+
+# A rolling restart
+
+
+class Load:
+    """Modern clients that ask all the time, each on a connection that it keeps while it can; and what failed."""
+
+    def __init__(self, proxy: Proxy, clients: int) -> None:
+        self.answered = 0
+        self.failed: list[str] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(proxy,), daemon=True) for _ in range(clients)]
+        for each in self._threads:
+            each.start()
+
+    def _ask(self, proxy: Proxy) -> None:
+        one = HttpClient(proxy, "modern")
+        kept = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=30)
+        while not self._over.is_set():
+            message = one.message("resources/read", {"uri": "skill://a/SKILL.md"})
+            try:
+                kept.request("POST", "/mcp", json.dumps(message), one.headers(message))
+                reply = kept.getresponse()
+                answer = json.loads(reply.read())
+                assert reply.status == 200 and answer["result"]["contents"]
+                self.answered += 1
+            except Exception as error:
+                self.failed.append(repr(error))
+                kept.close()
+        kept.close()
+
+    def goes_on(self) -> None:
+        """Wait until so much more was answered that each client came by more than once."""
+        enough = self.answered + 10 * len(self._threads)
+        until(lambda: self.answered >= enough or self.failed)
+
+    def end(self) -> None:
+        self._over.set()
+        for each in self._threads:
+            each.join(30)
+
+
+@pytest.mark.needs_program("haproxy")
+def test_a_rolling_restart_fails_no_request_and_streams_come_back(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    (tmp_path / "proxy").mkdir()
+    ports = [free_port(), free_port()]
+    with ExitStack() as stack:
+
+        def replica(port: int) -> Server:
+            options = ("--port", str(port), "--drain", "600", *TRUSTING)
+            return stack.enter_context(http_serving(tmp_path / "skills", *options))
+
+        replicas = [replica(port) for port in ports]
+        proxy = stack.enter_context(running(HaProxy(tmp_path / "proxy", *ports)))
+        assert isinstance(proxy, HaProxy)
+        names = ("replica-1", "replica-2")
+        for name in names:
+            proxy.sees(name, "UP")
+        listening = [stack.enter_context(client(proxy, "modern")) for _ in range(4)]
+        streams: list[Stream] = [one.listen(skillsListChanged=True) for one in listening]
+        legacy = stack.enter_context(client(proxy, "legacy"))
+        followed = legacy.follow()
+        load = Load(proxy, 4)
+        stack.callback(load.end)
+        for number, name in enumerate(names):
+            load.goes_on()
+            replicas[number].process.send_signal(signal.SIGTERM)
+            proxy.sees(name, "DOWN")
+            load.goes_on()
+            assert all(stream.whole is None for stream in streams)  # it drains, and ends none yet
+            assert replicas[number].signal(signal.SIGTERM)[0] == 0
+            ended = [place for place, stream in enumerate(streams) if is_over(stream)]
+            assert ended  # leastconn gave each replica some
+            for place in ended:
+                assert streams[place].rest()[-1]["result"] and streams[place].whole
+                streams[place] = listening[place].listen(skillsListChanged=True)
+            load.goes_on()
+            replicas[number] = replica(ports[number])
+            proxy.sees(name, "UP")
+        load.goes_on()
+        load.end()
+        assert load.failed == [] and load.answered > 100
+        assert followed.next() is None and followed.whole
+        assert legacy.post(legacy.message("skills/list")).status == 404
+        legacy.session = None
+        legacy.open()  # as the protocol wants it after 404
+        streams.append(legacy.follow())
+        write_skill(tmp_path / "skills" / "b")
+        for stream in streams:
+            stream.until(SKILLS)
+
+
+@pytest.mark.needs_program("nginx")
+@pytest.mark.parametrize("number", [0, 1])  # nginx has sent this machine's requests to one of them
+def test_nginx_takes_the_other_replica_when_one_has_drained(number: int, tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    with ExitStack() as stack:
+        options = (tmp_path / "skills", "--drain", "600", *TRUSTING)
+        replicas = [stack.enter_context(http_serving(*options)) for _ in range(2)]
+        proxy = stack.enter_context(running(Nginx(tmp_path, *(each.port for each in replicas))))
+        load = Load(proxy, 4)
+        stack.callback(load.end)
+        load.goes_on()
+        replicas[number].process.send_signal(signal.SIGTERM)
+        until(lambda: replicas[number].send("GET", "/readyz").status == 503)
+        load.goes_on()
+        assert replicas[number].signal(signal.SIGTERM)[0] == 0
+        load.goes_on()
+        load.end()
+        # What the kernel connects in the moment in which the listener closes is lost: nginx asks nobody else for it.
+        assert len(load.failed) <= 1
+
+
+def is_over(stream: Stream) -> bool:
+    """Whether a stream has ended or is just ending: its last message is here."""
+    return not stream.messages.empty()

@@ -20,6 +20,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -96,6 +97,7 @@ def issuer_of(context: click.Context) -> ResourceServer | None:
 
 def follow_configuration(
     context: click.Context,
+    views: Views,
     mirrors: Mirrors | None,
     tokens: Tokens | None = None,
     *,
@@ -105,6 +107,7 @@ def follow_configuration(
 
     Args:
         context: of the command.
+        views: which skills each principal has.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
         request_level: at which level requests are logged.
@@ -118,7 +121,7 @@ def follow_configuration(
         return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, request_level=request_level)
+    reloader = Reloader(context, configuration, mirrors, tokens, views=views, request_level=request_level)
     reloader.start()
     return reloader.ask
 

@@ -19,11 +19,13 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
+from mcp_skills_server.commands.granting import check_grants, make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.proxy_options import ProxyOptions
+from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
 from mcp_skills_server.commands.running import (
     FollowOptions,
     end_on_signals,
@@ -41,6 +43,7 @@ from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
@@ -57,7 +60,14 @@ class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, PageOptions):
 
 
 class ServeOptions(
-    ShownOptions, FollowOptions, EmbeddingOptions, RuntimeOptions, HttpOptions, ProxyOptions, RecordOptions
+    ShownOptions,
+    FollowOptions,
+    EmbeddingOptions,
+    RuntimeOptions,
+    HttpOptions,
+    ProxyOptions,
+    RedisOptions,
+    RecordOptions,
 ):
     """All options of `serve`."""
 
@@ -121,6 +131,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options)
+    views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
@@ -130,7 +141,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
         _warn_of_unused(context)
-        read_again = follow_configuration(context, mirrors)
+        read_again = follow_configuration(context, views, mirrors)
         if read_again or reopen:
             on_hangup(read_again, reopen)
         given = shlex.join(roots or ["--lock", str(options.lock)])
@@ -140,9 +151,11 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             f"mcp-skills-server list {given} (what it serves)",
             f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
         )
-        _over_stdio(runtime, settings, watcher, options.front)
+        _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        _over_http(runtime, settings, watcher, mirrors, options, reopen=reopen, counts=end_usage is not None)
+        _over_http(
+            runtime, settings, watcher, mirrors, options, views=views, reopen=reopen, counts=end_usage is not None
+        )
     if mirrors is not None:
         mirrors.stop()
     if end_usage is not None:
@@ -186,14 +199,14 @@ async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object)
     await serve(*arguments)
 
 
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, front: str) -> None:
+def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher)
+    anyio.run(_collecting, serve_stdio, runtime, settings, watcher, views)
 
 
 def _over_http(
@@ -203,6 +216,7 @@ def _over_http(
     mirrors: Mirrors | None,
     options: ServeOptions,
     *,
+    views: Views,
     reopen: Callable[[], object] | None,
     counts: bool,
 ) -> None:
@@ -221,15 +235,18 @@ def _over_http(
             raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
-    on_hangup(follow_configuration(context, mirrors, tokens, request_level=_request_level(options)), reopen)
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer_of(context))
+    issuer = issuer_of(context)
+    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
     refresh = None
     if options.refresh_secret is not None:
         if mirrors is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look
+        refresh = checked_secret(options.refresh_secret), mirrors.look if shared is None else shared.look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = mirrors.states if mirrors is not None else list
     shown = make_metrics(options, runtime.registry, sites)
@@ -256,4 +273,9 @@ def _over_http(
         keep_alive=options.keep_alive,
         drain=options.drain,
     )
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher)
+    if shared is not None:
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
+        shared.start()
+    anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)
+    if shared is not None:
+        shared.stop()

@@ -14,6 +14,7 @@ import click
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, option, takes
+from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
@@ -63,7 +64,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
-    follow_configuration(context, mirrors)
+    views = make_views(registry, configuration_of(context), local=True)
+    follow_configuration(context, views, mirrors)
     http = HttpSettings(
         host=_HOST,
         port=options.port,
@@ -80,7 +82,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
 
     watcher = make_watcher(registry, options)
-    anyio.run(serve_http, Runtime(registry), Settings(), http, watcher, listening)
+    anyio.run(partial(serve_http, Runtime(registry), Settings(), http, watcher, views, listening=listening))
     if mirrors is not None:
         mirrors.stop()
     leave()

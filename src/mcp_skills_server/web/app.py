@@ -31,6 +31,8 @@ from uvicorn.config import STARTUP_FAILURE
 
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.rates import Rate
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
 from mcp_skills_server.publish.artifacts import GRACE_S, RetentionPolicy
@@ -38,12 +40,13 @@ from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.rpc.methods import ExecutionSettings, Methods
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
 from mcp_skills_server.server.app import make_server
 from mcp_skills_server.server.attach import attach
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.counted import Counted
-from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, Discovery
+from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
 from mcp_skills_server.web.forwarded import Forwarding, Proxies
@@ -99,6 +102,8 @@ class HttpSettings:
         proxies: those that are believed when they say for whom they ask.
         keep_alive: seconds for which a connection stays without a request.
         drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
+        sessions: makes what keeps the sessions of the tools.
+        shared: tells the state of what is shared with other replicas, a line for each thing.
     """
 
     host: str
@@ -123,6 +128,8 @@ class HttpSettings:
     proxies: Proxies = field(default_factory=Proxies)
     keep_alive: int = 5
     drain: float = 0
+    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    shared: Callable[[], Sequence[str]] = tuple
 
     @property
     def entrance(self) -> str:
@@ -142,20 +149,27 @@ _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Call
 
 
 def make_app(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, drain: Drain | None = None
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    views: Views | None = None,
+    *,
+    drain: Drain | None = None,
 ) -> tuple[Starlette, Callable[[], None]]:
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
+    views = views or Views(runtime.registry)
     routes, running, end = (
-        _mcp(runtime, settings, http, watcher) if http.answers_mcp else _only_following(runtime, watcher)
+        _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)
     )
     if http.rpc is not None and http.answers_mcp:
-        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc), http.max_body))]
+        routes = [*routes, rpc.route(Rpc(Methods(runtime, http.rpc, views=views), http.max_body))]
     if http.metrics is not None:
-        routes = [*routes, metrics.route(http.metrics, lambda _: True)]
+        routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
         routes = [*routes, refresh.route(*http.refresh)]
     if http.publish or http.publish_only:
-        routes = [*routes, *_discovery(runtime, http)]
+        routes = [*routes, *_discovery(views, http)]
     policy = http.policy
     if policy.oauth is not None:
         from mcp_skills_server.web import resource_metadata
@@ -167,7 +181,7 @@ def make_app(
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
 
         policy = replace(policy, open_below=(*policy.open_below, BASE))  # it asks who looks by itself
-        page = Ui(runtime, settings, http.ui, policy, http.sites)
+        page = Ui(runtime, settings, http.ui, policy, sources=http.sites, views=views)
         pages = page.routes()
         running, end = _with_page(page, running, end)
 
@@ -192,15 +206,23 @@ def make_app(
         async with running():
             yield
 
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain())]
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain(), http.shared)]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end
 
 
-def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None) -> _Part:
+def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views) -> _Part:
     server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    attachment = attach(
+        server,
+        runtime.registry,
+        settings,
+        watch=watcher or False,
+        runtime=runtime,
+        sessions=http.sessions,
+        views=views,
+    )
     manager = Sessions(
         app=server,
         # Our guard has checked Host and Origin for every route by then, and answers 403 as the protocol says.
@@ -270,14 +292,19 @@ def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:
     return [], running, lambda: None
 
 
-def _discovery(runtime: Runtime, http: HttpSettings) -> list[Route]:
+def _discovery(views: Views, http: HttpSettings) -> list[Route]:
     policy = http.policy
-    discovery = Discovery(
-        Publication(runtime.registry, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
-        shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
-        origins=policy.origins,
-        max_age=min(MAX_AGE_S, int(http.publish_grace)),
-    )
+
+    def make(skill_set: SkillSet, logged: set[str] | None = None) -> Discovery:
+        return Discovery(
+            Publication(skill_set, http.root_path, keeping=RetentionPolicy(seconds=http.publish_grace)),
+            shared=policy.is_open or {*PREFIXES} <= {*policy.open_below},
+            origins=policy.origins,
+            max_age=min(MAX_AGE_S, int(http.publish_grace)),
+            logged=logged,
+        )
+
+    discovery = ByGrants(views, make) if views.are_restricted else make(views.registry)
     return [Route(prefix.rstrip("/") + "{rest:path}", discovery) for prefix in PREFIXES]
 
 
@@ -286,6 +313,8 @@ async def serve_http(
     settings: Settings,
     http: HttpSettings,
     watcher: Watcher | None,
+    views: Views | None = None,
+    *,
     listening: Callable[[str], object] = str,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
@@ -295,6 +324,7 @@ async def serve_http(
         settings: what clients of MCP are shown.
         http: what the operator chose.
         watcher: follows changes; None where none are to be followed.
+        views: who may read which of them; None where everybody reads all.
         listening: called once with the origin, such as `http://127.0.0.1:8000`, when it can be reached.
 
     Raises:
@@ -302,7 +332,7 @@ async def serve_http(
     """
     give_large_blocks_back()
     drain = Drain(http.drain)
-    app, end = make_app(runtime, settings, http, watcher, drain)
+    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
     listener = open_listener(http.host, http.port)
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host

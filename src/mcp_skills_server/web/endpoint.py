@@ -50,7 +50,7 @@ class Sessions(StreamableHTTPSessionManager):
         """Middleware of the SDK's server: note the sessions whose handshake is over."""
         result = await call_next(ctx)
         if ctx.method == "notifications/initialized":
-            connection = SessionPeer(ctx.session).connection
+            connection = SessionPeer(ctx).connection
             if connection.session_id is not None:
                 self._connections[connection.session_id] = connection
         return result

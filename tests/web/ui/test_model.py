@@ -88,8 +88,8 @@ def test_the_view_has_each_era_and_each_protocol(tmp_path: Path) -> None:
         modern = text_of(server, "/ui/model?era=modern&dialect=sep-2640")
         legacy = text_of(server, "/ui/model?era=legacy&dialect=nonsense")
         assert "1 skill here" in modern and "1 with the whole description." in modern
-        assert '"resultType": "complete"' in modern and '"resultType"' not in legacy
-        assert '"skills": [' in legacy
+        assert "io.modelcontextprotocol/serverInfo" in modern and "io.modelcontextprotocol/serverInfo" not in legacy
+        assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
     with http_serving(tmp_path, "--ui", "--no-tools") as server:
         server.said(r"serving \d+ skill")

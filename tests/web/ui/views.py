@@ -26,7 +26,9 @@ def look_at(
 ) -> Look:
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
-    page = Ui(runtime, settings or Settings(), UiSettings(), make_policy("127.0.0.1", (), (), ()), lambda: sources)
+    page = Ui(
+        runtime, settings or Settings(), UiSettings(), make_policy("127.0.0.1", (), (), ()), sources=lambda: sources
+    )
     return page._look(runtime, None, None)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -124,7 +124,7 @@ class Activity:
             return [*reversed(self._clients.values())]
 
     def _note_run(self, event: Event, started: RunFile) -> None:
-        # A request is told of twice, when it starts a run and at its end; both events say when it began.
+        # A request has two events, when it starts a run and at its end; both say when it began.
         request = event.time, event.protocol, event.method, event.principal, event.address, started
         known = self._runs.get(request)
         if known is None:

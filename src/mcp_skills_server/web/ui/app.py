@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import PRINCIPAL, address
@@ -134,6 +135,7 @@ class Ui:
         ui: what the operator chose.
         policy: who may come in.
         sources: the state of each root that is fetched.
+        views: who may read which skills; None where everybody reads all.
     """
 
     def __init__(
@@ -142,9 +144,12 @@ class Ui:
         settings: Settings,
         ui: UiSettings,
         policy: Policy,
+        *,
         sources: Callable[[], Sequence[SourceState]] = list,
+        views: Views | None = None,
     ) -> None:
         self._runtime = runtime
+        self._views = views or Views(runtime.registry)
         self.sign_in = SignIn(policy, ui.once, ui.failures)
         self._flow = _flow_of(policy)
         self.site = Site(
@@ -181,12 +186,14 @@ class Ui:
         ]
         return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, _Prefixed(Router([*views, *own])))]
 
-    def runtime_of(self, principal: Principal | None) -> Runtime:  # noqa: ARG002
-        """The runtime of the skills that a principal may read. The one place that asks for grants."""
-        return self._runtime
+    def runtime_of(self, principal: Principal | None) -> Runtime:
+        """The runtime of the skills that a principal may read."""
+        return self._runtime.over(self._views.of(principal))
 
     def is_admin(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what others do: who proved a name, or has the page for himself."""
+        """Whether somebody may see what others do: by grants, else who proved a name, or has the page for himself."""
+        if self._views.are_restricted:
+            return self._views.may_admin(principal)
         return principal is not None or self.site.local
 
     # Views
@@ -217,7 +224,7 @@ class Ui:
         method = f"GET {BASE}{view.path}"
         with events.observe(events.PAGE, method, principal=name, address=address(request.scope)):
             try:
-                return await retry_when_stale(runtime.registry, handler)
+                return await retry_when_stale(runtime.skill_set, handler)
             except StaleFileError as stale:
                 logger.warning("cannot be read: %s", stale, extra=REPEATS)
                 words = "A file is being changed just now, or cannot be read. Look again in a moment."
@@ -235,7 +242,7 @@ class Ui:
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self.is_admin(principal)
         nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
-        return Look(self.site, runtime, view or View(runtime.registry), principal, admin, nav, base() + here)
+        return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, nav, base() + here)
 
     async def _missing(self, request: Request) -> Response:
         async def page(_: Request, __: Look) -> Response:

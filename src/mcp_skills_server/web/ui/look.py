@@ -138,7 +138,7 @@ class Look:
 
     def may_read(self, path: str) -> bool:
         """Whether the viewer may know of the skill of this path, although it may be gone."""
-        permissions = getattr(self.runtime.registry, "permissions", None)
+        permissions = self.runtime.skill_set.permissions
         return permissions is None or permissions.reads(path)
 
     def page(self, template: str, status: int = 200, **values: object) -> Response:

@@ -19,7 +19,7 @@ _TYPE: Final = "text/event-stream"
 
 async def page(request: Request, look: Look) -> Response:
     """The view, or with `part` in the query nothing but the changes."""
-    feed = look.site.live.feed(look.runtime.registry)
+    feed = look.site.live.feed(look.runtime.skill_set)
     changes = feed.latest()
     there = {each.path for each in changes if each.path in look.snapshot.skills}
     template = "changes.html" if "part" in request.query_params else "live.html"
@@ -31,7 +31,7 @@ async def events(request: Request, look: Look) -> Response:
     if request.method == "HEAD":
         return Response(media_type=_TYPE)
     after = request.headers.get("last-event-id") or request.query_params.get("after", "")
-    skills = look.runtime.registry
+    skills = look.runtime.skill_set
     known = (
         int(after) if after.isascii() and after.isdigit() and len(after) < 16 else look.site.live.feed(skills).number
     )

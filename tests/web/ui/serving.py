@@ -62,7 +62,7 @@ def ask(address: str, cookie: str = "") -> tuple[int, http.client.HTTPMessage, s
 def words(reply: Reply | str) -> str:
     """The text of a page, in one line."""
     text = reply if isinstance(reply, str) else reply.body.decode()
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", "", text)).split())
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
 def names(reply: Reply | str) -> list[str]:

@@ -278,7 +278,7 @@ class Ui:
         if request.method != "POST":
             if await self.sign_in.viewer(request) is not None:
                 return _safe(RedirectResponse(f"{base()}/", 303))
-            return self._form("", 200 if self.sign_in.takes_tokens or self._flow is not None else 403)
+            return self._form("", 200)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         if wait := self.sign_in.wait(request):

@@ -21,7 +21,7 @@ from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, base
-from mcp_skills_server.web.ui.sources import source_name
+from mcp_skills_server.web.ui.sources import source_name, without_folders
 from mcp_skills_server.web.ui.why import reasons
 
 PART: Final = 100
@@ -244,6 +244,6 @@ def facets_of(look: Look) -> Facets:
             sorted(tags.most_common(_MOST_TAGS)),
             sorted(codes.items()),
             left_out,
-            snapshot.problems[:_MOST_PLACES],
+            [each._replace(message=without_folders(look, each.message)) for each in snapshot.problems[:_MOST_PLACES]],
         )
     return found

@@ -13,8 +13,8 @@ from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.table import AUTO, TABLE
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.web.ui.pages import model
-from web.http_wire import http_serving
-from web.ui.views import look_at, text_of
+from web.ui.serving import get, page_serving, words
+from web.ui.views import look_at
 from wire import FIXTURES, Era, serving
 
 LIMIT = runtime.OVERVIEW_CHARACTERS
@@ -83,14 +83,12 @@ def test_what_models_are_not_offered_is_named_and_without_tools_nothing_is_shown
 
 def test_the_view_has_each_era_and_each_protocol(tmp_path: Path) -> None:
     plant(tmp_path, {"one/SKILL.md": skill_md("one")})
-    with http_serving(tmp_path, "--ui") as server:
-        server.said(r"serving \d+ skill")
-        modern = text_of(server, "/ui/model?era=modern&dialect=sep-2640")
-        legacy = text_of(server, "/ui/model?era=legacy&dialect=nonsense")
+    with page_serving(tmp_path) as server:
+        modern = words(get(server, "/ui/model?era=modern&dialect=sep-2640"))
+        legacy = words(get(server, "/ui/model?era=legacy&dialect=nonsense"))
         assert "1 skill here" in modern and "1 with the whole description." in modern
         assert "io.modelcontextprotocol/serverInfo" in modern and "io.modelcontextprotocol/serverInfo" not in legacy
         assert '"skills": [' in modern and '"skills": [' in legacy
         assert "one token for 4 bytes of UTF-8" in modern
-    with http_serving(tmp_path, "--ui", "--no-tools") as server:
-        server.said(r"serving \d+ skill")
-        assert "offers no tools" in text_of(server, "/ui/model")
+    with page_serving(tmp_path, "--no-tools") as server:
+        assert "offers no tools" in words(get(server, "/ui/model"))

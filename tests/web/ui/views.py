@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from catalog.forest import loaded
+from mcp_skills_server.access.grants import Grants
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.follower import SourceState
@@ -20,10 +23,17 @@ def look_at(
     settings: Settings | None = None,
     sources: Sequence[SourceState] = (),
     registry: Registry | None = None,
+    grants: Grants | None = None,
+    principal: Principal | None = None,
 ) -> Look:
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
     page = Ui(
-        runtime, settings or Settings(), UiSettings(), make_policy("127.0.0.1", (), (), ()), sources=lambda: sources
+        runtime,
+        settings or Settings(),
+        UiSettings(),
+        make_policy("127.0.0.1", (), (), ()),
+        sources=lambda: sources,
+        views=Views(runtime.registry, grants),
     )
-    return page._look(runtime, None, None)  # pyright: ignore[reportPrivateUsage]
+    return page._look(page.runtime_of(principal), None, principal)  # pyright: ignore[reportPrivateUsage]

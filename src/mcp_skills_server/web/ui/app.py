@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -27,6 +29,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
+from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
@@ -138,6 +141,7 @@ class Ui:
             open=self.sign_in.is_open,
         )
         self.site.revisions.start()
+        threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
 
     def routes(self) -> list[BaseRoute]:
         """All routes."""
@@ -160,6 +164,12 @@ class Ui:
     def is_admin(self, principal: Principal | None) -> bool:
         """Whether somebody may see what others do: who proved a name, or has the page for himself."""
         return principal is not None or self.site.local
+
+    def _prepare(self) -> None:
+        """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
+        self._runtime.registry.loaded.wait()
+        with suppress(NoFullTextError):
+            self._runtime.search.find("skill", 1, lambda _: True)
 
     # Views
 

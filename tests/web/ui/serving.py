@@ -33,7 +33,11 @@ def own_page(*arguments: str | Path) -> Iterator[str]:
     process = Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     try:
         assert process.stdout is not None
-        yield process.stdout.readline().decode().strip()
+        address = process.stdout.readline().decode().strip()
+        until = monotonic() + DEADLINE
+        while ask(f"{address.partition('/ui/')[0]}/readyz")[0] != 200:
+            assert monotonic() < until, "never ready"
+        yield address
     finally:
         process.kill()
         process.wait()

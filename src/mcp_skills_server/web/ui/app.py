@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
@@ -28,6 +30,7 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
+from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
@@ -163,6 +166,7 @@ class Ui:
         )
         self.site.revisions.start()
         self.site.live.feed(runtime.registry)  # from the start on, and not from the first look
+        threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
 
     def start(self) -> Callable[[], None]:
         """Note from now on what is going on. Returns what ends that."""
@@ -195,6 +199,12 @@ class Ui:
         if self._views.are_restricted:
             return self._views.may_admin(principal)
         return principal is not None or self.site.local
+
+    def _prepare(self) -> None:
+        """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
+        self._runtime.registry.loaded.wait()
+        with suppress(NoFullTextError):
+            self._runtime.search.find("skill", 1, lambda _: True)
 
     # Views
 

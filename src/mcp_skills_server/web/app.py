@@ -181,7 +181,7 @@ def make_app(
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
 
         policy = replace(policy, open_below=(*policy.open_below, BASE))  # it asks who looks by itself
-        page = Ui(runtime, settings, http.ui, policy, sources=http.sites, views=views)
+        page = Ui(runtime, settings, http.ui, policy, sources=http.sites, views=views, streams=http.quotas.streams)
         pages = page.routes()
         running, end = _with_page(page, running, end)
 

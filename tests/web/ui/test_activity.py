@@ -9,6 +9,7 @@ import pytest
 
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Use
+from mcp_skills_server.telemetry.metrics import Metrics
 from mcp_skills_server.web.ui.activity import MOST_CLIENTS, MOST_RUNS, Activity
 from programs import LOOSE, loose
 from web.http_wire import client
@@ -85,3 +86,12 @@ def test_a_run_and_its_client_are_shown_to_who_may_see_them(tmp_path: Path) -> N
         clients = words(get(server, "/ui/clients", **bearer))
         assert "token:ann" in clients and "tools/call" in clients and "modern" in clients
         assert TOKEN not in runs + clients
+
+
+def test_what_a_person_looks_at_is_no_use_of_a_skill() -> None:
+    metrics = Metrics(dict, ("tools/call",))
+    use = Use("load", "tea", "SKILL.md", "sha256:00")
+    metrics.take(event(protocol=events.PAGE, uses=(use,)))
+    assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) is None
+    metrics.take(event(uses=(use,)))
+    assert metrics.registry.get_sample_value("skills_uses_total", {"action": "load", "skill": "tea"}) == 1

@@ -140,16 +140,16 @@ def test_the_views_work_without_a_script(chromium: Browser, tmp_path: Path) -> N
         expect(page.locator("mark")).to_contain_text("name: teas")
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_axe_finds_nothing(chromium: Browser, colours: str) -> None:
+@pytest.mark.parametrize(("colours", "rules"), [("light", None), ("dark", {"runOnly": ["color-contrast"]})])
+def test_axe_finds_nothing(chromium: Browser, colours: str, rules: dict[str, list[str]] | None) -> None:
     with own_page(FIXTURES, BROKEN) as address, looking(chromium, color_scheme=colours) as seen:
         origin = address.partition("/ui/")[0]
         seen.page.goto(address)
         for view in VIEWS:
             seen.page.goto(f"{origin}/ui/{view}")
-            found = Axe().run(seen.page).response
+            found = Axe().run(seen.page, options=rules).response
             wrong = [(each["id"], [node["html"] for node in each["nodes"]][:3]) for each in found["violations"]]
-            assert wrong == [] and len(found["passes"]) > 10, view
+            assert wrong == [] and found["passes"], view
 
 
 def test_nothing_is_wider_than_a_telephone(chromium: Browser) -> None:

@@ -41,6 +41,7 @@ from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.issuer_fetch import fetch, post
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.ui import estimate, foreign
+from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import (
     activity,
@@ -139,6 +140,7 @@ class Ui:
         policy: who may come in.
         sources: the state of each root that is fetched.
         views: who may read which skills; None where everybody reads all.
+        streams: live pages that one viewer may have open; None for a part of all.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class Ui:
         *,
         sources: Callable[[], Sequence[SourceState]] = list,
         views: Views | None = None,
+        streams: int | None = None,
     ) -> None:
         self._runtime = runtime
         self._views = views or Views(runtime.registry)
@@ -163,6 +166,7 @@ class Ui:
             Revisions(runtime.registry),
             local=ui.once is not None,
             open=self.sign_in.is_open,
+            live=Live(streams),
         )
         self.site.revisions.start()
         self.site.live.feed(runtime.registry)  # from the start on, and not from the first look

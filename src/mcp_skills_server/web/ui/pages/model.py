@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass
 from typing import Final
 
+from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -119,18 +120,22 @@ async def page(request: Request, look: Look) -> Response:
     dialect = dialect if dialect in dialects else AUTO
     answers = [each async for each in _answers(look, ERAS[era], dialects)]
     chosen = [each for each in answers if each.dialect in ("", dialect)]
-    return look.page(
-        "model.html",
-        channels=list(channels(look)),
-        answers=answers,
-        chosen=chosen,
-        era=era,
-        eras=[*ERAS],
-        dialect=dialect,
-        dialects=dialects,
-        withheld=withheld(look),
-        offers_tools=look.site.settings.tools,
-    )
+
+    def written() -> Response:
+        return look.page(
+            "model.html",
+            channels=list(channels(look)),
+            answers=answers,
+            chosen=chosen,
+            era=era,
+            eras=[*ERAS],
+            dialect=dialect,
+            dialects=dialects,
+            withheld=withheld(look),
+            offers_tools=look.site.settings.tools,
+        )
+
+    return await to_thread.run_sync(written)  # long texts, made readable
 
 
 def channels(look: Look) -> Iterator[Channel]:

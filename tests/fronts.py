@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server import messages
@@ -105,10 +106,10 @@ class Script:
         return True
 
 
-async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> None:
+async def by_the_sdk(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
     """A conversation with the SDK's front, as `server.app.serve_stdio` leads it."""
     server = make_server()
-    attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry))
+    attachment = attach(server, registry, settings, watch=Loaded(registry), runtime=Runtime(registry), views=views)
     exchange = Exchange(script)
     inward, read_stream = anyio.create_memory_object_stream[Any](0)
     write_stream, outward = anyio.create_memory_object_stream[Any](0)
@@ -126,9 +127,9 @@ async def by_the_sdk(script: Script, registry: Registry, settings: Settings) -> 
         await server.run(read_stream, write_stream, server.create_initialization_options())
 
 
-async def by_ours(script: Script, registry: Registry, settings: Settings) -> None:
+async def by_ours(script: Script, registry: Registry, settings: Settings, views: Views | None = None) -> None:
     """The same with the front that knows no SDK."""
-    attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry))
+    attachment = Attachment(registry, settings, Loaded(registry), Runtime(registry), views=views)
     async with attachment.running():
         await Connection(script, attachment).run()
 

@@ -452,4 +452,5 @@ def test_options_that_say_nothing_over_stdio_are_named_in_one_warning() -> None:
     warned = [line for line in done.stderr.split("\n") if "WARNING" in line]
     assert warned == ["mcp-skills-server: WARNING: unused without --transport http: --tokens, --max-body"]
     assert "0123456789abcdef" not in done.stderr
+    assert "unused without --transport http: --redis" in run("serve", FIXTURES, "--redis", "redis://127.0.0.1:1").stderr
     assert "unused" not in run("serve", FIXTURES).stderr

@@ -18,7 +18,7 @@ SOURCE = ROOT / "src" / PACKAGE
 LAYERS = (
     ("model", "errors", "directories", "durable"),
     ("codes",),
-    ("format", "hosts", "transport"),
+    ("format", "hosts", "transport", "shared"),
     ("validation", "telemetry", "access"),
     ("catalog", "dialects"),
     ("runtime", "publish", "sources", "provenance"),

@@ -503,11 +503,12 @@ BROKEN = """
 import sys
 from mcp_skills_server.acp import conversation, proxy
 from mcp_skills_server import Registry
+from mcp_skills_server.catalog.views import Views
 def fail(*_): raise RuntimeError("a bug\\nof two lines")
 for name in ("ask", "hear", "tell"):
     setattr(conversation.Conversation, name, fail)
 registry = Registry([sys.argv[1]])
-offer = proxy.SkillsOffer(["x"], lambda: (registry, registry.load))
+offer = proxy.SkillsOffer(["x"], lambda: (Views(registry), registry.load))
 sys.exit(proxy.run([sys.executable, "-c", sys.argv[2]], offer, grace=2))
 """
 

@@ -19,7 +19,8 @@ import multiprocessing, os, signal, sys, threading
 
 def strike():
     signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})  # the command has no thread that would take it
-    while not (children := multiprocessing.active_children()):
+    # Of both: concurrent.futures waits for ever for one that starts while another one dies.
+    while len(children := multiprocessing.active_children()) < 2:
         os.sched_yield()
     {strike}
 

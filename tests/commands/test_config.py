@@ -58,7 +58,6 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = 'a'\nport = 1", 3, "source.port", "docs/configuration.md"),
     ("[[source]]\nfrom = 'a'\n[[source]]\nfrom = 'b'\nscript = true", 5, "source.script", "write scripts"),
     # What is not there yet
-    ("port = 1\n\n[[grant]]\nwho = ['*']", 3, "grant", "leave it out"),
     ("[quota]\nrequests-per-minute = 600", 1, "quota", "leave it out"),
     ("quota = 1", 1, "quota", "leave it out"),
     # Of another type
@@ -97,6 +96,21 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[source]]\nfrom = ''", 2, "source.from", "write text in quotes, any ROOT"),
     ("[[source]]\nfrom = 'a'\nrequire-signature = []", 3, "source.require-signature", "write a list of paths"),
     ("[[source]]\nfrom = 'git+https://git.example/a'\nrefresh = '0s'", 3, "source.refresh", "write a number from 1"),
+    # Of grants
+    ("grant = []", 1, "grant", "write a table [[grant]] with who"),
+    ("[grant]\nwho = ['*']", 1, "grant", "write a table [[grant]] with who"),
+    ("port = 1\n\n[[grants]]\nwho = ['*']", 3, "grants", "write grant"),
+    ("[[grant]]\nwho = ['*']", 1, "grant.skills", "write a list of skill paths"),
+    ("[[grant]]\nskills = ['a']", 1, "grant.who", 'write a list of "*", "local", "token:NAME"'),
+    ("[[grant]]\nwho = []\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
+    ("[[grant]]\nwho = ['*', 'laptop']\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
+    ("[[grant]]\nwho = ['role:x']\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
+    ("[[grant]]\nwho = '*'\nskills = ['a']", 2, "grant.who", 'write a list of "*"'),
+    ("[[grant]]\nwho = ['*']\nskills = ['a/']", 3, "grant.skills", "write a list of skill paths"),
+    ("[[grant]]\nwho = ['*']\nskills = ['!a']", 3, "grant.skills", "write a list of skill paths"),
+    ("[[grant]]\nwho = ['*']\nskills = []", 3, "grant.skills", "write a list of skill paths"),
+    ("[[grant]]\nwho = ['*']\nskills = ['a']\nmay = ['write']", 4, "grant.may", 'write a list of "read", "scripts"'),
+    ("[[grant]]\nwho = ['*']\nskill = ['a']\nskills = ['a']", 3, "grant.skill", "write skills"),
     # Of the table of an issuer
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
     ("[[oauth]]\nissuer = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),

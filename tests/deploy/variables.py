@@ -7,13 +7,10 @@ import re
 from mcp_skills_server.commands.serve import serve
 from wire import ROOT
 
-_COMING = {"MCP_SKILLS_REDIS"}
-"""Goes when `serve` has the option."""
-
 
 def known() -> set[str]:
     """Those that `serve` reads."""
-    return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name} | _COMING
+    return {f"MCP_SKILLS_{each.name.upper()}" for each in serve.params if each.name}
 
 
 def used(name: str) -> set[str]:

@@ -28,25 +28,36 @@ def reads_wall_clock(tree: ast.Module) -> bool:
 
 def test_every_reader_of_the_wall_clock_is_known() -> None:
     found = {path for path in SOURCE.rglob("*.py") if reads_wall_clock(ast.parse(path.read_bytes()))}
-    # Each with its test for a clock that was set: what is settled (below and in tests/catalog/test_tree.py), how long
+    # Each with its test for a clock that was set: what is settled (below, in tests/catalog/test_tree.py and
+    # tests/catalog/test_stamps.py), how long
     # an index is fresh (tests/sources/test_index.py), Retry-After with a date (tests/sources/test_caching.py), and
     # how long an artifact stays (tests/publish/test_static.py). A certificate must be valid on the day that it is
     # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
     # The date of an approval is shown and decides nothing, and so is that of an event. How old an index file is decides
-    # when it is removed, and no more. All that waits, waits by time.monotonic.
+    # when it is removed, and no more. When a token ends is a matter of the wall (tests/access),
+    # and so is the day on which a use is counted (tests/telemetry/test_usage.py). All else that waits, waits by
+    # time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
-        "catalog/outline.py",
-        "commands/approve.py",
+        "access/oauth.py",
         "catalog/disk.py",
         "catalog/index_files.py",
+        "catalog/outline.py",
+        "catalog/stamps.py",
         "catalog/tree.py",
-        "sources/download.py",
-        "telemetry/events.py",
-        "sources/records.py",
+        "commands/approve.py",
+        "commands/config_option.py",
+        "commands/reloading.py",
         "provenance/proofs.py",
         "provenance/signatures.py",
         "publish/record.py",
         "publish/static.py",
+        "runtime/briefing.py",
+        "sources/download.py",
+        "sources/records.py",
+        "telemetry/events.py",
+        "telemetry/usage_store.py",
+        "web/bearer.py",
+        "web/guards.py",
     }
 
 

@@ -266,6 +266,25 @@ def test_what_a_body_costs_is_bounded_whatever_it_holds(shape: str, monkeypatch:
     assert sum(each.count("[") for each in given) <= links._MOST_BRACKETS
 
 
+PIECES = (
+    "word\n", "two words\n", "\n", "\n\n", "- item\n", "1. item\n", "  [in an item](a.md)\n", "    code\n", "\ttab\n",
+    "> quote\n", "```\n", "~~~\n", "<div>\n", "<pre>\n", "</pre>\n", "<!-- begun\n", "-->\n", "[link](b.md)\n",
+    "`c.md`\n", "[r]: d.md\n", "[r]\n", "[r]:\n", "'title\n", "title'\n", "===\n", "---\n", "# Heading\n",
+    "![i](e.png)\n",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
+@example("- item\n\nword\n\ntwo words\n\n  [in an item](a.md)\n")
+@example("- item\n\nword\n\n    `c.md`\n")
+@example("```\n\nword\n\nword\n\n```\n\n`c.md`\n")
+def test_paragraphs_that_refer_to_nothing_are_passed_over_unnoticed(body: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links, "_without_plain", str)
+        whole = references(body)
+    assert references(body) == whole
+
+
 def test_links_in_a_long_table_are_found_line_by_line() -> None:
     """A table is one block; a long one is read by its lines, each with its own number."""
     table = "\n".join(f"| {'x' * 90} | [n{number}](references/{number}.md) |" for number in range(500))

@@ -44,7 +44,7 @@ def fetched(publication: Publication, entry: wellknown.Entry) -> dict[str, tuple
     raw = kept[1].read()
     wellknown.prove(raw, entry.digest)
     files = archive.unpack(raw) if entry.kind == "archive" else {"SKILL.md": (raw, False)}
-    assert wellknown.check_unpacked(entry, files) is None
+    assert wellknown.judge_unpacked(entry, files).refusal is None
     return files
 
 

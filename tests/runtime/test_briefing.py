@@ -83,6 +83,20 @@ def test_the_texts_are_made_once_for_each_catalogue(tmp_path: Path) -> None:
 # News
 
 
+def test_another_process_finds_its_own_moment_by_the_time(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, skills("a")))
+    briefing = Briefing(registry, 4000, scripts=lambda: False, absolute_paths=False)
+    moments = [briefing.moment]
+    for name in ("b", "c"):
+        plant(tmp_path, skills(name))
+        registry.refresh()
+        moments.append(briefing.moment)
+    times = [briefing.time_of(each) for each in moments]
+    assert times == sorted(times)
+    assert [briefing.moment_at(each) for each in times] == moments
+    assert briefing.moment_at(0) == moments[0] and briefing.moment_at(times[-1] + 60) == moments[-1]
+
+
 def test_news_are_what_came_and_went_since_a_moment(tmp_path: Path) -> None:
     registry = Registry([plant(tmp_path, skills("a", "b"))], quiet_s=0)
     briefing = Runtime(registry).briefing

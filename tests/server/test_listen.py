@@ -136,6 +136,7 @@ class Client:
     def __init__(self) -> None:
         self.ends = AsyncExitStack()
         self.connection = self
+        self.principal = None
 
     def at_end(self, work: Callable[[], object]) -> None:
         """As the front's."""

@@ -29,7 +29,7 @@ from mcp_skills_server.transport.descriptors import claim, read, write
 from mcp_skills_server.transport.framing import LineBuffer
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
 
 _T = TypeVar("_T")
 
@@ -52,11 +52,12 @@ class SkillsOffer:
 
     Attributes:
         words: the command line of the MCP server that serves them; empty where sessions get none.
-        open: makes the registry, not yet loaded, and what loads it and keeps it current.
+        open: makes the registry, not yet loaded, and what loads it and keeps it current. The editor is shown what
+            who proves nothing has of it.
     """
 
     words: Sequence[str]
-    open: Callable[[], tuple[Registry, Callable[[], None]]]
+    open: Callable[[], tuple[Views, Callable[[], None]]]
 
 
 def run(command: Sequence[str], offer: SkillsOffer | None, *, grace: float) -> int:
@@ -244,17 +245,18 @@ class _Proxy:
             self._opened.set()
 
     def _follow(self, offer: SkillsOffer, conversation: Conversation) -> None:
-        registry, start = offer.open()
+        views, start = offer.open()
         self._usable = True
         self._opened.set()
         changed = Event()
-        registry.subscribe(lambda _: changed.set())
+        views.registry.subscribe(lambda _: changed.set())
+        views.on_replaced(lambda _before, _now: changed.set())
         start()
         left_out: set[tuple[str, str]] = set()
         while True:
             changed.wait()
             changed.clear()
-            found = acp.available(registry.snapshot)
+            found = acp.available(views.of(None).snapshot)
             for path, reason in found.left_out:
                 if (path, reason) not in left_out:
                     logger.warning("%s is not announced to the editor: %s", printable(path), printable(reason))

@@ -61,6 +61,12 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
     return SkillFile(root, location, size, mark, mtime < young and ctime < young, None, bool(found.st_mode & _OWNER))
 
 
+def is_settled(found: os.stat_result, now: int) -> bool:
+    """Whether a file was old enough at `now`, in nanoseconds, for a later write to leave another signature."""
+    young = now - _SETTLED_NS
+    return found.st_mtime_ns < young and found.st_ctime_ns < young
+
+
 def digest_of(raw: bytes) -> str:
     """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()

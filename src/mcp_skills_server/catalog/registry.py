@@ -6,7 +6,6 @@ A refresh scans only the skills that a change touches.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -26,13 +25,14 @@ from mcp_skills_server.catalog.path_index import join, outermost
 from mcp_skills_server.catalog.reader import Reader, in_thread
 from mcp_skills_server.catalog.root_index import Arm, RootIndex
 from mcp_skills_server.catalog.roots import Limits, MirroredRoot, Root, merge, open_roots
+from mcp_skills_server.catalog.skill_set import Unrestricted
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Changes, Problem, Skill, Snapshot
 from mcp_skills_server.telemetry import events
 
 
-class Registry(Reader):
+class Registry(Reader, Unrestricted):
     """The skills of some directories, empty until it is loaded. Any thread may use it.
 
     `with Registry(["skills"]) as registry:` loads it; `async with` does so without holding up the event loop. A
@@ -74,8 +74,6 @@ class Registry(Reader):
         self.limits = limits or Limits()
         self.snapshot = Snapshot({})
         self.loaded = threading.Event()
-        self.asked_at = -math.inf
-        """When a request came last, by the monotonic clock: what nobody waits for gives way to requests."""
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)

@@ -7,14 +7,13 @@ file's skill is scanned again and the handler is called again with a view of the
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from anyio import sleep, to_thread
 
 from mcp_skills_server.catalog.reader import Body
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import off_loop
 from mcp_skills_server.errors import REPEATS, StaleFileError
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile, Snapshot
@@ -37,23 +36,24 @@ class View:
     """The skills that one request is answered from.
 
     Args:
-        registry: whose skills they are.
+        skill_set: whose skills they are: those that the grants leave to whoever asks.
         last_try: whether a file that changed is no reason to call the handler again.
 
     Attributes:
+        skill_set: as given.
         snapshot: all that the request sees, as it was when the view was made.
         last_try: as given.
         files: those that were read.
     """
 
-    __slots__ = ("_registry", "files", "last_try", "snapshot")
+    __slots__ = ("files", "last_try", "skill_set", "snapshot")
 
-    def __init__(self, registry: Registry, *, last_try: bool = True) -> None:
-        self._registry = registry
-        self.snapshot: Snapshot = registry.snapshot
+    def __init__(self, skill_set: SkillSet, *, last_try: bool = True) -> None:
+        self.skill_set = skill_set
+        self.snapshot: Snapshot = skill_set.snapshot
         self.last_try = last_try
         self.files: list[SkillFile] = []
-        registry.asked_at = time.monotonic()
+        skill_set.note_request()
 
     async def read(self, skill: Skill, path: str) -> bytes:
         """The exact bytes of a file of a skill; on the last try also those that a scan has kept.
@@ -63,9 +63,9 @@ class View:
         """
         file = skill.files[path]
         try:
-            raw = await off_loop(file.size <= _INLINE_BYTES, self._registry.read, file)
+            raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
         except StaleFileError as stale:
-            kept = self._registry.last_read(file) if self.last_try and stale.in_motion else None
+            kept = self.skill_set.last_read(file) if self.last_try and stale.in_motion else None
             if kept is None:
                 raise
             raw = kept
@@ -79,11 +79,11 @@ class View:
         Raises:
             StaleFileError: as for `read`.
         """
-        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or self._registry.has_body(skill)
+        quick = skill.files[SKILL_MD].size <= _INLINE_MARKDOWN or self.skill_set.has_body(skill)
         try:
-            found = await off_loop(quick, self._registry.body, skill)
+            found = await off_loop(quick, self.skill_set.body, skill)
         except StaleFileError as stale:
-            kept = self._registry.last_body(skill) if self.last_try and stale.in_motion else None
+            kept = self.skill_set.last_body(skill) if self.last_try and stale.in_motion else None
             if kept is None:
                 raise
             found = kept
@@ -93,7 +93,7 @@ class View:
 
     def still_has(self, files: Iterable[SkillFile]) -> bool:
         """Whether these files are known to be those that were scanned, at a look and without reading them."""
-        return all(map(self._registry.is_unchanged, files))
+        return all(map(self.skill_set.is_unchanged, files))
 
     async def digests(self, skill: Skill) -> dict[str, str]:
         """The digests of the skill's files, by path.
@@ -114,7 +114,7 @@ class View:
         Raises:
             StaleFileError: there is none, or there is another try.
         """
-        found = self._registry.last_proved(skill) if self.last_try and stale.in_motion else None
+        found = self.skill_set.last_proved(skill) if self.last_try and stale.in_motion else None
         if found is None:
             raise stale
         return found
@@ -127,11 +127,11 @@ class View:
         return error
 
     def _digests(self, skill: Skill) -> dict[str, str]:
-        return {path: self._registry.digest(file) for path, file in skill.files.items()}
+        return {path: self.skill_set.digest(file) for path, file in skill.files.items()}
 
     def _hash_files(self, skills: Sequence[Skill]) -> None:
         for skill in skills:
-            self._registry.hash_files(skill)
+            self.skill_set.hash_files(skill)
 
 
 def is_hashed(skill: Skill) -> bool:
@@ -139,7 +139,7 @@ def is_hashed(skill: Skill) -> bool:
     return all(file.digest is not None for file in skill.files.values())
 
 
-async def retry_when_stale(registry: Registry, handler: Callable[[View], Awaitable[_T]]) -> _T:
+async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_T]]) -> _T:
     """What the handler returns, called again with a new view for as long as it finds that files have changed.
 
     Raises:
@@ -148,12 +148,12 @@ async def retry_when_stale(registry: Registry, handler: Callable[[View], Awaitab
     for attempt in range(_TRIES):
         last = attempt == _TRIES - 1
         try:
-            return await handler(View(registry, last_try=last))
+            return await handler(View(skill_set, last_try=last))
         except StaleFileError as stale:
             if last:
                 raise
             events.begins_again()
-            await to_thread.run_sync(registry.rescan, stale)
+            await to_thread.run_sync(skill_set.rescan, stale)
             if attempt and stale.in_motion:
                 await sleep(_PAUSE_S * 2 ** (attempt - 1))
     raise AssertionError

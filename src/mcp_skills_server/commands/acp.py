@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions
 from mcp_skills_server.commands.fields import Grouped, option, switch, takes
+from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import Followed, open_followed
 from mcp_skills_server.commands.options import RootType
@@ -21,7 +22,7 @@ from mcp_skills_server.commands.script_options import ScriptOptions
 from mcp_skills_server.commands.serve import serve
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.catalog.views import Views
 
 _AGENT: Final = "mcp_skills_server.agent"
 _SPLIT: Final = "--"
@@ -78,11 +79,12 @@ def acp(context: click.Context, options: AcpOptions, roots: tuple[str, ...]) -> 
 
     followed: list[Followed] = []
 
-    def open_skills() -> tuple[Registry, Callable[[], None]]:
+    def open_skills() -> tuple[Views, Callable[[], None]]:
         followed.append(open_followed(roots, options, configuration_of(context)))
         served, start, _ = followed[0]
-        follow_configuration(context, served.mirrors)
-        return served.registry, start
+        views = make_views(served.registry, configuration_of(context), local=True)
+        follow_configuration(context, views, served.mirrors)
+        return views, start
 
     offer = None
     if roots or options.lock is not None:

@@ -67,9 +67,10 @@ def show(words: tuple[str, ...]) -> None:
 
 
 def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of single roots."""
+    """What the file says of single roots, and of who may what."""
     if configuration is None:
         return []
+    granted = zip(configuration.grants or (), configuration.grant_lines, strict=True)
     return [
         (
             "source",
@@ -84,6 +85,19 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
             f"{configuration.file}:{each.line}",
         )
         for root, each in configuration.sources.items()
+    ] + [
+        (
+            "grant",
+            " ".join(
+                [
+                    f"who={','.join(each.who)}",
+                    f"skills={','.join(pattern.text for pattern in each.skills)}",
+                    f"may={','.join(['read', *sorted(each.may - {'read'})])}",
+                ]
+            ),
+            f"{configuration.file}:{line}",
+        )
+        for each, line in granted
     ]
 
 

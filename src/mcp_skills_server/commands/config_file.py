@@ -1,4 +1,5 @@
-"""The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`.
+"""The configuration file: TOML whose keys are the names of options, `[[source]]` for what holds of one root, `[oauth]`
+for whose tokens are taken, and `[[grant]]` for who may read what.
 
 What is wrong with one is found at once, all of it, and said with its line. What each key takes: `config_schema`. This
 module is imported only where there is such a file.
@@ -10,16 +11,17 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
 import click
 from pydantic import ValidationError
 
+from mcp_skills_server.access.grants import Grant, Pattern, PatternError
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.commands import config_oauth
-from mcp_skills_server.commands.config_schema import SOURCE_TAKES, model, parameters, takes
+from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
 from mcp_skills_server.commands.embedding_options import ModelType
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.errors import SkillsServerError, clipped
@@ -27,9 +29,10 @@ from mcp_skills_server.hosts.tomltext import lines_of
 from mcp_skills_server.model import printable
 from mcp_skills_server.sources.kinds import kind_of
 
-_NOT_YET: Final = ("grant", "quota")
+_NOT_YET: Final = ("quota",)
 _TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "source": (SOURCE_TAKES, "write a table [[source]] with from = ROOT"),
+    "grant": (GRANT_TAKES, 'write a table [[grant]] with who = ["*"] and skills = ["**"]'),
     "oauth": (config_oauth.TAKES, "write a table [oauth] with issuer and audience"),
 }
 """By table: what its keys take, and what to write where it is none."""
@@ -96,6 +99,9 @@ class Configuration:
         sources: the rules of single roots, by the root as `values` has it.
         lines: where each of `values`, and the table of `oauth`, stands.
         oauth: whose access tokens are taken; None where nothing is said of it.
+        grants: who may do what; None where the file does not say it.
+        grant_lines: where each of them stands.
+        raw: its bytes.
     """
 
     file: str
@@ -103,6 +109,9 @@ class Configuration:
     sources: Mapping[str, SourceRules] = field(default_factory=dict[str, SourceRules])
     lines: Mapping[str, int] = field(default_factory=dict[str, int])
     oauth: OAuthSettings | None = None
+    grants: tuple[Grant, ...] | None = None
+    grant_lines: tuple[int, ...] = field(default=(), compare=False)
+    raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -159,7 +168,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
     settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
-    return _configuration(values, os.path.abspath(path), lines, settings)
+    return replace(_configuration(values, os.path.abspath(path), lines, settings), raw=raw)
 
 
 # What is wrong
@@ -204,9 +213,22 @@ def _fault(kind: str, place: tuple[str | int, ...], value: Any, lines: Mapping[t
             hint = f"put its keys at the top of the file; {_PAGE}"
         return Fault(line, key, "there is no such key", hint)
     if kind == "missing":
+        if place[0] == "grant":
+            return Fault(line, key, "it is missing", f"write {words}")
         return Fault(line, key, "it is missing", f'write {name} = "{config_oauth.EXAMPLES.get(name, "ROOT")}"')
     what = f"this is {_kind(value)}" if kind.endswith("_type") else "it does not take this value"
+    if key == "grant.skills" and isinstance(value, str):
+        what = _no_pattern(value) or what
     return Fault(line, key, what, f"write {words}")
+
+
+def _no_pattern(text: str) -> str:
+    """Why this is no pattern of skill paths; "" for one that is."""
+    try:
+        Pattern(text)
+    except PatternError as error:
+        return str(error)
+    return ""
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
@@ -256,6 +278,11 @@ def _configuration(
         keys = tuple(os.path.join(folder, key) for key in each.get("require_signature") or ())
         root = _absolute(each["origin"], folder)
         sources[root] = SourceRules(each.get("scripts"), keys, each.get("refresh"), _line(["source", number], lines))
+    grants = [
+        Grant(tuple(each["who"]), tuple(map(Pattern, each["skills"])), frozenset(each.get("may", ())))
+        for each in given.pop("grant", ())
+    ]
+    grant_lines = tuple(_line(["grant", number], lines) for number in range(len(grants)))
     known = {each.name: (key, each) for key, each in parameters().items()}
     values = {name: _from_here(known[name][1], value, folder) for name, value in given.items()}
     where = {name: _line([known[name][0]], lines) for name in values}
@@ -264,7 +291,7 @@ def _configuration(
         where.setdefault("roots", _line(["source"], lines))
     if oauth is not None:
         where["oauth"] = _line(["oauth"], lines)
-    return Configuration(file, values, sources, where, oauth)
+    return Configuration(file, values, sources, where, oauth, tuple(grants) or None, grant_lines)
 
 
 def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:

@@ -10,18 +10,22 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import click
 
 from mcp_skills_server.commands.fields import Options, option, variables_of
 from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.workers import VARIABLE
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.tokens import Token, Tokens
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
     from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.workers.channel import Channel
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +38,33 @@ _WITHOUT_OPTION: Final = ("MCP_SKILLS_EMBEDDINGS_KEY",)
 def _take(context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
     """Read the file, before any other option is looked at."""
     if path is not None and not context.resilient_parsing:
-        from mcp_skills_server.commands.config_file import ConfigurationError, read
+        from mcp_skills_server.commands.config_file import ConfigurationError, parse, read
 
+        channel = worker_channel()
+        raw = channel.post.configuration if channel is not None else None
         try:
-            configuration = read(path)
+            # A worker that is started later serves what the others do.
+            configuration = read(path) if raw is None else parse(raw.encode(), path)
         except ConfigurationError as error:
             raise UsageError(str(error)) from None
         context.meta[_READ] = configuration
         context.default_map = {**configuration.values}
     return path
+
+
+@cache
+def worker_channel() -> Channel | None:
+    """The channel to the supervisor that started this process as a worker; None where none has.
+
+    Raises:
+        UsageError: somebody else has set its variable.
+    """
+    descriptor = os.environ.pop(VARIABLE, None)
+    if descriptor is None:
+        return None
+    from mcp_skills_server.web.workers.channel import Channel
+
+    return Channel(descriptor)
 
 
 class ConfigOptions(Options):
@@ -96,6 +118,7 @@ def issuer_of(context: click.Context) -> ResourceServer | None:
 
 def follow_configuration(
     context: click.Context,
+    views: Views,
     mirrors: Mirrors | None,
     tokens: Tokens | None = None,
     *,
@@ -105,6 +128,7 @@ def follow_configuration(
 
     Args:
         context: of the command.
+        views: which skills each principal has.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
         request_level: at which level requests are logged.
@@ -118,7 +142,7 @@ def follow_configuration(
         return None
     from mcp_skills_server.commands.reloading import Reloader
 
-    reloader = Reloader(context, configuration, mirrors, tokens, request_level=request_level)
+    reloader = Reloader(context, configuration, mirrors, tokens, views=views, request_level=request_level)
     reloader.start()
     return reloader.ask
 

@@ -11,8 +11,9 @@ from importlib import import_module
 from typing import Annotated, Any, Final, Literal
 
 import click
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
+from mcp_skills_server.access.grants import MAY, May, Pattern, is_who
 from mcp_skills_server.commands.config_oauth import OAuthTable
 from mcp_skills_server.commands.config_values import Text, seconds
 from mcp_skills_server.commands.fields import key_of
@@ -51,16 +52,37 @@ class _Source(BaseModel):
     refresh: Annotated[float, BeforeValidator(seconds), Field(ge=1, allow_inf_nan=False)] | None = None
 
 
+def _who(text: str) -> str:
+    if not is_who(text):
+        raise ValueError
+    return text
+
+
+def _pattern(text: str) -> str:
+    return Pattern(text).text
+
+
+class _Grant(BaseModel):
+    """A table `[[grant]]`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    who: Annotated[list[Annotated[str, AfterValidator(_who)]], Field(min_length=1)]
+    skills: Annotated[list[Annotated[str, AfterValidator(_pattern)]], Field(min_length=1)]
+    may: list[May] = []
+
+
+_Grants = Annotated[list[_Grant], Field(min_length=1)]
+
+
 @cache
 def model() -> type[BaseModel]:
-    """The model of a whole file: every option under its name, the tables of `source`, and that of `oauth`."""
+    """The model of a whole file: every option under its name, and the tables `source`, `grant` and `oauth`."""
     fields: dict[str, Any] = {
         (each.name or ""): (_type_of(each), Field(None, alias=key)) for key, each in parameters().items()
     }
     config = ConfigDict(extra="forbid", strict=True)
-    return create_model(
-        "ConfigurationFile", __config__=config, source=(list[_Source], []), oauth=(OAuthTable | None, None), **fields
-    )
+    tables: dict[str, Any] = {"source": (list[_Source], []), "grant": (_Grants, []), "oauth": (OAuthTable | None, None)}
+    return create_model("ConfigurationFile", __config__=config, **tables, **fields)
 
 
 def _type_of(parameter: click.Parameter) -> Any:
@@ -107,4 +129,9 @@ SOURCE_TAKES: Final = {
     "scripts": "true or false",
     "require-signature": 'a list of paths of keys, such as ["keys/team.pub"]',
     "refresh": 'a number from 1, or "90s", "5m", "1h"',
+}
+GRANT_TAKES: Final = {
+    "who": 'a list of "*", "local", "token:NAME", "user:SUBJECT" or "group:NAME"',
+    "skills": 'a list of skill paths, such as ["acme/billing/**"]',
+    "may": "a list of " + ", ".join(f'"{each}"' for each in MAY),
 }

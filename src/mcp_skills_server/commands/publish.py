@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +16,12 @@ from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import printable
+
+if TYPE_CHECKING:
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Stamps
+    from mcp_skills_server.publish.plan import Difference
+    from mcp_skills_server.publish.static import Site
 
 
 class PublishOptions(RootOptions):
@@ -60,36 +68,31 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         if real == root.path or real.startswith(root.path.rstrip(os.sep) + os.sep):
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
     from mcp_skills_server.catalog import collector
-    from mcp_skills_server.catalog.dot_folders import passed_over
-    from mcp_skills_server.publish.publication import Publication
+    from mcp_skills_server.publish.last_run import LastRuns, stamps_of
     from mcp_skills_server.publish.static import Site
 
+    memory = publish_memory(options.cache_dir)
     site = Site(
         output,
         headers=options.headers,
         keep_days=options.keep,
-        cache=publish_memory(options.cache_dir),
+        cache=memory,
         steps=lambda items: progress(items, length=len(items), label="writing"),
     )
     if sys.stderr.isatty():
         remark("reading the skills")
-    registry.load()
-    for each in passed_over(registry):
-        remark(str(each))
-    publication = Publication(
-        registry,
-        options.base_url,
-        known=site.known,
-        steps=lambda skills: progress(skills, length=len(skills), label="packing"),
-    )
+    about = ([(root.path, root.shown) for root in registry.roots], registry.limits, options.base_url, options.headers)
+    runs = LastRuns(memory, real, about)
     with collector.paused():
-        differences = site.check(publication) if options.check else site.write(publication)
-    if not options.check:
-        registry.keep_index(lambda: False)
-    edition = publication.latest or publication.edition()
-    for path, reason in edition.left_out:
+        # Before the scan: what changes while it runs has another stamp the next time.
+        stamps = None if options.check else stamps_of(registry)
+        found = None if stamps is None else _amend(site, registry, options.base_url, runs, stamps)
+        if found is None:
+            found = _publish_all(site, registry, options, runs, stamps)
+    differences, run = found
+    for path, reason in run.left_out:
         remark(f"{path}: not published: {reason}")
-    for path, reason in edition.left_out_0_1:
+    for path, reason in run.left_out_0_1:
         remark(f"{path}: published by discovery 0.2.0 alone: {reason}")
     shown = printable(output)
     if options.check:
@@ -99,8 +102,64 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
         remark(f"{shown} is {state}")
         return 1 if differences else 0
     done = f"{_count(differences)} changed" if differences else "nothing to change"
-    remark(f"published {len(edition.skills)} skills in {shown}, {done}")
+    remark(f"published {run.skills} skills in {shown}, {done}")
     return 0
+
+
+def _amend(
+    site: Site, registry: Registry, base: str, runs: LastRuns, stamps: Stamps
+) -> tuple[list[Difference], LastRun] | None:
+    """Publish what the stamps say has changed since the last run; None where that is not enough."""
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.publish.publication import Publication
+
+    last = runs.load()
+    changed = last.changed(stamps) if last is not None else None
+    if last is None or changed is None:
+        return None
+    publication = None
+    if changed:
+        folders = [os.path.join(registry.roots[rank].path, folder) for rank, folder in changed]
+        skills = Registry(folders, registry.limits)
+        skills.load()
+        publication = Publication(skills, base)
+    found = site.amend(last.seen, publication, {last.names[rank][folder] for rank, folder in changed})
+    if found is None:
+        return None
+    differences, seen = found
+    run = replace(last, seen=seen, roots=stamps)
+    if run != last:
+        runs.save(run)
+    return differences, run
+
+
+def _publish_all(
+    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Stamps | None
+) -> tuple[list[Difference], LastRun]:
+    """Look at every skill, and make the folder current or say what is not."""
+    from mcp_skills_server.catalog.dot_folders import passed_over
+    from mcp_skills_server.publish.last_run import LastRun, Seen, names_of
+    from mcp_skills_server.publish.publication import Publication
+
+    registry.load()
+    for each in passed_over(registry):
+        remark(str(each))
+    publication = Publication(
+        registry,
+        options.base_url,
+        known=site.known,
+        steps=lambda skills: progress(skills, length=len(skills), label="packing"),
+    )
+    differences = site.check(publication) if options.check else site.write(publication)
+    edition = publication.latest or publication.edition()
+    run = LastRun(Seen(), (), (), edition.left_out, edition.left_out_0_1, len(edition.skills))
+    if options.check:
+        return differences, run
+    registry.keep_index(lambda: False)
+    seen = None if stamps is None else site.seen()
+    if stamps is not None and seen is not None:
+        runs.save(replace(run, seen=seen, roots=stamps, names=names_of(edition, stamps)))
+    return differences, run
 
 
 def _count(files: Sequence[object]) -> str:

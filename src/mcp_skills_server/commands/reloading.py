@@ -1,7 +1,7 @@
 """Reads the configuration file and the file of tokens again: on SIGHUP, and when one of them changes.
 
-A new version that is broken is one line in the log, and the old one stays. Tokens, the level of the log and how often
-sources are looked at change at once; of all else one line says that it takes effect at the next start.
+A new version that is broken is one line in the log, and the old one stays. Tokens, grants, the level of the log and how
+often sources are looked at change at once; of all else one line says that it takes effect at the next start.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.sources.mirrors import Mirrors
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Reloader:
         configuration: as it was read at the start; None where there is no file.
         mirrors: what is fetched, if anything is.
         tokens: those in force, where there may be some.
+        views: which skills each principal has.
         request_level: at which level requests are logged.
     """
 
@@ -59,8 +61,10 @@ class Reloader:
         mirrors: Mirrors | None,
         tokens: Tokens | None,
         *,
+        views: Views,
         request_level: int = logging.DEBUG,
     ) -> None:
+        self._views = views
         self._parameters = {each.name or "": each for each in context.command.params}
         above = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
         self._fixed = {
@@ -139,6 +143,12 @@ class Reloader:
         later = sorted(key_of(self._parameters[name]) for name in names)
         if _without_refresh(before) != _without_refresh(now):
             later.append("source")
+        if before.grants is not None and now.grants is not None:
+            if before.grants != now.grants:
+                self._views.replace(now.grants)
+                logger.info("the grants were read again; there are %d of them", len(now.grants))
+        elif before.grants != now.grants:
+            later.append("grant")
         if before.oauth != now.oauth:
             later.append("oauth")
         if later:

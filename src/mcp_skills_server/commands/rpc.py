@@ -9,6 +9,7 @@ import click
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, takes
+from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_followed
 from mcp_skills_server.commands.options import roots_or_lock
@@ -49,13 +50,14 @@ def rpc(options: RpcOptions, roots: tuple[str, ...]) -> None:
     context = click.get_current_context()
     (registry, mirrors, scripts), start, stop = open_followed(roots, options, configuration_of(context))
     runtime = make_runtime(registry, options, max_loaded=1, catalog_chars=0, roots=scripts)
-    methods = Methods(runtime, execution_settings(options))
+    views = make_views(registry, configuration_of(context), local=True)
+    methods = Methods(runtime, execution_settings(options), views=views)
     say_that_it_waits(
         "a client of the Skills Protocol",
         'type {"jsonrpc":"2.0","id":1,"method":"list_skills"}',
         f"mcp-skills-server list {shlex.join(roots)} (what it serves)",
     )
-    read_again = follow_configuration(context, mirrors)
+    read_again = follow_configuration(context, views, mirrors)
     reopen = start_audit(options, stdout_is_free=False)
     if read_again or reopen:
         on_hangup(read_again, reopen)

@@ -23,6 +23,9 @@ _ELSEWHERE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#|/|\{|%7B|\$|<|%3C
 _PLAIN_HEADING: Final = re.compile(
     r" {0,3}#[ \t]++(?!\s)([^\\`*_\[\]<>&!#~\n\r\v\f\x1c-\x1e\x85\u2028\u2029]++)(?:\n|\Z)"
 )
+_PLAIN_PARAGRAPH: Final = re.compile(r"\n?[A-Za-z][^\[`<>\n]*+(?:\n[A-Za-z][^\[`<>\n]*+)*+")
+"""One without a sign that a link, a code span or the end of an HTML block has. Its lines begin with letters, so none
+begins a block of another kind."""
 _MAYBE_HEADING: Final = re.compile(r"^ {0,3}(?:#[ \t]|=+[ \t]*$)", re.MULTILINE)
 
 
@@ -47,7 +50,7 @@ def references(body: str) -> list[Reference]:
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
-    for block in _parser().parse(body[:_READ], known):
+    for block in _parser().parse(_without_plain(body[:_READ]), known):
         if block.type != "inline":
             continue
         for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
@@ -57,6 +60,24 @@ def references(body: str) -> list[Reference]:
             if "[" in piece or "`" in piece:
                 found += _inline(_parsed(piece, known), line)
     return found
+
+
+def _without_plain(body: str) -> str:
+    """The body with a letter in the place of paragraphs that refer to nothing; what is left stands on its line.
+
+    A paragraph may end a list or a quote, so one of several stays. What is cut in a code or an HTML block is no
+    paragraph, and nothing that could end the block.
+    """
+    parts = body.split("\n\n")
+    after_plain = False
+    for at in range(1, len(parts) - 1):  # an empty line stands before and behind these
+        part = parts[at]
+        if not _PLAIN_PARAGRAPH.fullmatch(part):
+            after_plain = after_plain and part in {"", "\n"}
+            continue
+        parts[at] = "\n" * part.count("\n") if after_plain else "x" + "\n" * part.count("\n")
+        after_plain = True
+    return "\n\n".join(parts)
 
 
 def _pieces(content: str, line: int) -> Iterator[tuple[int, str]]:

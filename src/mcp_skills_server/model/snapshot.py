@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, TypeAlias
-from weakref import ReferenceType, ref
 
 from mcp_skills_server.model.ordered import resorted
 from mcp_skills_server.model.skill import LONGEST_PATH, Problem, Skill, SkillFile, Standing
@@ -66,12 +65,14 @@ class Snapshot:
     Attributes:
         skills: by skill path, unusable ones included.
         problems: problems that belong to no served skill: shadowed skills, roots that cannot be read.
+        token: stands for this snapshot where keeping it would keep ten thousand skills.
     """
 
     def __init__(self, skills: dict[str, Skill], problems: tuple[Problem, ...] = ()) -> None:
         self.skills = MappingProxyType(skills)
         self.problems = problems
-        self._replaced: list[tuple[ReferenceType[Snapshot], frozenset[str]]] = []
+        self.token = object()
+        self._replaced: list[tuple[object, frozenset[str]]] = []
         """The last snapshots that this one came from, and at which paths it is another."""
 
     def replacing(self, after: Mapping[str, Skill], gone: Collection[str], problems: tuple[Problem, ...]) -> Snapshot:
@@ -84,7 +85,7 @@ class Snapshot:
         paths = frozenset(gone) | after.keys()
         if len(paths) <= _FEW:
             earlier = [(each, known | paths) for each, known in self._replaced if len(known) <= _FEW]
-            snapshot._replaced = [(ref(self), paths), *earlier[: _REMEMBERED - 1]]
+            snapshot._replaced = [(self.token, paths), *earlier[: _REMEMBERED - 1]]
         self._hand_on(snapshot, paths)
         return snapshot
 
@@ -107,11 +108,17 @@ class Snapshot:
 
     def differing(self, earlier: Snapshot) -> Collection[str]:
         """The skill paths at which something else stands than in an earlier snapshot; costs little after one edit."""
-        for snapshot, paths in self._replaced:
-            if snapshot() is earlier:
-                return paths
+        known = self.differing_since(earlier.token)
+        if known is not None:
+            return known
         old, new = earlier.skills, self.skills
         return {path for path in old.keys() | new.keys() if old.get(path) is not new.get(path)}
+
+    def differing_since(self, token: object) -> Collection[str] | None:
+        """The same by the token of the earlier snapshot, None where it is not known what it was."""
+        if token is self.token:
+            return ()
+        return next((paths for earlier, paths in self._replaced if earlier is token), None)
 
     @cached_property
     def _paths(self) -> dict[Standing, list[str]]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from mcp_skills_server import codes
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.errors import StaleFileError
@@ -68,7 +68,7 @@ class Publication:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: SkillSet,
         base: str = "",
         *,
         keeping: RetentionPolicy | None = None,

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
-from mcp_skills_server.catalog.disk import file_from, signature
+from mcp_skills_server.catalog import disk
+from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
 from mcp_skills_server.durable import why_untrusted
@@ -27,6 +28,8 @@ from mcp_skills_server.model import Skill
 RECORD: Final = ".mcp-skills-server.json"
 JOURNAL: Final = ".mcp-skills-server.next"
 _FORMAT: Final = 2
+_LINES: Final = (",\n", ": ")
+"""A line for each file, for people who compare records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class Record:
             "retired": dict(sorted(self.retired.items())),
             "files": dict(sorted(self.files.items())),
         }
-        return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
+        return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_record(raw: bytes) -> Record:
@@ -67,7 +70,7 @@ def decode_record(raw: bytes) -> Record:
 def encode_journal(files: Mapping[str, Iterable[str]]) -> bytes:
     """What a run is about to write: by path, the digests that may be found there after it was killed."""
     fields = {"format": _FORMAT, "files": {path: sorted(digests) for path, digests in sorted(files.items())}}
-    return json.dumps(fields, ensure_ascii=False, indent=0).encode() + b"\n"
+    return json.dumps(fields, ensure_ascii=False, separators=_LINES).encode() + b"\n"
 
 
 def decode_journal(raw: bytes) -> dict[str, set[str]]:
@@ -97,11 +100,16 @@ class Memory:
         self._skills: dict[str, tuple[str, str, list[str]]] = {}
         self._files: dict[str, tuple[str, str]] = {}
         self._marks: dict[Skill, str] = {}
-        if self._place is not None:
-            wrong = (OSError, ValueError, LookupError, TypeError, AttributeError)
-            with suppress(*wrong), self._place.open("rb") as file:
-                if not why_untrusted(os.fstat(file.fileno())):
-                    self._read(file.read())
+        self._loaded = cache is None
+
+    def _load(self) -> None:
+        """Read what was kept, when it is asked for: it is many megabytes."""
+        if self._loaded or self._place is None:
+            return
+        self._loaded = True
+        with suppress(OSError, ValueError, LookupError, TypeError, AttributeError), self._place.open("rb") as file:
+            if not why_untrusted(os.fstat(file.fileno())):
+                self._read(file.read())
 
     def _read(self, raw: bytes) -> None:
         fields = _decode(raw, ("skills", "files"))
@@ -114,6 +122,7 @@ class Memory:
 
     def artifact(self, skill: Skill) -> Artifact | None:
         """What this very skill was packed to, None where that is not known. Its files get the digests they had."""
+        self._load()
         mark, place, digests = self._skills.get(skill.path, ("", "", []))
         if mark != self._mark(skill) or len(digests) != len(skill.files) or not mark:
             return None
@@ -131,6 +140,7 @@ class Memory:
 
     def digest(self, path: str, mark: str) -> str | None:
         """The digest, in hex, of a file of the tree that has this stat signature, None where that is not known."""
+        self._load()
         digest, known = self._files.get(path, ("", ""))
         return digest if known == mark and digest else None
 
@@ -138,6 +148,7 @@ class Memory:
         """Remember this and nothing else. A cache that cannot be written is none."""
         if self._place is None:
             return
+        self._load()
         known: dict[str, tuple[str, str, list[str]]] = {}
         for skill, artifact in skills:
             digests = [file.digest or "" for file in skill.files.values()]
@@ -179,8 +190,8 @@ def settled(path: str) -> str | None:
 
 
 def is_settled(found: os.stat_result) -> bool:
-    """Whether a file was old enough at this stat result for a later write to leave another signature."""
-    return file_from(found, 0, "", time.time_ns()).mtime_reliable
+    """Whether a file was old enough at this stat result, of this moment, for a later write to leave another one."""
+    return disk.is_settled(found, time.time_ns())
 
 
 def _mark_of(skill: Skill) -> str:

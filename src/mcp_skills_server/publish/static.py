@@ -9,33 +9,38 @@ of every file of ours.
 from __future__ import annotations
 
 import os
-import re
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from mcp_skills_server.catalog.disk import digest_of
-from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE, Artifact, amended
 from mcp_skills_server.errors import StaleFileError, UsageError
 from mcp_skills_server.model import SKILL_MD, Skill, printable
 from mcp_skills_server.publish import record
 from mcp_skills_server.publish.edition import Edition, Item
-from mcp_skills_server.publish.folder import STAGING, Folder, above
+from mcp_skills_server.publish.folder import STAGING, Folder
+from mcp_skills_server.publish.last_run import MOST_YOUNG, Seen, stamp_of
+from mcp_skills_server.publish.plan import (
+    FOLDERS,
+    HEADERS,
+    INDEXES,
+    Difference,
+    Plan,
+    hex_of,
+    is_place,
+    make_plan,
+    owner_of,
+)
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
 
 KEEP_DAYS: Final = 7.0
 TREE: Final = DIRECTORY.split("/")[1]
-HEADERS: Final = "_headers"
 _DAY_S: Final = 86_400
-_PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
-"""The folders in which every file of ours lies, but for the headers."""
-_ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
-_INDEXES: Final = frozenset(place + INDEX for place in _PLACES)
 _SAFE: Final = "  X-Content-Type-Options: nosniff\n  Access-Control-Allow-Origin: *\n"
 _PAGES: Final = "  Content-Security-Policy: default-src 'none'; sandbox\n"
 HEADERS_TEXT: Final = (
@@ -48,41 +53,6 @@ HEADERS_TEXT: Final = (
     f"{DIRECTORY_0_1}:name/{SKILL_MD}\n  Content-Type: text/markdown; charset=utf-8\n"
 )
 """No header stands in two rules that fit one path, or such hosts would send both values as one (WK-31...33, WK-37)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One file that is not as it would be published.
-
-    Attributes:
-        path: in the output folder.
-        state: "missing", "different" or "left over".
-    """
-
-    path: str
-    state: str
-
-    def __str__(self) -> str:
-        return printable(f"{self.path}: {self.state}")
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What is to be done.
-
-    Attributes:
-        differences: all that is not as it should be.
-        put: files to write, the indexes last.
-        stale: files of ours to delete once no index names them.
-        early: the same, where a folder must be in the place of a file, or a file in that of a folder.
-        record: what to write down afterwards.
-    """
-
-    differences: list[Difference] = field(default_factory=list["Difference"])
-    put: list[Item] = field(default_factory=list[Item])
-    stale: list[str] = field(default_factory=list[str])
-    early: list[str] = field(default_factory=list[str])
-    record: Record = field(default_factory=Record)
 
 
 class Site:
@@ -116,14 +86,15 @@ class Site:
         self._keep_s = keep_days * _DAY_S
         self._clock = clock
         self._steps = steps
-        self._claimed: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
+        self._known: Mapping[str, tuple[str, str]] = {}
+        self._read: tuple[tuple[bytes | None, bytes | None], Record, dict[str, set[str]]] | None = None
         with self._refused("read"):
             self._check_owner()
 
     def known(self, skill: Skill) -> Artifact | None:
         """The artifact of a skill that was published before and has not changed since, if it lies ready (`known`)."""
         found = self._memory.artifact(skill)
-        if found is None or self._folder.digest(found.path[1:]) != _hex(found.digest):
+        if found is None or self._folder.digest(found.path[1:]) != hex_of(found.digest):
             return None
         return found
 
@@ -137,8 +108,8 @@ class Site:
         """
         with self._refused("read"):
             self._folder.look_anew()
-            plan = self._plan(publication, publication.edition())
-            return sorted(plan.differences, key=lambda each: each.path)
+            plan = self._plan(self._expected(publication, publication.edition()), self._claims())
+            return _in_order(plan.differences)
 
     def write(self, publication: Publication) -> list[Difference]:
         """Make the folder current. Returns what was not; nothing at all is touched when that is nothing.
@@ -152,13 +123,109 @@ class Site:
                 self._folder.look_anew()
                 self._folder.clear()
                 edition = publication.edition()
-                plan = self._plan(publication, edition)
+                claims = self._claims()
+                plan = self._plan(self._expected(publication, edition), claims)
                 try:
-                    self._carry_out(plan)
+                    self._carry_out(plan, claims)
                 finally:
                     self._folder.clear()
                 self._remember(edition, plan.record)
-                return sorted(plan.differences, key=lambda each: each.path)
+                return _in_order(plan.differences)
+
+    def seen(self) -> Seen | None:
+        """What the folder is like after `write`, for `amend`; None where too much of it is too young to tell."""
+        with self._refused("read"):
+            marks = {path: mark for path, (_, mark) in self._known.items()}
+            young = self._kept()[0].files.keys() - marks
+            return self._seen_of({**marks, **self._folder.marks(young)}, young) if len(young) <= MOST_YOUNG else None
+
+    def amend(
+        self, seen: Seen, publication: Publication | None, names: Collection[str]
+    ) -> tuple[list[Difference], Seen] | None:
+        """Make the folder current where nothing is new but these skills; costs a look at each file that lies there.
+
+        Args:
+            seen: what the folder was like after the run before.
+            publication: of the skills that have changed and of no others, None for none.
+            names: those that these skills had in the indexes.
+
+        Returns:
+            What was not current, and what the folder is like now. None where it is not as it was, or the skills do not
+            take the places of those that were published: then all must be looked at, and nothing was touched.
+
+        Raises:
+            UsageError: as for `write`.
+        """
+        if not os.path.isdir(self._folder.path):
+            return None
+        with self._refused("written"), self._folder.alone():
+            self._folder.look_anew()
+            marks = self._still(seen)
+            if marks is None:
+                return None
+            if publication is None:
+                return [], self._seen_of(marks, seen.young) if seen.young else seen
+            kept = self._kept()[0]
+            edition = publication.edition()
+            items = self._amended(publication, edition)
+            if items is None or set(edition.skills) != set(names):
+                return None
+            mine = {
+                path: {digest}
+                for path, digest in kept.files.items()
+                if path in INDEXES or (owner_of(path) in edition.skills and is_place(path))
+            }
+            for path in mine:
+                self._folder.trust(path, kept.files[path], marks[path])
+            plan = self._plan(items, mine)
+            others = {path: digest for path, digest in kept.files.items() if path not in mine}
+            since = {path: time_s for path, time_s in kept.retired.items() if path not in mine}
+            plan.record = Record({**others, **plan.record.files}, {**since, **plan.record.retired})
+            try:
+                self._carry_out(plan, mine)  # no run was killed, so nobody else has a claim
+            finally:
+                self._folder.clear()
+            now = {**{path: marks[path] for path in others}, **self._folder.marks(plan.record.files.keys() - others)}
+            return _in_order(plan.differences), self._seen_of(now, seen.young.union(now.keys() - others))
+
+    def _still(self, seen: Seen) -> dict[str, str] | None:
+        """The signatures of all files of ours where the folder is as it was and nothing is to be deleted, else None."""
+        raw = self._folder.read(RECORD)
+        if raw is None or hex_of(digest_of(raw)) != seen.record:
+            return None
+        if self._folder.has_any((JOURNAL, STAGING)) or self._folder.has_links(FOLDERS):
+            return None
+        kept = self._kept()[0]
+        now = int(self._clock())
+        if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
+            return None
+        marks = self._folder.marks(kept.files)
+        if stamp_of({path: marks[path] for path in marks.keys() - seen.young}) != seen.output:
+            return None
+        for path in seen.young:
+            young = self._folder.read(path)
+            if young is None or hex_of(digest_of(young)) != kept.files.get(path):
+                return None
+        return marks
+
+    def _amended(self, publication: Publication, edition: Edition) -> list[Item] | None:
+        """What is to lie there of these skills, the indexes last; None where they had no places in the indexes."""
+        if len(edition.snapshot.skills) != len(edition.skills) or edition.older != frozenset(edition.skills):
+            return None
+        items = [item for item in publication.tree(edition) if item.path.lstrip("/") not in INDEXES]
+        for place, made in ((DIRECTORY_0_1 + INDEX, edition.index_0_1), (DIRECTORY + INDEX, edition.index)):
+            before = self._folder.read(place.lstrip("/"))
+            index = None if before is None else amended(before, made)
+            if index is None:
+                return None
+            items.append(Item(place, digest_of(index), partial(bytes, index)))
+        return items
+
+    def _seen_of(self, marks: Mapping[str, str], doubtful: Iterable[str]) -> Seen:
+        """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
+        young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
+        raw = self._folder.read(RECORD) or b""
+        return Seen(hex_of(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
 
     # What is there
 
@@ -173,12 +240,12 @@ class Site:
                 f"{self._folder.shown}: the folder is not empty and not of this program's making ({RECORD} "
                 "is missing), and stays as it is; give --output a folder of its own"
             )
-        self._claims()
+        self._kept()
 
-    def _claims(self) -> tuple[Record, dict[str, set[str]]]:
-        """The record, and by path the digests that a file of ours can have, after a run that was killed too."""
+    def _kept(self) -> tuple[Record, dict[str, set[str]]]:
+        """The record, and what a run that was killed was about to write: by path, the digests that may be there."""
         raws = self._folder.read(RECORD), self._folder.read(JOURNAL)
-        if self._claimed is None or self._claimed[0] != raws:
+        if self._read is None or self._read[0] != raws:
             try:
                 kept = Record() if raws[0] is None else record.decode_record(raws[0])
                 begun = {} if raws[1] is None else record.decode_journal(raws[1])
@@ -187,48 +254,22 @@ class Site:
                     f"{self._folder.shown}: {RECORD} there cannot be read; remove the folder, or give --output another"
                 )
                 raise UsageError(message) from None
-            claims = {path: {digest} for path, digest in kept.files.items() if _is_place(path)}
-            for path in filter(_is_place, begun):
-                claims.setdefault(path, set()).update(begun[path])
-            self._claimed = (raws, kept, claims)
-        return self._claimed[1], self._claimed[2]
+            self._read = (raws, kept, begun)
+        return self._read[1], self._read[2]
+
+    def _claims(self) -> dict[str, set[str]]:
+        """By path, the digests that a file of ours can have, after a run that was killed too."""
+        kept, begun = self._kept()
+        claims = {path: {digest} for path, digest in kept.files.items() if is_place(path)}
+        for path in filter(is_place, begun):
+            claims.setdefault(path, set()).update(begun[path])
+        return claims
 
     # What it should be
 
-    def _plan(self, publication: Publication, edition: Edition) -> _Plan:
-        """Compare file by file. Nothing is changed yet, so that whatever is refused is refused in time."""
-        kept, claims = self._claims()
-        plan = _Plan()
-        items = {item.path.lstrip("/"): item for item in self._expected(publication, edition)}
-        ours = {path: _hex(item.digest) for path, item in items.items()}
-        gone = {path: self._folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
-        proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
-        plan.early, self._folder.replaced = _in_the_way(proved, ours)
-        for path, item in items.items():
-            digest, found = ours[path], self._folder.digest(path)
-            if found == digest:
-                continue
-            # A file of ours that somebody changed is set right in our own folders, and nowhere else.
-            if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
-                raise UsageError(
-                    f"{self._folder.shown}: {printable(path)} is not of this program's making; move it away"
-                )
-            plan.differences.append(Difference(path, "missing" if found is None else "different"))
-            plan.put.append(item)
-        now = int(self._clock())
-        retired: dict[str, int] = {}
-        for path in proved:
-            since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
-            if _ARTIFACT.fullmatch(path) and now - since < self._keep_s:
-                retired[path] = since
-                continue
-            plan.stale.append(path)
-            if not _ARTIFACT.fullmatch(path):
-                plan.differences.append(Difference(path, "left over"))
-        plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
-        plan.put.sort(key=lambda item: item.path.lstrip("/") in _INDEXES)
-        plan.record = Record({**ours, **{path: self._folder.digest(path) or "" for path in retired}}, retired)
-        return plan
+    def _plan(self, expected: Iterable[Item], claims: Mapping[str, set[str]]) -> Plan:
+        kept = self._kept()[0]
+        return make_plan(self._folder, expected, claims, kept, now=int(self._clock()), keep_s=self._keep_s)
 
     def _expected(self, publication: Publication, edition: Edition) -> Iterable[Item]:
         yield from publication.tree(edition)
@@ -237,11 +278,11 @@ class Site:
 
     # Putting it there
 
-    def _carry_out(self, plan: _Plan) -> None:
-        kept, claims = self._claims()
+    def _carry_out(self, plan: Plan, claims: Mapping[str, set[str]]) -> None:
+        kept = self._kept()[0]
         if plan.put:
             # Written down before it is done: after a crash in between, all of it is still known to be ours.
-            begun = {item.path.lstrip("/"): {_hex(item.digest)} for item in plan.put}
+            begun = {item.path.lstrip("/"): {hex_of(item.digest)} for item in plan.put}
             for path in begun.keys() & claims.keys():
                 begun[path] |= claims[path]
             unnamed = {path: claims[path] for path in claims.keys() - begun.keys() - kept.files.keys()}
@@ -251,11 +292,11 @@ class Site:
             self._folder.delete(path, claims[path])
         for item in self._steps(plan.put):
             path = item.path.lstrip("/")
-            if path in _INDEXES and fresh:
+            if path in INDEXES and fresh:
                 self._folder.settle(fresh)  # an index must not survive a power cut that what it names does not
                 fresh = []
             # Before what it no longer names is deleted, or an old index could come back without its artifacts.
-            lasting = path in _INDEXES
+            lasting = path in INDEXES
             self._folder.put(path, self._raw(path, item), lasting=lasting)
             if not lasting:
                 fresh.append(path)
@@ -275,7 +316,8 @@ class Site:
 
     def _remember(self, edition: Edition, kept: Record) -> None:
         skills = [(each.skill, each.artifact) for each in edition.skills.values()]
-        self._memory.put(skills, self._folder.known(kept.files))
+        self._known = self._folder.known(kept.files)
+        self._memory.put(skills, self._known)
 
     @contextmanager
     def _refused(self, doing: str) -> Generator[None]:
@@ -286,31 +328,5 @@ class Site:
             raise UsageError(f"{self._folder.shown}: cannot be {doing} ({error.strerror or error}: {place})") from None
 
 
-def _is_place(path: str) -> bool:
-    """Whether this program could have written a file there, whatever a record says."""
-    return path == HEADERS or (path.startswith(_PLACES) and not {"", ".", ".."} & {*path.split("/")})
-
-
-def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
-    """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
-    folder.
-    """
-    if not gone:
-        return [], frozenset()
-    files = frozenset(ours)
-    ordered = sorted(files)
-    early: list[str] = []
-    changed: set[str] = set()
-    for path in gone:
-        found = files.intersection(above(path))
-        position = bisect_left(ordered, f"{path}/")
-        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
-            found |= {path}
-        changed |= found
-        if found:
-            early.append(path)
-    return early, frozenset(changed)
-
-
-def _hex(digest: str) -> str:
-    return digest.removeprefix("sha256:")
+def _in_order(differences: Iterable[Difference]) -> list[Difference]:
+    return sorted(differences, key=lambda each: each.path)

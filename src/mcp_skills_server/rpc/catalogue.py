@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from mcp_skills_server.catalog.path_index import join
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.codes import problem
 from mcp_skills_server.dialects.skills_protocol import GUIDE_SKILL
 from mcp_skills_server.errors import StaleFileError
@@ -29,6 +29,7 @@ from mcp_skills_server.rpc import guide
 logger = logging.getLogger(__name__)
 
 _LOGGED_AT_ONCE: Final = 20
+_MOST_LOGGED: Final = 10_000
 _findings: Final[WeakKeyDictionary[Skill, Findings]] = WeakKeyDictionary()
 """What was read in the manifest of a skill."""
 
@@ -100,17 +101,19 @@ class Catalogues:
     """Makes the catalogue of the current snapshot, once.
 
     Args:
-        registry: the skills.
+        skill_set: the skills.
+        logged: what others have logged of the same files, where this is a part of what they have.
 
     Attributes:
         problems: what is wrong with the manifests of the last snapshot, by place.
+        logged: what has been logged of it.
     """
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, skill_set: SkillSet, logged: set[Problem] | None = None) -> None:
+        self._skill_set = skill_set
         self._lock = threading.Lock()
         self._made: tuple[Snapshot, Catalogue] | None = None
-        self._logged: frozenset[Problem] = frozenset()
+        self.logged: set[Problem] = set() if logged is None else logged
         self.problems: tuple[Problem, ...] = ()
 
     def known(self, snapshot: Snapshot) -> Catalogue | None:
@@ -160,7 +163,7 @@ class Catalogues:
             return kept
         file = skill.files.get(SKILL_TOML)
         try:
-            raw = None if file is None else self._registry.read(file)
+            raw = None if file is None else self._skill_set.read(file)
         except StaleFileError as stale:
             if not last:
                 raise
@@ -175,12 +178,14 @@ class Catalogues:
 
     def _placed(self, found: Problem, skill: Skill) -> Problem:
         file = SKILL_TOML if SKILL_TOML in skill.files else SKILL_MD
-        return found.at(self._registry.roots[skill.root].show(join(skill.directory, file)), skill.path)
+        return found.at(self._skill_set.roots[skill.root].show(join(skill.directory, file)), skill.path)
 
     def _log(self, problems: list[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda each: (each.path, each.line or 0, each.code)))
-        fresh = [each for each in self.problems if each not in self._logged]
-        self._logged = frozenset(self.problems)
+        fresh = [each for each in self.problems if each not in self.logged]
+        if self._skill_set.permissions is None or len(self.logged) > _MOST_LOGGED:
+            self.logged.clear()  # what was put right is news when it comes again
+        self.logged.update(self.problems)
         for each in fresh[:_LOGGED_AT_ONCE]:
             logger.warning("%s", each)
         if len(fresh) > _LOGGED_AT_ONCE:

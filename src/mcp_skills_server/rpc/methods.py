@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from anyio import to_thread
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.turns import in_turn, off_loop
 from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects import skills_protocol as dialect
 from mcp_skills_server.dialects.jsonrpc import METHOD_NOT_FOUND
 from mcp_skills_server.dialects.skills_protocol import requests, results
@@ -34,6 +36,7 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
+from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
@@ -46,6 +49,8 @@ _R = TypeVar("_R")
 
 _LOAD_PATIENCE_S: Final = 60.0
 _VERSIONS_SHOWN: Final = 20
+_MOST_SKILLS: Final = 100_000
+"""Skills of the catalogues of all sets of grants together, about 300 bytes each."""
 _NAMES_BYTES: Final = 400
 """Bytes of an entry of a list beside its description."""
 _NO_SCRIPTS: Final = (
@@ -69,6 +74,18 @@ class ExecutionSettings:
     code: bool = False
 
 
+class Client(NamedTuple):
+    """Who calls.
+
+    Attributes:
+        owner: among whose blobs count those that the call leaves.
+        principal: whom the client proved to be, None where nobody has to.
+    """
+
+    owner: Owner
+    principal: Principal | None
+
+
 class Methods:
     """The method table over one runtime. It keeps no state of callers.
 
@@ -76,29 +93,41 @@ class Methods:
         runtime: the skills, and what runs scripts if the operator allows it.
         settings: what of it is allowed.
         blobs: where blobs are kept.
+        views: which skills each principal has; None where all have all.
 
     Attributes:
-        catalogues: the skills by dotted name, and what is wrong with their manifests.
+        catalogues: all skills by dotted name, and what is wrong with their manifests.
     """
 
-    def __init__(self, runtime: Runtime, settings: ExecutionSettings | None = None, blobs: Blobs | None = None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: ExecutionSettings | None = None,
+        blobs: Blobs | None = None,
+        views: Views | None = None,
+    ) -> None:
         self._registry = runtime.registry
+        self._views = views or Views(runtime.registry)
         self._blobs = Blobs() if blobs is None else blobs
         self._settings = settings or ExecutionSettings()
         self._executor: Executor | None = None
         self.catalogues = Catalogues(runtime.registry)
+        self._restricted = BySkillSet(lambda each: Catalogues(each, self.catalogues.logged), _MOST_SKILLS)
         if runtime.scripts is not None:
             from mcp_skills_server.rpc.execution import Executor
 
             self._executor = Executor(runtime.scripts, self._blobs)
 
-    async def call(self, method: str, params: Mapping[str, Any], owner: Owner = None) -> Result:
+    async def call(
+        self, method: str, params: Mapping[str, Any], owner: Owner = None, principal: Principal | None = None
+    ) -> Result:
         """Answer one call.
 
         Args:
             method: which one.
             params: what it is given.
             owner: among whose blobs count those that it leaves.
+            principal: whose skills it is answered from; None for who has proved nothing.
 
         Raises:
             CallError: there is no such method, or it cannot be answered for what it was given.
@@ -108,7 +137,7 @@ class Methods:
             message = f"Method not found: {printable(method[:100])!r}; there are {', '.join(dialect.METHODS)}"
             raise CallError(message, code=METHOD_NOT_FOUND)
         try:
-            return await work(self, params, owner)
+            return await work(self, params, Client(owner, principal))
         except CallError:
             raise
         except RequestError as error:
@@ -121,7 +150,7 @@ class Methods:
             raise CallError(message, about) from None
 
     async def from_view(
-        self, request: _R, handle: Callable[[Methods, View, _R, Owner], Awaitable[Result]], owner: Owner
+        self, request: _R, handle: Callable[[Methods, View, _R, Client], Awaitable[Result]], client: Client
     ) -> Result:
         """What a method answers from the skills as they are, once they were read.
 
@@ -130,11 +159,12 @@ class Methods:
             StaleFileError: a file does not hold still.
         """
         await self._loaded()
-        return await retry_when_stale(self._registry, lambda view: handle(self, view, request, owner))
+        skill_set = self._views.of(client.principal)
+        return await retry_when_stale(skill_set, lambda view: handle(self, view, request, client))
 
     # Discovery
 
-    async def _list(self, view: View, request: Listing, _owner: Owner) -> Result:
+    async def _list(self, view: View, request: Listing, _client: Client) -> Result:
         kind = f"{dialect.LIST} {request.namespace or ''}"
         after = _after(request.cursor, kind)
         catalogue = await self._catalogue(view)
@@ -144,18 +174,18 @@ class Methods:
         cursor = None if more is None else cursors.encode(kind, f"{more.manifest.name} {more.manifest.version.text}")
         return results.skill_list((entry.manifest for entry in page), request.detail, cursor)
 
-    async def _describe(self, view: View, request: Description, _owner: Owner) -> Result:
+    async def _describe(self, view: View, request: Description, _client: Client) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         frontmatter = None if request.detail == "manifest" else entry.frontmatter
         raw = await self._bytes(view, entry, SKILL_MD) if request.detail == "full" else None
         content = None if raw is None else raw.decode("utf-8", "replace")
         return results.skill_description(entry.manifest, frontmatter, content)
 
-    async def _read(self, view: View, request: FileRequest, owner: Owner) -> Result:
+    async def _read(self, view: View, request: FileRequest, client: Client) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         about = _about(request.name, request.version) | {"path": clipped(request.path)}
         file = None if entry.skill is None else entry.skill.files.get(request.path)
-        async with in_turn(0 if file is None else file.size, owner):
+        async with in_turn(0 if file is None else file.size, client.owner):
             raw = await self._bytes(view, entry, request.path)
             if raw is None:
                 message = f"{request.name[:100]} has no file {request.path[:200]!r}"
@@ -166,37 +196,44 @@ class Methods:
                 raise CallError(printable(f"{request.path[:200]!r} is no text, and content is a string"), about)
             return results.content(text)
 
-    async def _guide(self, _params: Mapping[str, Any], _owner: Owner) -> Result:
+    async def _guide(self, _params: Mapping[str, Any], _client: Client) -> Result:
         return results.content(guide.files()[SKILL_MD].decode("utf-8"))
 
     # Execution
 
-    async def _execute(self, view: View, request: Execution, owner: Owner) -> Result:
+    async def _execute(self, view: View, request: Execution, client: Client) -> Result:
         entry = await self._find(await self._catalogue(view), request.name, request.version)
         if self._executor is None:
             return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
         if entry.skill is None:
             return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
+        reason = policy(view.skill_set.permissions, entry.skill, "scripts")
+        if reason is not None:
+            return results.run(failed(dialect.DISABLED, reason))
         events.concerns([entry.skill])
-        return results.run(await self._executor.run(entry.manifest, entry.skill, request, owner))
+        return results.run(await self._executor.run(entry.manifest, entry.skill, request, client.owner))
 
-    async def _run_code(self, view: View, request: CodeExecution, owner: Owner) -> Result:
+    async def _run_code(self, view: View, request: CodeExecution, client: Client) -> Result:
         executor = self._executor
         if executor is None or not self._settings.code:
             return results.run(failed(dialect.DISABLED, _NO_CODE if executor is not None else _NO_SCRIPTS))
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-        return results.run(await executor.run_code(request, skills, owner))
+        for skill in (None, *skills.values()):
+            reason = policy(view.skill_set.permissions, skill, "code")
+            if reason is not None:
+                return results.run(failed(dialect.DISABLED, reason))
+        return results.run(await executor.run_code(request, skills, client.owner))
 
-    async def _create_blob(self, params: Mapping[str, Any], owner: Owner) -> Result:
+    async def _create_blob(self, params: Mapping[str, Any], client: Client) -> Result:
         content, kind = requests.blob_content(params)
         if self._executor is None:
             return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
         raw = content.encode("utf-8")
-        return results.blob_made(self._blobs.add(raw, kind, owner), len(raw))
+        return results.blob_made(self._blobs.add(raw, kind, client.owner), len(raw))
 
-    async def _read_blob(self, params: Mapping[str, Any], _owner: Owner) -> Result:
+    async def _read_blob(self, params: Mapping[str, Any], _client: Client) -> Result:
         request = requests.blob_request(params)
         if self._executor is None:
             return results.refusal(dialect.DISABLED, _NO_SCRIPTS)
@@ -213,8 +250,11 @@ class Methods:
             await to_thread.run_sync(loaded.wait, _LOAD_PATIENCE_S, abandon_on_cancel=True)
 
     async def _catalogue(self, view: View) -> Catalogue:
-        known = self.catalogues.known(view.snapshot)
-        return known or await off_loop(False, lambda: self.catalogues.make(view.snapshot, last=view.last_try))
+        catalogues = self.catalogues
+        if view.skill_set is not self._registry:
+            catalogues = self._restricted.of(view.skill_set)
+        known = catalogues.known(view.snapshot)
+        return known or await off_loop(False, lambda: catalogues.make(view.snapshot, last=view.last_try))
 
     async def _find(self, catalogue: Catalogue, name: str, version: str | None) -> Entry:
         """The skill of this name, in this version or the latest.
@@ -252,14 +292,14 @@ class _OfSkills(Generic[_R]):
     """
 
     parse: Callable[[Mapping[str, Any]], _R]
-    handle: Callable[[Methods, View, _R, Owner], Awaitable[Result]]
+    handle: Callable[[Methods, View, _R, Client], Awaitable[Result]]
 
-    async def __call__(self, methods: Methods, params: Mapping[str, Any], owner: Owner) -> Result:
+    async def __call__(self, methods: Methods, params: Mapping[str, Any], client: Client) -> Result:
         """Answer a call, once the skills were read."""
-        return await methods.from_view(self.parse(params), self.handle, owner)
+        return await methods.from_view(self.parse(params), self.handle, client)
 
 
-_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Owner], Awaitable[Result]]
+_Work: TypeAlias = Callable[[Methods, Mapping[str, Any], Client], Awaitable[Result]]
 _TABLE: Final[dict[str, _Work]] = {
     dialect.LIST: _OfSkills(requests.listing, Methods._list),  # pyright: ignore[reportPrivateUsage]
     dialect.DESCRIBE: _OfSkills(requests.description, Methods._describe),  # pyright: ignore[reportPrivateUsage]

@@ -89,7 +89,7 @@ class Rpc:
         try:
             who = None if principal is None else principal.id
             with events.observe("skills-protocol", call.method, principal=who, address=address):
-                result = await self.methods.call(call.method, call.params, owner)
+                result = await self.methods.call(call.method, call.params, owner, principal)
             answer = jsonrpc.dump(messages.result(call.id, result))
         except CallError as error:
             answer = _error(call.id, error)

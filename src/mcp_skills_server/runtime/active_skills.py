@@ -36,11 +36,18 @@ class ActiveSkills:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._registry = runtime.registry
         self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
+        self._awaited: tuple[tuple[str, str], ...] | None = None
+        """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
+        self.changed = 0
+        """How often something was loaded or unloaded."""
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
+
+    def use(self, runtime: Runtime) -> None:
+        """Go on with the skills of this runtime; `keep_current` drops those that it has not."""
+        self._runtime = runtime
 
     @property
     def all(self) -> list[Loaded]:
@@ -51,6 +58,31 @@ class ActiveSkills:
     def names(self) -> list[str]:
         """What they are called here, likewise."""
         return [loaded.name for loaded in self.all]
+
+    @property
+    def digests(self) -> tuple[tuple[str, str], ...]:
+        """Path and digest of the SKILL.md of each loaded skill, likewise."""
+        if self._awaited is not None:
+            return self._awaited
+        return tuple((path, loaded.digest) for path, (_, loaded) in self._loaded.items())
+
+    async def restore(self, digests: tuple[tuple[str, str], ...], changed: int) -> bool:
+        """Have these skills loaded, and no others, from the next call on, unless something has changed here meanwhile.
+
+        One that is not there or cannot be used by then is not loaded, like one that was removed since.
+
+        Args:
+            digests: paths, and the digests that they had.
+            changed: what `changed` must be.
+
+        Returns:
+            whether that is done.
+        """
+        async with self._changing:
+            if self.changed != changed:
+                return False
+            self._awaited = digests
+            return True
 
     async def load(self, names: Sequence[str], *, add: bool) -> list[Loaded]:
         """Load these skills, all of them or none.
@@ -67,36 +99,48 @@ class ActiveSkills:
             StaleFileError: a file does not hold still.
         """
         async with self._changing:
-            fresh = await retry_when_stale(self._registry, lambda view: self._fresh(view, names, add=add))
+            await self._settle()
+            fresh = await retry_when_stale(self._runtime.skill_set, lambda view: self._fresh(view, names, add=add))
             self._loaded = {**self._loaded, **fresh} if add else fresh
+            self.changed += 1
         return [loaded for _, loaded in fresh.values()]
 
     async def unload(self, names: Collection[str]) -> None:
         """Unload the skills of these names, skill paths or locations; one that is not loaded is no error."""
         async with self._changing:
+            await self._settle()
             gone = {self._path_of(name) for name in names}
             self._loaded = {path: each for path, each in self._loaded.items() if path not in gone}
+            self.changed += 1
 
     async def unload_all(self) -> None:
         """Unload every skill, also one that is being loaded now."""
         async with self._changing:
-            self._loaded = {}
+            self._loaded, self._awaited = {}, None
+            self.changed += 1
 
     def clear(self) -> None:
         """Forget all at once: nobody is going to ask any more."""
-        self._loaded = {}
+        self._loaded, self._awaited = {}, None
 
     async def keep_current(self) -> None:
         """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
 
         def is_current() -> bool:
-            skills = self._registry.snapshot.skills
-            return all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+            skills = self._runtime.skill_set.snapshot.skills
+            same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+            return same and self._awaited is None
 
         if not is_current():
             async with self._changing:
                 with suppress(StaleFileError):
-                    self._loaded = await retry_when_stale(self._registry, self._current)
+                    self._loaded = await retry_when_stale(self._runtime.skill_set, self._current)
+                    self._awaited = None
+
+    async def _settle(self) -> None:
+        """Have that loaded which is awaited. For who holds `_changing`."""
+        if self._awaited is not None:
+            self._loaded, self._awaited = await retry_when_stale(self._runtime.skill_set, self._current), None
 
     async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
         """The skills of these names, made ready; every body is there before anything changes."""
@@ -120,10 +164,11 @@ class ActiveSkills:
     async def _current(self, view: View) -> _Active:
         """What is loaded, as it is now."""
         now: _Active = {}
-        for path, (skill, loaded) in self._loaded.items():
+        for path in self._loaded if self._awaited is None else (path for path, _ in self._awaited):
             found = view.snapshot.skills.get(path)
-            if found is skill:
-                now[path] = (skill, loaded)
+            known = self._loaded.get(path)
+            if known is not None and found is known[0]:
+                now[path] = known
             elif found is not None and runtime.is_usable(found):
                 now[path] = (found, await self._prepare(found, view))
         return now
@@ -158,7 +203,7 @@ class ActiveSkills:
         for path, (_, loaded) in self._loaded.items():
             if wanted in {path, loaded.name, loaded.location}:
                 return path
-        located = self._runtime.locate(self._registry.snapshot, wanted)
+        located = self._runtime.locate(self._runtime.skill_set.snapshot, wanted)
         return located.path if located is not None and located.path in self._loaded else None
 
     def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
@@ -183,7 +228,7 @@ class ActiveSkills:
             name=name_of(skill, view.snapshot),
             location=location(skill),
             root_dir=location(skill, ""),
-            digest=self._registry.digest(skill.files[SKILL_MD]),
+            digest=self._runtime.skill_set.digest(skill.files[SKILL_MD]),
             properties=skill.frontmatter,
             instructions=text.text,
             files=(*text.linked, *rest),

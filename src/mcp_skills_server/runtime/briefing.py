@@ -7,6 +7,7 @@ that asks early, and once, has names.
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 
 from mcp_skills_server.catalog import collector
 from mcp_skills_server.catalog.outline import Outline, outline
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Offer, Overview
 from mcp_skills_server.format import hidden, identity
@@ -49,7 +50,7 @@ class Briefing:
     """
 
     def __init__(
-        self, registry: Registry, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
+        self, registry: SkillSet, characters: int, *, scripts: Callable[[], bool], absolute_paths: bool
     ) -> None:
         self._registry = registry
         self._characters = characters
@@ -60,6 +61,8 @@ class Briefing:
         self._looking = threading.Lock()
         self._moves: deque[tuple[str, int]] = deque(maxlen=_MOST_KEPT)
         self._moved = 0
+        self._moved_at: deque[tuple[float, int]] = deque(maxlen=_MOST_KEPT)
+        """When skills came or went, in seconds of the wall clock, and the moment before."""
         self._unsubscribe = registry.subscribe(self._note)
 
     def close(self) -> None:
@@ -203,6 +206,14 @@ class Briefing:
         removed = sum(step < 0 for step in balance.values())
         return runtime.news(added, removed, uncounted=moved > len(moves)) if added or removed else None
 
+    def time_of(self, moment: int) -> float:
+        """When that moment was, in seconds of the wall clock, for another process to find its own moment by."""
+        return next((at for at, before in [*self._moved_at] if before >= moment), time.time())
+
+    def moment_at(self, at: float) -> int:
+        """The moment of that time; the first one that is known for a time before."""
+        return next((before for then, before in [*self._moved_at] if then >= at), self._moved)
+
     def _note(self, changes: Changes) -> None:
         if not self._registry.loaded.is_set():
             return  # what the first scan finds was there
@@ -210,6 +221,8 @@ class Briefing:
         before, after = _offered(changes.before), _offered(changes.after)
         moves = [*((path, -1) for path in before - after), *((path, 1) for path in after - before)]
         self._moves.extend(moves)
+        if moves:
+            self._moved_at.append((time.time(), self._moved))
         self._moved += len(moves)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import cached_property
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -12,6 +12,8 @@ import anyio
 from anyio import to_thread
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.catalog.views import BySkillSet
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError, UsageError
 from mcp_skills_server.format import identity, uris
@@ -26,10 +28,15 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
+    from mcp_skills_server.runtime.session_record import SessionRecord
 
 logger = logging.getLogger(__name__)
 
 _SUGGESTED: Final = 3
+_MOST_SKILLS: Final = 100_000
+"""Skills of all restricted runtimes that are kept, of which each weighs a few hundred bytes."""
+_MOST_INDEXED: Final = 40_000
+"""Skills of all sets whose words are kept in an index, about two kilobytes each."""
 
 
 class RuntimeSettings(NamedTuple):
@@ -42,6 +49,7 @@ class RuntimeSettings(NamedTuple):
         result_characters: characters of a text file, of instructions or of descriptions that one call returns.
         media_bytes: bytes up to which a picture or sound is returned as such.
         absolute_paths: give locations as paths of this machine, for agents that work on its disk, not as URIs.
+        mark: what the handles of sessions end with.
     """
 
     max_loaded: int = 8
@@ -49,6 +57,7 @@ class RuntimeSettings(NamedTuple):
     result_characters: int = runtime.RESULT_CHARACTERS
     media_bytes: int = 1 << 20
     absolute_paths: bool = False
+    mark: str = ""
 
 
 class Runtime:
@@ -70,6 +79,8 @@ class Runtime:
         self, registry: Registry, settings: RuntimeSettings | None = None, *, scripts: ScriptSettings | None = None
     ) -> None:
         self.registry = registry
+        self.skill_set: SkillSet = registry
+        """The skills of its conversations: those of the registry, or what some grants leave of them."""
         self.embeddings: Embeddings | None = None
         """What searches by meaning too, started; set before the first question, and closed with the runtime."""
         self.settings = settings or RuntimeSettings()
@@ -78,13 +89,49 @@ class Runtime:
             from mcp_skills_server.runtime.scripts.runner import Scripts
 
             self.scripts = Scripts(registry, scripts)
+        self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
+        self._searches = BySkillSet(self._searched, _MOST_INDEXED)
+        self._begin(registry)
+
+    def _begin(self, skill_set: SkillSet) -> None:
+        self.skill_set = skill_set
         self._located: tuple[Snapshot, dict[str, Skill]] | None = None
+        self._runs: tuple[Snapshot, bool] | None = None
         self.briefing = Briefing(
-            registry,
+            skill_set,
             self.settings.overview_characters,
-            scripts=lambda: self.scripts is not None,
+            scripts=lambda: self.runs_scripts,
             absolute_paths=self.settings.absolute_paths,
         )
+
+    def over(self, skill_set: SkillSet) -> Runtime:
+        """The runtime of the conversations of those who have this set of skills: it shares all but what they see."""
+        return self if skill_set is self.registry else self._restricted.of(skill_set)
+
+    def _restricted_to(self, skill_set: SkillSet) -> Runtime:
+        made = copy(self)
+        made._begin(skill_set)
+        return made
+
+    def _searched(self, skill_set: SkillSet) -> Search:
+        from mcp_skills_server.runtime.search import Search
+
+        return Search(skill_set, self.embeddings)
+
+    @property
+    def runs_scripts(self) -> bool:
+        """Whether scripts of any of these skills may run."""
+        permissions = self.skill_set.permissions
+        if self.scripts is None or permissions is None:
+            return self.scripts is not None
+        snapshot = self.skill_set.snapshot
+        if self._runs is None or self._runs[0] is not snapshot:
+            some = permissions.may_any("scripts")
+            self._runs = (
+                snapshot,
+                some and any(permissions.may("scripts", path) for path in snapshot.paths(Standing.LENIENT)),
+            )
+        return self._runs[1]
 
     def __enter__(self) -> Runtime:
         return self
@@ -124,6 +171,18 @@ class Runtime:
             self.registry.load()
         return Session(self, hosted=True)
 
+    async def session_from(self, handle: str, record: SessionRecord, here: str) -> Session:
+        """The session of this handle that another process has left, with the skills as they are here now.
+
+        Args:
+            handle: by which its model knows it.
+            record: what that process has left.
+            here: what stands in records for this process.
+        """
+        session = Session(self, hosted=False, handle=handle)
+        await session.restore(record, here, session.changed)
+        return session
+
     def close(self) -> None:
         """Remove every work directory, and follow the registry no longer. Safe to call twice."""
         self.briefing.close()
@@ -139,12 +198,10 @@ class Runtime:
 
     # Which skill is meant
 
-    @cached_property
+    @property
     def search(self) -> Search:
         """The index of words; it is built by the first question."""
-        from mcp_skills_server.runtime.search import Search
-
-        return Search(self.registry, self.embeddings)
+        return self._searches.of(self.skill_set)
 
     def warn_if_unsearchable(self) -> None:
         """Log a line if this Python cannot search: an operator is to know before a model asks."""

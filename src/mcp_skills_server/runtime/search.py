@@ -14,7 +14,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import SENTENCE_WEIGHTS, WEIGHTS, FullText, Term
 from mcp_skills_server.runtime.ngrams import NGrams
@@ -44,15 +44,15 @@ _DISTANT: Final = 0.25
 
 
 class Search:
-    """A search over what a registry holds.
+    """A search over a set of skills. It ranks as if there were no others.
 
     Args:
-        registry: whose present snapshot is searched. Nothing is indexed before the first question.
+        skill_set: whose present snapshot is searched. Nothing is indexed before the first question.
         embeddings: what knows of the skills' meanings, if something does.
     """
 
-    def __init__(self, registry: Registry, embeddings: Embeddings | None = None) -> None:
-        self._registry = registry
+    def __init__(self, skill_set: SkillSet, embeddings: Embeddings | None = None) -> None:
+        self._skill_set = skill_set
         self._embeddings = embeddings
         self._lock = threading.Lock()
         self._indexed: _Indexed | None = None
@@ -67,7 +67,10 @@ class Search:
         Raises:
             NoFullTextError: this Python cannot index words.
         """
-        meant = self._embeddings.ranked(query) if by_meaning and self._embeddings is not None else []
+        meant: list[tuple[str, float]] = []
+        if by_meaning and self._embeddings is not None:
+            among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
+            meant = self._embeddings.ranked(query, among)
         with self._lock:
             return list(islice(filter(accept, self._current().find(query, meant)), max(limit, 0)))
 
@@ -85,7 +88,7 @@ class Search:
     def _current(self) -> _Indexed:
         # Put back once it is whole: what was left half changed is never used, the next question builds it anew.
         indexed, self._indexed = self._indexed or _Indexed(), None
-        indexed.follow(self._registry.snapshot)
+        indexed.follow(self._skill_set.snapshot)
         self._indexed = indexed
         return indexed
 

@@ -8,7 +8,6 @@ model can put right is a result that says how, never an exception.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -27,18 +26,20 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import ActiveSkills
 from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
-    from mcp_skills_server.runtime.scripts.outcome import Outcome
     from mcp_skills_server.runtime.scripts.runner import Scripts
     from mcp_skills_server.runtime.scripts.workspace import Workspace
+    from mcp_skills_server.runtime.session_record import SessionRecord
 
 Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
 
+HERE: Final = "here"
 _MOST_OUTPUT: Final = 16 << 20
 """Bytes of a file that a script left and that is read."""
 _NEAREST: Final = 3
@@ -55,19 +56,25 @@ class Session:
         hosted: an orchestrator binds the session and puts the instructions at the top of each call; else the handle is
             an argument and the instructions travel in results.
         since: the moment of the catalogue that the model knows of; now unless given.
+        handle: that of a session which another process has begun; a new one unless given.
 
     Attributes:
         session_id: its handle, which nobody can guess.
         calls: calls that are being answered now.
+        moved: how often scripts began to run in this process.
+        scripts_at: where a script ran last: "" nowhere, "here" in this process, else a name of another one.
     """
 
-    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None) -> None:
-        from secrets import token_urlsafe  # of the handshake there is no session
+    def __init__(self, runtime: Runtime, *, hosted: bool, since: int | None = None, handle: str | None = None) -> None:
+        if handle is None:
+            from secrets import token_urlsafe  # of the handshake there is no session
 
-        self.session_id = token_urlsafe(18)
+            handle = token_urlsafe(18) + runtime.settings.mark
+        self.session_id = handle
         self.calls = 0
+        self.moved = 0
+        self.scripts_at = ""
         self._runtime = runtime
-        self._registry = runtime.registry
         self._hosted = hosted
         self._since = runtime.briefing.moment if since is None else since
         self._active = ActiveSkills(runtime)
@@ -132,7 +139,7 @@ class Session:
         try:
             tool = runtime.canonical(name)
             if tool is None:
-                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.scripts is not None]
+                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.runs_scripts]
                 return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
@@ -159,10 +166,45 @@ class Session:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(self.close)
 
+    # What another process goes on with
+
+    @property
+    def began(self) -> float:
+        """When the catalogue was as the model knows it, in seconds of the wall clock."""
+        return self._runtime.briefing.time_of(self._since)
+
+    @property
+    def loaded(self) -> tuple[tuple[str, str], ...]:
+        """Path and digest of the SKILL.md of each loaded skill, the latest last."""
+        return self._active.digests
+
+    @property
+    def changed(self) -> int:
+        """How often something was loaded or unloaded here."""
+        return self._active.changed
+
+    async def restore(self, record: SessionRecord, here: str, changed: int) -> bool:
+        """Go on where another process has left the session, with the skills as they are here at the next call.
+
+        `here` stands in records for this process. Nothing is done, and False returned, where `changed` is another.
+        """
+        if not await self._active.restore(record.skills, changed):
+            return False
+        self._since = self._runtime.briefing.moment_at(record.since)
+        self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
+        return True
+
+    def use(self, runtime: Runtime) -> None:
+        """Go on with these skills: whoever has the conversation may read others than before."""
+        if runtime is not self._runtime:
+            self._runtime = runtime
+            self._active.use(runtime)
+            self._since = runtime.briefing.moment
+
     # The tools
 
     async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot, limit = self._registry.snapshot, int(given.get("limit", 50))
+        snapshot, limit = self._runtime.skill_set.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
         while len(offered) <= limit:
@@ -176,7 +218,7 @@ class Session:
         return runtime.listing(entries, after, characters=self._runtime.settings.result_characters)
 
     async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot = self._registry.snapshot
+        snapshot = self._runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
         search, query = self._runtime.search, given["query"]
         found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
@@ -206,7 +248,7 @@ class Session:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             return await self._read_output(output, given)
-        return await retry_when_stale(self._registry, lambda view: self._read_file(view, given))
+        return await retry_when_stale(self._runtime.skill_set, lambda view: self._read_file(view, given))
 
     async def _read_file(self, view: View, given: Mapping[str, Any]) -> Result:
         skill = self._chosen(view.snapshot, given)
@@ -221,9 +263,17 @@ class Session:
 
     async def _read_output(self, path: str, given: Mapping[str, Any]) -> Result:
         """A file that a script of this session left in the work directory."""
-        if self._workspace is None:
-            raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
-        raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        try:
+            if self._workspace is None:
+                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
+            raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
+        except RequestError:
+            if self.scripts_at in {"", HERE}:
+                raise
+            raise RequestError(
+                f"A script of this session ran on another replica of this server, and what it left in "
+                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
+            ) from None
         shown = runtime.WORKSPACE + path
         text = media.as_text(raw, media.media_type(path))
         if text is None:
@@ -240,18 +290,26 @@ class Session:
 
     async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         scripts = self._runtime.scripts
-        if scripts is None:
+        if scripts is None or not self._runtime.runs_scripts:
             raise RequestError(
                 "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
                 f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
             )
-        return await retry_when_stale(self._registry, lambda view: self._run_script(view, scripts, given, manner))
+        return await retry_when_stale(
+            self._runtime.skill_set, lambda view: self._run_script(view, scripts, given, manner)
+        )
 
     async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], manner: _Manner) -> Result:
         skill = self._chosen(view.snapshot, given)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
+        reason = policy(view.skill_set.permissions, skill, "scripts")
+        if reason is not None:
+            raise RequestError(reason)
         if self._workspace is None:
             self._workspace = scripts.workspace()
+        if self.scripts_at != HERE:
+            self.scripts_at = HERE
+            self.moved += 1
         events.concerns([skill])
         outcome = await scripts.run(
             skill,
@@ -263,7 +321,7 @@ class Session:
             timeout_s=given.get("timeout_s"),
             progress=manner.progress,
         )
-        return runtime.outcome(_as_json(outcome))
+        return runtime.outcome(outcome.as_json())
 
     # What they share
 
@@ -303,9 +361,3 @@ _CALLS: Final[dict[str, _Call]] = {
     runtime.READ: Session._read,  # pyright: ignore[reportPrivateUsage]
     runtime.RUN: Session._run,  # pyright: ignore[reportPrivateUsage]
 }
-
-
-def _as_json(outcome: Outcome) -> dict[str, Json]:
-    """What a script did, JSON-safe, with files as they are read again."""
-    files: list[Json] = [{"path": runtime.WORKSPACE + each.path, "size": each.size} for each in outcome.files]
-    return {**asdict(outcome), "sandbox_gaps": [*outcome.sandbox_gaps], "files": files}

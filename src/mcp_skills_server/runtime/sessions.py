@@ -21,6 +21,16 @@ MOST: Final = 4096
 IDLE_S: Final = 24 * 3600
 
 
+class UnknownSessionError(RequestError):
+    """There is no such session for this caller: unknown, over, or another owner's."""
+
+    def __init__(self, handle: str) -> None:
+        super().__init__(
+            f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call skills_load without a "
+            "session to begin a new one"
+        )
+
+
 class Sessions:
     """Open sessions.
 
@@ -43,9 +53,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def new(self, since: int | None = None) -> Session:
-        """A session that nobody can find yet. `keep` it once it holds anything. `since`: as `Session` takes it."""
-        return Session(self.runtime, hosted=False, since=since)
+    def new(self, since: int | None = None, runtime: Runtime | None = None) -> Session:
+        """A session that nobody can find yet. `keep` it once it holds anything.
+
+        Args:
+            since: as `Session` takes it.
+            runtime: of the skills that its caller has; by default of all.
+        """
+        return Session(runtime or self.runtime, hosted=False, since=since)
 
     def keep(self, session: Session, owner: str | None, counted: Owner = None) -> None:
         """Have the session found by its handle. One that is found already stays whose it is.
@@ -69,7 +84,7 @@ class Sessions:
                 session.close()
                 raise
             for other in going:
-                self._open.pop(other)[0].close()
+                self.end(other)
         self._open[handle] = (session, owner, self._now())
         self._open.move_to_end(handle)
         self._end_idle()
@@ -82,23 +97,76 @@ class Sessions:
             if not session.calls:
                 over.append(handle)
         for handle in over:
-            self._quota.release(handle)
+            self.end(handle)
+
+    def end(self, handle: str) -> None:
+        """End the session of this handle. One that is over is passed over."""
+        self._quota.release(handle)
+        if handle in self._open:
             self._open.pop(handle)[0].close()
+
+    def _local(self, handle: str, owner: str | None) -> Session | None:
+        """The session of this handle in the memory of this process, None for all that this owner has none of."""
+        session, whose, used = self._open.get(handle, (None, None, 0.0))
+        if session is None or whose != owner or (self._now() - used > self._idle_s and not session.calls):
+            return None
+        return session
 
     def find(self, handle: str, owner: str | None) -> Session:
         """The session of this handle.
 
         Raises:
-            RequestError: it is unknown, over, or another owner's.
+            UnknownSessionError: it is unknown, over, or another owner's.
         """
-        session, whose, used = self._open.get(handle, (None, None, 0.0))
-        if session is None or whose != owner or (self._now() - used > self._idle_s and not session.calls):
-            raise RequestError(
-                f"Unknown session {handle[:100]!r}: it is over or was never opened here. Call skills_load without a "
-                "session to begin a new one"
-            )
+        session = self._local(handle, owner)
+        if session is None:
+            raise UnknownSessionError(handle)
         self.keep(session, owner)
         return session
+
+    async def open(
+        self,
+        handle: str,
+        owner: str | None,
+        counted: Owner = None,  # noqa: ARG002 - for sessions that others begin
+        *,
+        changes: bool = False,  # noqa: ARG002
+    ) -> Session:
+        """The same for a call, wherever sessions are kept.
+
+        Args:
+            handle: by which it is known.
+            owner: who calls.
+            counted: among whose sessions it counts.
+            changes: the call is one that loads or unloads.
+
+        Raises:
+            UnknownSessionError: as `find`.
+            RequestError: it cannot be had now.
+        """
+        return self.find(handle, owner)
+
+    async def save(
+        self,
+        session: Session,
+        owner: str | None,
+        counted: Owner = None,
+        *,
+        before: int | None = None,  # noqa: ARG002
+    ) -> None:
+        """`keep` after a call, wherever sessions are kept.
+
+        Args:
+            session: which.
+            owner: as for `keep`.
+            counted: as for `keep`.
+            before: what the session had `changed` before a call that loads or unloads; None of any other call.
+
+        Raises:
+            QuotaError: as `keep`.
+            RequestError: what the call changed cannot be kept now.
+        """
+        self.keep(session, owner, counted)
 
     def close(self) -> None:
         """End them all."""

@@ -12,6 +12,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 
 import mcp_skills_server
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attach import attach
@@ -31,10 +32,12 @@ def make_server() -> Server[Any]:
     )
 
 
-async def serve_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -> None:
+async def serve_stdio(
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views | None = None
+) -> None:
     """Serve one client over stdin and stdout until stdin closes or SIGTERM or SIGINT arrives."""
     server = make_server()
-    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime)
+    attachment = attach(server, runtime.registry, settings, watch=watcher or False, runtime=runtime, views=views)
     options = server.create_initialization_options()
     if sys.platform == "win32":
         async with stdio_server() as (read_stream, write_stream):

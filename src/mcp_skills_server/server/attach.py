@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from mcp.server.lowlevel.server import Server
 
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server.attachment import Attachment
 from mcp_skills_server.server.entrance import observed
 from mcp_skills_server.server.merging import MergedHandlers
@@ -33,6 +35,8 @@ def attach(
     *,
     watch: Watcher | bool = True,
     runtime: Runtime | None = None,
+    sessions: Callable[[Runtime], Sessions] = Sessions,
+    views: Views | None = None,
 ) -> Attachment:
     """Give an MCP server the skills of a registry: methods, capabilities, notifications.
 
@@ -44,13 +48,15 @@ def attach(
         settings: what the operator chose.
         watch: follow changes of the folders, as the given watcher does or by default; False serves the first scan.
         runtime: what the tools run on, with its limits and how scripts are run; by default no script is.
+        sessions: makes what keeps the sessions of the tools; by default this process does.
+        views: which skills each principal has; by default all.
 
     Raises:
         TypeError: the server is of another kind.
     """
     lowlevel = _lowlevel(server)
     watcher = Watcher(registry) if watch is True else watch or None
-    attachment = Attachment(registry, settings or Settings(), watcher, runtime)
+    attachment = Attachment(registry, settings or Settings(), watcher, runtime, sessions=sessions, views=views)
     merged = MergedHandlers(lowlevel, attachment)
     merged.add_handlers()
     lowlevel.middleware.extend((observed, merged.middleware))

@@ -6,24 +6,30 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from typing import Any, Final
 
 import anyio
 
+from mcp_skills_server.access.grants import Grants, Permissions
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.view import View
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Changes, Json
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
-from mcp_skills_server.server.notices import notices
+from mcp_skills_server.server.notices import Notice, notices
 from mcp_skills_server.server.notify import Notifier
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.server.tools import Tools
 
 _SCAN_AWAITED_S: Final = 0.25
 """How long a handshake and a list of tools wait for the first scan."""
+_TOOLS: Final[Notice] = (runtime.LIST_CHANGED, None)
 _SCAN_AWAITED: Final = 300
 """With more skills the scan is not waited for, nor begun before the handshake is over: the first look has to do."""
 
@@ -37,11 +43,19 @@ class Attachment:
     """
 
     def __init__(
-        self, registry: Registry, settings: Settings, watcher: Watcher | None, runtime: Runtime | None
+        self,
+        registry: Registry,
+        settings: Settings,
+        watcher: Watcher | None,
+        runtime: Runtime | None,
+        *,
+        sessions: Callable[[Runtime], Sessions] = Sessions,
+        views: Views | None = None,
     ) -> None:
         self.registry = registry
+        self.views = views or Views(registry)
         self.settings = settings
-        self.sessions = Sessions(runtime or Runtime(registry))
+        self.sessions = sessions(runtime or Runtime(registry))
         self.tools = Tools(self.sessions)
         self.notifier = Notifier(settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts)
         self._tools_shown: list[dict[str, Json]] | None = None
@@ -49,9 +63,9 @@ class Attachment:
         self._ready = anyio.Event()
         self._begun = False
 
-    def view(self) -> View:
-        """The skills as they are now."""
-        return View(self.registry)
+    def view(self, principal: Principal | None) -> View:
+        """The skills that a principal has, as they are now."""
+        return View(self.views.of(principal))
 
     def begin(self) -> None:
         """Start the first scan, and the watch. Later calls do nothing."""
@@ -69,9 +83,10 @@ class Attachment:
             soon(self._open)
 
         self.registry.subscribe(lambda changes: soon(self._publish, changes))
+        self.views.on_replaced(lambda before, now: soon(self._publish_regranted, before, now))
 
         def scan() -> None:
-            if self.settings.tools:
+            if self.settings.tools and not self.views.are_restricted:
                 self.sessions.runtime.briefing.look()  # while the scan works, there is nothing else to show
             if self._watcher is not None:
                 self._watcher.start()
@@ -106,8 +121,14 @@ class Attachment:
                 self.sessions.close()
 
     async def glimpse(self) -> None:
-        """Wait until there is something to show of the skills: the scan where that is quick, else the first look."""
+        """Wait until there is something to show of the skills: the scan where that is quick, else the first look.
+
+        A first look does not know whose skills it finds, so where grants are in force the scan is waited for.
+        """
         if self._ready.is_set():
+            return
+        if self.views.are_restricted:
+            await self.ready()
             return
         briefing = self.sessions.runtime.briefing
         await anyio.to_thread.run_sync(briefing.look)
@@ -116,17 +137,18 @@ class Attachment:
             with anyio.move_on_after(_SCAN_AWAITED_S):
                 await self._ready.wait()
         if not self._ready.is_set():
-            self._tools_shown = self.tools.definitions()
+            self._tools_shown = self.tools.definitions(self.registry)
 
     async def glimpse_and_begin(self) -> None:
         """The same, and have the scan begin: the handshake is over."""
         await self.glimpse()
         self.begin()
 
-    async def declared(self, result: dict[str, Any]) -> dict[str, Any]:
+    async def declared(self, result: dict[str, Any], principal: Principal | None) -> dict[str, Any]:
         """The result of a handshake, with the capabilities that the SDK's types leave out and with our instructions.
 
-        It does not wait long. The instructions of the server that we are attached to come first.
+        It does not wait long, unless grants are in force. The instructions of the server that we are attached to come
+        first.
         """
         settings = self.settings
         capabilities = settings.spoken.declared(result.get("capabilities") or {})
@@ -137,27 +159,60 @@ class Attachment:
         instructions = None
         if settings.tools:
             await self.glimpse()
-            instructions = self.tools.instructions()
+            instructions = self.tools.instructions(self.views.of(principal))
         text = "\n\n".join(filter(None, (result.get("instructions"), instructions)))
         return {**result, "capabilities": capabilities, **({"instructions": text} if text else {})}
 
     def _open(self) -> None:
         shown = self._tools_shown
-        if self.settings.tools:
-            self._tools_shown = self.tools.definitions()
+        if self.settings.tools and not self.views.are_restricted:
+            self._tools_shown = self.tools.definitions(self.registry)
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
             # After those who waited for the scan to listen, so that they hear of it.
-            asyncio.get_running_loop().call_soon(self.notifier.publish, [(runtime.LIST_CHANGED, None)])
+            asyncio.get_running_loop().call_soon(self.notifier.publish, [_TOOLS])
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to notify of.
+        if not self._ready.is_set():
+            return
+        if self.views.are_restricted:
+            self._publish_restricted(changes)
+            return
+        tools = False
+        if self.settings.tools and runtime.changed(changes.before, changes.after):
+            now = self.tools.definitions(self.registry)
+            tools, self._tools_shown = now != self._tools_shown, now
+        self.notifier.publish(notices(changes, self.settings, tools=tools))
+
+    def _publish_restricted(self, changes: Changes) -> None:
+        """Notify those of whose skills some differ."""
+
+        @cache
+        def left_to(skill_set: SkillSet) -> list[Notice]:
+            return self._notices(skill_set.left_of(changes))
+
+        self.notifier.publish_to_each(lambda who: left_to(self.views.of(who)))
+
+    def _notices(self, left: Changes) -> list[Notice]:
+        # Whether the list of tools is another one is not proved: it would be written anew for each set of grants.
+        tools = self.settings.tools and runtime.changed(left.before, left.after)
+        return notices(left, self.settings, tools=tools) if left else []
+
+    def _publish_regranted(self, before: Grants, now: Grants) -> None:
+        """Notify those who have others skills by these grants, or may do something else with them."""
+
+        @cache
+        def between(old: Permissions, new: Permissions) -> list[Notice]:
+            found = self._notices(self.views.difference(old, new))
+            if self.settings.tools and _TOOLS not in found:
+                sets = self.views.left_by(old), self.views.left_by(new)
+                if self.tools.definitions(sets[0]) != self.tools.definitions(sets[1]):
+                    found.append(_TOOLS)
+            return found
+
         if self._ready.is_set():
-            tools = False
-            if self.settings.tools and runtime.changed(changes.before, changes.after):
-                now = self.tools.definitions()
-                tools, self._tools_shown = now != self._tools_shown, now
-            self.notifier.publish(notices(changes, self.settings, tools=tools))
+            self.notifier.publish_to_each(lambda who: between(before.permissions(who), now.permissions(who)))
 
 
 def _merge(capabilities: dict[str, Json], key: str, ours: dict[str, Json]) -> None:

@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, cast
 
 import mcp_types as types
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
@@ -38,7 +37,9 @@ def call_of(
         await wait()
         caller, params = _caller_of(ctx, attachment, others), ctx.params or {}
         return plain(
-            await retry_when_stale(attachment.registry, lambda view: handler(view, attachment.settings, caller, params))
+            await retry_when_stale(
+                attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
+            )
         )
 
     return call
@@ -112,11 +113,15 @@ class SessionPeer:
     """A legacy client that the SDK's session reaches.
 
     Args:
-        session: the session of one of its messages.
+        ctx: of one of its messages.
+
+    Attributes:
+        principal: whom it proved to be, None where nobody has to.
     """
 
-    def __init__(self, session: ServerSession) -> None:
-        self._session = session
+    def __init__(self, ctx: Context) -> None:
+        session = self._session = ctx.session
+        self.principal = principal(scope_of(ctx))
         # The session is made anew for each message; what lasts, and what tells of its end, is the connection.
         self.connection = session._connection  # pyright: ignore[reportPrivateUsage]
 
@@ -135,7 +140,7 @@ def stream_of(ctx: Context) -> Stream:
     async def send(method: str, params: dict[str, Any] | None) -> None:
         await ctx.session.send_notification(_notification(method, params), related_request_id=ctx.request_id)
 
-    return Stream(ctx.request_id, send, shared=ctx.request is None)
+    return Stream(ctx.request_id, send, ctx.request is None, principal(scope_of(ctx)))
 
 
 class _Notification(types.Notification[dict[str, Any] | None, str]):

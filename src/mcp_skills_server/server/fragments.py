@@ -71,7 +71,9 @@ class Fragments(tuple[Fragment, ...]):
 
 
 def _joined(fragments: Fragments, sieve: Sieve | None) -> bytes:
-    return b"[%b]" % b",".join([each.raw(sieve) for each in fragments])
+    # Of many sets of grants most pages are joined anew: a call for each fragment would take twice as long.
+    kept = [each._raw if each._sieve is sieve else None for each in fragments]  # pyright: ignore[reportPrivateUsage]
+    return b"[%b]" % b",".join([raw or each.raw(sieve) for raw, each in zip(kept, fragments, strict=True)])
 
 
 _kept: Final = lru_cache(maxsize=4)(_joined)

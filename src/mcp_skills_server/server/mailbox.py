@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 import anyio
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.server.notices import Notice
 
 
@@ -14,9 +15,14 @@ class Mailbox:
 
     Args:
         wants: whether the client asked for a notification.
+        principal: whom the client proved to be, None where nobody has to.
+
+    Attributes:
+        principal: as given.
     """
 
-    def __init__(self, wants: Callable[[Notice], bool]) -> None:
+    def __init__(self, wants: Callable[[Notice], bool], principal: Principal | None = None) -> None:
+        self.principal = principal
         self._wants = wants
         self._pending: dict[Notice, None] = {}
         self._changed = anyio.Event()

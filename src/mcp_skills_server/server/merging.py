@@ -24,7 +24,7 @@ from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.format.uris import SCHEME
 from mcp_skills_server.server import methods, prompts, resources
 from mcp_skills_server.server.attachment import Attachment
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Call, Context, SessionPeer, call_of, guarded, scope_of, stream_of
 from mcp_skills_server.server.requests import Handler
 
@@ -83,10 +83,10 @@ class MergedHandlers:
         """Declare the capabilities that the SDK does not know, and note when a legacy client is ready."""
         result = await call_next(ctx)
         if ctx.method in {"initialize", "server/discover"} and isinstance(result, dict):
-            return await self._attachment.declared(result)
+            return await self._attachment.declared(result, principal(scope_of(ctx)))
         if ctx.method == "notifications/initialized":
             self._attachment.begin()
-            self._attachment.notifier.add_legacy_client(SessionPeer(ctx.session))
+            self._attachment.notifier.add_legacy_client(SessionPeer(ctx))
         return result
 
     def _ours(self, handler: Handler, ready: Callable[[], Awaitable[None]] | None = None) -> Call:
@@ -131,8 +131,11 @@ class MergedHandlers:
 
     # What is about a skill, and what is the server's own
 
-    async def _is_served(self, _: Context, params: Any) -> bool:
-        return resources.canonical(self._attachment.view(), self._attachment.settings, params.uri) is not None
+    def _view(self, ctx: Context) -> View:
+        return self._attachment.view(principal(scope_of(ctx)))
+
+    async def _is_served(self, ctx: Context, params: Any) -> bool:
+        return resources.canonical(self._view(ctx), self._attachment.settings, params.uri) is not None
 
     async def _is_our_tool(self, ctx: Context, params: Any) -> bool:
         return runtime.canonical(params.name) is not None and params.name not in await self._names(ctx, *_TOOLS)
@@ -141,7 +144,7 @@ class MergedHandlers:
         attachment = self._attachment
         if not attachment.settings.prompts:
             return False
-        ours = prompts.is_our_prompt(attachment.view(), attachment.settings, params.name)
+        ours = prompts.is_our_prompt(self._view(ctx), attachment.settings, params.name)
         return ours and params.name not in await self._names(ctx, *_PROMPTS)
 
     async def _is_our_reference(self, ctx: Context, params: Any) -> bool:
@@ -178,11 +181,11 @@ class MergedHandlers:
     # Subscriptions
 
     async def _subscribe(self, ctx: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-        await methods.subscribe(self._attachment, SessionPeer(ctx.session), params.uri, counted(scope_of(ctx)))
+        await methods.subscribe(self._attachment, SessionPeer(ctx), params.uri, counted(scope_of(ctx)))
         return types.EmptyResult()
 
     async def _unsubscribe(self, ctx: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-        methods.unsubscribe(self._attachment, SessionPeer(ctx.session), params.uri)
+        methods.unsubscribe(self._attachment, SessionPeer(ctx), params.uri)
         return types.EmptyResult()
 
     async def _listen(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> Any:

@@ -64,7 +64,7 @@ def served(
     """
     settings = attachment.settings
     if settings.tools:
-        tools |= {str(each["name"]) for each in attachment.tools.definitions()}
+        tools |= {str(each["name"]) for each in attachment.tools.definitions(view.skill_set)}
     names = prompts.Names(view, settings, others) if settings.prompts else others
     return Served(tools=tools, prompts=names, resources=uris)
 
@@ -77,7 +77,7 @@ async def subscribe(attachment: Attachment, peer: Peer, uri: str, owner: Owner) 
         RequestError: the client watches too many.
     """
     await attachment.ready()
-    canonical = resources.canonical(attachment.view(), attachment.settings, uri)
+    canonical = resources.canonical(attachment.view(peer.principal), attachment.settings, uri)
     if canonical is None:
         raise NotServedError(uri)
     attachment.notifier.watch(peer, canonical, owner)
@@ -85,7 +85,7 @@ async def subscribe(attachment: Attachment, peer: Peer, uri: str, owner: Owner) 
 
 def unsubscribe(attachment: Attachment, peer: Peer, uri: str) -> None:
     """`resources/unsubscribe`. A URI that is not watched is passed over."""
-    canonical = resources.canonical(attachment.view(), attachment.settings, uri)
+    canonical = resources.canonical(attachment.view(peer.principal), attachment.settings, uri)
     attachment.notifier.unwatch(peer, uri if canonical is None else canonical)
 
 

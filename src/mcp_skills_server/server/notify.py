@@ -10,7 +10,7 @@ nobody's streams or subscriptions are at another's cost. No SDK here: a front sa
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format.uris import canonical, segments
@@ -53,6 +54,11 @@ class Peer(Protocol):
         """What lasts as long as the client is there, and can be weakly referenced."""
         ...
 
+    @property
+    def principal(self) -> Principal | None:
+        """Whom the client proved to be, None where nobody has to."""
+        ...
+
     def at_end(self, work: Callable[[], object]) -> None:
         """Have `work` called when the connection ends; what was added last is called first."""
         ...
@@ -70,19 +76,21 @@ class Stream:
         id: of the request; None where it came as a notification.
         send: sends on this stream.
         shared: whether other messages share its channel, so that its end has to be said.
+        principal: whom the client proved to be, None where nobody has to.
     """
 
     id: str | int | None
     send: Send
     shared: bool
+    principal: Principal | None = None
 
 
 class _Legacy:
     """A client that shook hands: its mailbox and the URIs that it watches."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal | None) -> None:
         self.uris: set[str] = set()
-        self.mailbox = Mailbox(lambda notice: notice[1] is None or notice[1] in self.uris)
+        self.mailbox = Mailbox(lambda notice: notice[1] is None or notice[1] in self.uris, principal)
 
 
 class Notifier:
@@ -124,9 +132,13 @@ class Notifier:
 
     def publish(self, notices: Iterable[Notice]) -> None:
         """Notify everyone. Returns at once."""
-        notices = list(notices)
+        found = list(notices)
+        self.publish_to_each(lambda _: found)
+
+    def publish_to_each(self, notices_for: Callable[[Principal | None], Collection[Notice]]) -> None:
+        """Notify each client of what there is for its principal. Returns at once."""
         for mailbox in (*self._sent_to, *self._streams):
-            mailbox.put(notices)
+            mailbox.put(notices_for(mailbox.principal))
 
     def relay(self, notice: Notice) -> None:
         """Tell listen streams what the server that we are attached to has to say; legacy clients hear it from it."""
@@ -198,7 +210,9 @@ class Notifier:
             foreign=self.relays,
         )
         methods, uris = _wanted(honoured, self.extensions)
-        mailbox = Mailbox(lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris)
+        mailbox = Mailbox(
+            lambda notice: notice[0] in methods if notice[1] is None else notice[1] in uris, stream.principal
+        )
         meta: dict[str, Any] = {_STREAM: stream.id}
         for oldest in self._places.claim(mailbox, owner):
             oldest.close()
@@ -222,7 +236,7 @@ class Notifier:
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
         if client is None:
-            client = self._legacy[peer.connection] = _Legacy()
+            client = self._legacy[peer.connection] = _Legacy(peer.principal)
             peer.at_end(client.mailbox.close)
             peer.at_end(lambda: self._forget(client))
             peer.at_end(lambda: self._legacy.pop(peer.connection, None))

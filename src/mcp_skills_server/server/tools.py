@@ -9,21 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.view import View
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.format import cursors
 from mcp_skills_server.model import Json
-from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.session import Session
-from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
 from mcp_skills_server.server.requests import Caller, Params, Result, Settings
 
 _KIND: Final = "tools"
 _FAMILY: Final = "skills"
 """What the names of our tools begin with."""
+_CHANGES: Final = frozenset((runtime.LOAD, runtime.UNLOAD))
 
 
 class Tools:
@@ -32,26 +34,26 @@ class Tools:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._of_connections: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._first_seen: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        """The moment of the catalogue that an audience saw first: most hosts show their model nothing newer."""
+        self._first_seen: WeakKeyDictionary[Any, tuple[ReferenceType[Runtime], int]] = WeakKeyDictionary()
+        """The moment of its skills that an audience saw first: most hosts show their model nothing newer."""
 
-    def definitions(self) -> list[dict[str, Json]]:
-        """The tools as every caller sees them."""
-        return self._sessions.runtime.briefing.tools(handles=True)
+    def definitions(self, skill_set: SkillSet) -> list[dict[str, Json]]:
+        """The tools as every caller sees them who has these skills."""
+        return self._sessions.runtime.over(skill_set).briefing.tools(handles=True)
 
-    def instructions(self) -> str | None:
+    def instructions(self, skill_set: SkillSet) -> str | None:
         """What a model is to know before it asks; None where there is no skill."""
-        return self._sessions.runtime.briefing.instructions() or None
+        return self._sessions.runtime.over(skill_set).briefing.instructions() or None
 
-    async def list_tools(self, _view: View, settings: Settings, caller: Caller, params: Params) -> Result:
+    async def list_tools(self, view: View, settings: Settings, caller: Caller, params: Params) -> Result:
         """`tools/list`: one page, in the same order always."""
         if cursors.key_of(params, _KIND) is not None:
             raise RequestError("Invalid cursor: the list of tools has one page")
-        self._since(caller)
-        page: Result = {"tools": self.definitions(), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
+        self._since(caller, self._sessions.runtime.over(view.skill_set))
+        page: Result = {"tools": self.definitions(view.skill_set), "ttlMs": settings.ttl_ms, "cacheScope": "private"}
         return {"resultType": "complete", **page}
 
-    async def call_tool(self, _view: View, _: Settings, caller: Caller, params: Params) -> Result:
+    async def call_tool(self, view: View, _: Settings, caller: Caller, params: Params) -> Result:
         """`tools/call`: whatever the model can correct is a result with `isError`.
 
         Raises:
@@ -59,40 +61,54 @@ class Tools:
         """
         name = str(params.get("name"))
         if runtime.canonical(name) is None and not name.startswith(_FAMILY):
-            there = ", ".join(str(each["name"]) for each in self.definitions()) or "none, since there is no skill"
+            there = (
+                ", ".join(str(each["name"]) for each in self.definitions(view.skill_set))
+                or "none, since there is no skill"
+            )
             raise RequestError(f"Unknown tool: {name[:100]!r}; the tools are {there}")
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         handle = given.pop(runtime.SESSION, None)
+        changes = runtime.canonical(name) in _CHANGES
         try:
-            session = self._session(handle, caller)
+            session = await self._session(handle, caller, self._sessions.runtime.over(view.skill_set), changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
+        before = session.changed if changes else None
         result = await session.call(name, given, progress=caller.progress, once=once)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
-                self._sessions.keep(session, caller.owner, caller.counted)
-            except QuotaError as error:
+                await self._sessions.save(session, caller.owner, caller.counted, before=before)
+            except RequestError as error:
                 return {"resultType": "complete", **runtime.failure(str(error))}
             if caller.connection is not None:
                 self._of_connections[caller.connection] = session.session_id
         return {"resultType": "complete", **result}
 
-    def _since(self, caller: Caller) -> int | None:
-        """The moment of the catalogue that this caller knows of, None where callers cannot be distinguished."""
+    def _since(self, caller: Caller, runtime: Runtime) -> int | None:
+        """The moment of its skills that this caller knows of, None where callers cannot be distinguished."""
         if caller.audience is None:
             return None
-        return self._first_seen.setdefault(caller.audience, self._sessions.runtime.briefing.moment)
+        known = self._first_seen.get(caller.audience)
+        if known is None or known[0]() is not runtime:  # the moments of one are not those of another
+            known = self._first_seen[caller.audience] = ref(runtime), runtime.briefing.moment
+        return known[1]
 
-    def _session(self, handle: object, caller: Caller) -> Session:
+    async def _session(self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool) -> Session:
+        found = await self._found(handle, caller, changes=changes)
+        session = found or self._sessions.new(self._since(caller, runtime), runtime)
+        session.use(runtime)
+        return session
+
+    async def _found(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
         if handle is None:
             handle = self._of_connections.get(caller.connection) if caller.connection is not None else None
             if handle is None:
-                return self._sessions.new(self._since(caller))
+                return None
             try:
-                return self._sessions.find(str(handle), caller.owner)
-            except RequestError:  # it was idle for too long; the caller never knew of it
-                return self._sessions.new(self._since(caller))
+                return await self._sessions.open(str(handle), caller.owner, caller.counted, changes=changes)
+            except UnknownSessionError:  # it was idle for too long; the caller never knew of it
+                return None
         if not isinstance(handle, str):
             raise RequestError(f'Argument "{runtime.SESSION}" must be the text that {runtime.LOAD} returned')
-        return self._sessions.find(handle, caller.owner)
+        return await self._sessions.open(handle, caller.owner, caller.counted, changes=changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Entry, ProofFailedError
@@ -22,7 +22,19 @@ _SKILL_MD_BYTES: Final = 1 << 20
 _LIKE_HTML: Final = (".html", ".htm", ".xhtml")
 
 
-async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Callable[[], Files]:
+class Proved(NamedTuple):
+    """A skill that is what the index says.
+
+    Attributes:
+        files: its files.
+        warning: how the index describes it otherwise, None where it does not.
+    """
+
+    files: Files
+    warning: str | None
+
+
+async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Callable[[], Proved]:
     """Download the skill of an entry. What is returned proves it, unpacks it and gives its files; it blocks.
 
     The returned function raises ProofFailedError, ArchiveRefusedError and UnacceptableError.
@@ -36,7 +48,7 @@ async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -
     return lambda: _checked(entry, _unpacked(entry, answer, limits))
 
 
-def files_at_once(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Files | None:
+def files_at_once(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Proved | None:
     """The files of the skill of an entry, proved; None where `download` must be asked.
 
     It blocks, and is for threads of `anyio.to_thread`.
@@ -100,9 +112,9 @@ async def _files(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> 
     return files
 
 
-def _checked(entry: Entry, files: Files) -> Files:
-    reason = wellknown.check_unpacked(entry, files)
-    if reason:
-        raise ProofFailedError(reason)
+def _checked(entry: Entry, files: Files) -> Proved:
+    refusal, warning = wellknown.judge_unpacked(entry, files)
+    if refusal:
+        raise ProofFailedError(refusal)
     check_names(files)
-    return files
+    return Proved(files, warning)

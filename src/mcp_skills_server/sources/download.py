@@ -89,6 +89,8 @@ class Downloader:
         self._trust = trust or OriginPolicy()
         self._bounds = bounds or Bounds()
         self._exchange = Exchange(self._bounds)
+        self._checked: dict[str, bool] = {}
+        """The places that may be asked, and whether each is of the trusted origin."""
         self._connections = Connections(connections, private=self._trust.private, tls=tls, resolver=resolver)
         self._lines = Lines(self._connections, self._bounds, self._exchange.count)
 
@@ -161,10 +163,13 @@ class Downloader:
 
     def _sent(self, url: str, headers: Mapping[str, str]) -> dict[str, str]:
         """These headers, and those that only the trusted origin gets."""
-        return {**headers, **dict(self._trust.headers if wellknown.origin(url) == self._home else ())}
+        return {**headers, **dict(self._trust.headers)} if self._checked[_place(url)] else dict(headers)
 
     def _check(self, url: str) -> None:
         """Refuse a place that the settings do not allow, before a name is resolved for it."""
+        place = _place(url)
+        if place in self._checked:
+            return
         there = wellknown.origin(url)
         host = urlsplit(url).hostname or ""
         if there not in {self._home, self._home.replace("http:", "https:", 1)} and there not in self._trust.origins:
@@ -179,6 +184,12 @@ class Downloader:
             if not self._trust.private:
                 raise UnacceptableError(f"{shown(url)} leads to this machine; --allow-private allows it")
         self._connections.check(url)
+        self._checked[place] = there == self._home
+
+
+def _place(url: str) -> str:
+    """What an absolute URL says of where to connect to, as it is spelled."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 def _headers(accept: str) -> dict[str, str]:

@@ -133,15 +133,15 @@ class FetchedFolder:
                 pass
 
     def look(self, name: str) -> tuple[State, Record | None]:
-        """What stands in the place of this skill, and its record. Every file is read and proved.
+        """What stands in the place of this skill, and its record where something does. Every file is read and proved.
 
         Raises:
             OSError: a file cannot be read.
         """
-        record = read_record(self._directory, name)
         place = self._directory / name
         if not os.path.lexists(place):
-            return State.ABSENT, record
+            return State.ABSENT, None
+        record = read_record(self._directory, name)
         if record is None:
             return State.FOREIGN, None
         found = tree_digests(place)

@@ -9,7 +9,7 @@ from typing import Final
 from mcp_skills_server.sources.folder import Staged
 
 _ENOUGH: Final = 256
-_GATHERING_S: Final = 0.03
+_GATHERING_S: Final = 0.1
 """After a batch the next waits for so many skills, or so long: each commit waits for the disk."""
 
 

@@ -19,7 +19,6 @@ from typing import Final, TypeVar
 import anyio
 from anyio import from_thread, to_thread
 
-from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Entry, Index, ProofFailedError
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.format import archive
@@ -277,14 +276,14 @@ class _Refresh:
     def _bring(self, entry: Entry) -> Staged | None:
         """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
         self._budget.check(entry.name, 1)
-        files = artifacts.files_at_once(entry, self._downloader, self._unpack)
-        if files is None:
-            files = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)()
+        proved = artifacts.files_at_once(entry, self._downloader, self._unpack)
+        if proved is None:
+            proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)()
+        files, warning = proved
         if self._settings.prove is not None:
             self._settings.prove({path: raw for path, (raw, _) in files.items()})
-        difference = wellknown.differs(entry, files)
-        if difference:
-            self._warnings.append(f"{entry.name}: {difference}")
+        if warning:
+            self._warnings.append(f"{entry.name}: {warning}")
         url = entry.url or entry.files[SKILL_MD]
         record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
         size = sum(len(raw) for raw, _ in files.values())

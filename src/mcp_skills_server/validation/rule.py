@@ -81,9 +81,14 @@ class Rules(Generic[T]):
 
         return add
 
-    def check(self, subject: T, *, deep: bool) -> list[Problem]:
-        """Run the deep rules, or all others. Paths are relative to the skill."""
-        return [_problem(row.code, found) for row in self.rows if row.deep is deep for found in row.check(subject)]
+    def check(self, subject: T, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Problem]:
+        """Run the deep rules, or all others, of those whose codes begin so. Paths are relative to the skill."""
+        return [
+            _problem(row.code, found)
+            for row in self.rows
+            if row.deep is deep and row.code.startswith(about)
+            for found in row.check(subject)
+        ]
 
 
 def _problem(code: str, found: Found) -> Problem:

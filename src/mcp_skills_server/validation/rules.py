@@ -23,17 +23,18 @@ RULES: Final[tuple[Rule[Any], ...]] = tuple(
 )
 
 
-def check(document: Document, directory: str) -> tuple[Problem, ...]:
+def check(document: Document, directory: str, *, about: tuple[str, ...] = ("",)) -> tuple[Problem, ...]:
     """The problems that every scan looks for in a SKILL.md.
 
     Args:
         document: the file; nothing is found where its frontmatter could not be read.
         directory: the name of its directory, which the skill's name must equal.
+        about: how the codes begin that are looked for.
     """
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, directory)
-    return tuple(found for rules in _SKILL_MD for found in rules.check(skill, deep=False))
+    return tuple(found for rules in _SKILL_MD for found in rules.check(skill, deep=False, about=about))
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:

@@ -17,7 +17,9 @@ import anyio
 from anyio import to_thread
 from starlette.types import Receive, Scope, Send
 
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.turns import off_loop
+from mcp_skills_server.catalog.views import BySkillSet, Views
 from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX, INDEX_MEDIA_TYPE
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
@@ -40,6 +42,9 @@ _INLINE_BYTES: Final = 1 << 18
 _PIECE: Final = 1 << 18
 """What a client that reads slowly holds in memory."""
 _TOLD_AT_ONCE: Final = 20
+_MOST_LOGGED: Final = 10_000
+_MOST_SKILLS: Final = 20_000
+"""Skills of the publications of all sets of grants together; each has artifacts of its own."""
 _METHODS: Final = ("GET", "HEAD")
 _GENERIC: Final = "application/octet-stream"
 _RANGE: Final = re.compile(
@@ -89,17 +94,26 @@ class Discovery:
         shared: whether caches that serve many may keep what is sent, as they may where no token is wanted.
         origins: origins that browsers may come from; "*" for any (WK-38).
         max_age: seconds for which an index may be kept without asking again.
+        logged: what others have logged that publish the same skills, where this publishes a part of them.
     """
 
     def __init__(
-        self, publication: Publication, *, shared: bool, origins: Collection[str] = (), max_age: int = MAX_AGE_S
+        self,
+        publication: Publication,
+        *,
+        shared: bool,
+        origins: Collection[str] = (),
+        max_age: int = MAX_AGE_S,
+        logged: set[str] | None = None,
     ) -> None:
         self.publication = publication
         self._turn = anyio.Lock()
-        self._logged: frozenset[str] = frozenset()
+        self._logged: set[str] = set() if logged is None else logged
         self._max_age = max_age
         self._scope = "public" if shared else "private"
         self._common: _Headers = [*_SAFE, (b"access-control-allow-origin", b"*")] if "*" in origins else [*_SAFE]
+        if publication.registry.permissions is not None and not shared:
+            self._common.append((b"vary", b"authorization"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Answer GET and HEAD (WK-35, WK1-11)."""
@@ -212,7 +226,9 @@ class Discovery:
         lines = [f"{path}: not published: {reason}" for path, reason in edition.left_out]
         lines += [f"{path}: published by discovery 0.2.0 alone: {reason}" for path, reason in edition.left_out_0_1]
         new = [each for each in lines if each not in self._logged]
-        self._logged = frozenset(lines)
+        if self.publication.registry.permissions is None or len(self._logged) > _MOST_LOGGED:
+            self._logged.clear()  # what was put right is news when it comes again
+        self._logged.update(lines)
         for each in new[:_TOLD_AT_ONCE]:
             logger.warning("%s", printable(each))
         if len(new) > _TOLD_AT_ONCE:
@@ -269,6 +285,24 @@ class Discovery:
             *(more or ()),
         ]
         await _send(send, status, headers, b"" if scope["method"] == "HEAD" else body)
+
+
+class ByGrants:
+    """The same endpoint where grants are in force: each principal finds what it may read.
+
+    Args:
+        views: which skills each principal has.
+        make: makes the endpoint of some of them; takes what the others have logged.
+    """
+
+    def __init__(self, views: Views, make: Callable[[SkillSet, set[str]], Discovery]) -> None:
+        logged: set[str] = set()
+        self._views = views
+        self._endpoints = BySkillSet(lambda each: make(each, logged), _MOST_SKILLS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer GET and HEAD."""
+        await self._endpoints.of(self._views.of(principal(scope)))(scope, receive, send)
 
 
 _CONDITIONS: Final = frozenset((b"if-match", b"if-none-match", b"if-range", b"range"))

@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
 
 
-def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]], drain: Drain) -> list[Route]:
+def routes(
+    registry: Registry,
+    sites: Callable[[], Sequence[SourceState]],
+    drain: Drain,
+    shared: Callable[[], Sequence[str]] = tuple,
+) -> list[Route]:
     """The routes of both.
 
     Args:
         registry: what is served; somebody else loads it.
         sites: the state of each root that is a site.
         drain: whether the server is about to end, and not ready for that reason.
+        shared: a line on each thing that replicas share; without one a server is ready all the same.
     """
 
     async def alive(_: Request) -> PlainTextResponse:
@@ -43,7 +49,7 @@ def routes(registry: Registry, sites: Callable[[], Sequence[SourceState]], drain
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += [*_others(registry, known), *map(_line, known)]
+            lines += [*_others(registry, known), *map(_line, known), *shared()]
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]

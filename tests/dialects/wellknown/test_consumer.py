@@ -19,9 +19,8 @@ from mcp_skills_server.dialects.wellknown import (
     IndexLimits,
     IndexRefusedError,
     ProofFailedError,
-    check_unpacked,
     decode,
-    differs,
+    judge_unpacked,
     origin,
     prove,
 )
@@ -306,8 +305,7 @@ def test_only_the_very_digest_proves(digest: str):
 @pytest.mark.requirement("WK-18", "WKN-3")
 def test_the_skill_that_the_entry_tells_of_passes():
     files = {"SKILL.md": (RAW, False), "scripts/a.sh": (b"", True)}
-    assert check_unpacked(ENTRY, files) is None
-    assert differs(ENTRY, files) is None
+    assert judge_unpacked(ENTRY, files) == (None, None)
     assert archive.unpack(archive.pack(files)[1]) == files
 
 
@@ -329,17 +327,16 @@ def test_the_skill_that_the_entry_tells_of_passes():
     ],
 )
 def test_files_that_are_not_the_skill_are_refused(files: dict[str, bytes], said: str):
-    reason = check_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()})
+    reason = judge_unpacked(ENTRY, {path: (raw, False) for path, raw in files.items()}).refusal
     assert reason is not None and said in reason and reason.isprintable()
 
 
 def test_faults_that_clients_live_with_do_not_cost_a_skill():
     raw = b"---\nname: a\ndescription: Does a.\nmetadata: {version: 1.0}\ncolor: red\n---\n"
-    assert check_unpacked(ENTRY, {"SKILL.md": (raw, False)}) is None
+    assert judge_unpacked(ENTRY, {"SKILL.md": (raw, False)}).refusal is None
 
 
 @pytest.mark.requirement("WK-12")
 def test_another_description_than_the_index_tells_is_a_warning():
     files = {"SKILL.md": (b"---\nname: a\ndescription: Does b.\n---\n", False)}
-    assert check_unpacked(ENTRY, files) is None
-    assert differs(ENTRY, files) == "its SKILL.md describes it otherwise than the index"
+    assert judge_unpacked(ENTRY, files) == (None, "its SKILL.md describes it otherwise than the index")

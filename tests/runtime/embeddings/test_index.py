@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from catalog.forest import DEADLINE, loaded, plant
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.embeddings.index import Embeddings
 from mcp_skills_server.runtime.embeddings.models import Embedder, Endpoint, LocalModel
 from mcp_skills_server.runtime.search import Search
@@ -81,6 +83,18 @@ def test_it_follows_edits(tmp_path: Path, stack: ExitStack) -> None:
         assert embeddings.wait(DEADLINE)
         assert len(embeddings.ranked("refund")) == 60
         assert max(map(len, served.asked)) == 64
+
+
+def test_among_some_skills_the_others_take_no_place(tmp_path: Path, stack: ExitStack) -> None:
+    several = {f"car-{number}/SKILL.md": text(f"car-{number}", "All about an automobile") for number in range(70)}
+    registry = loaded(plant(tmp_path, {**SKILLS, **several}))
+    with tiny.endpoint() as served:
+        embeddings = begun(stack, registry, Endpoint(served.url, "tiny"))
+        assert embeddings.wait(DEADLINE) and len(embeddings.ranked("car")) == 60
+        assert [path for path, _ in embeddings.ranked("car", {"car-69", "beta"})] == ["car-69"]
+        views = Views(registry, Grants([Grant(("*",), (Pattern("car-69"), Pattern("beta")))], local=False))
+        search = Search(views.of(None), embeddings)
+        assert [each.path for each in search.find("a car to drive", 5, lambda _: True, by_meaning=True)] == ["car-69"]
 
 
 def test_the_next_process_asks_only_about_what_is_new(tmp_path: Path, stack: ExitStack) -> None:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 from urllib.parse import quote, urljoin
 
 from mcp_skills_server.dialects.wellknown.site import (
@@ -156,29 +156,37 @@ def prove(raw: bytes, digest: str) -> None:
         raise ProofFailedError(f"its digest is {found}, and the index says {digest}")
 
 
-def check_unpacked(entry: Entry, files: Files) -> str | None:
-    """Why these files are not the skill that the entry describes, or None where they are."""
+class Judgement(NamedTuple):
+    """What the files of a skill are to its entry.
+
+    Attributes:
+        refusal: why they are not the skill that the entry describes, None where they are.
+        warning: what to warn of, None for nothing: the descriptions of both should be equal.
+    """
+
+    refusal: str | None
+    warning: str | None = None
+
+
+def judge_unpacked(entry: Entry, files: Files) -> Judgement:
+    """Whether these files are the skill that the entry describes, and whether it describes it as they do.
+
+    Of descriptions white space is not compared: publishers fold them in different ways.
+    """
     if SKILL_MD not in files:
-        return _no_skill_md(files)
+        return Judgement(_no_skill_md(files))
     document = frontmatter.parse(files[SKILL_MD][0])
     if document.frontmatter is None:
-        return f"its {SKILL_MD} cannot be read: {document.problems[0].message}"
+        return Judgement(f"its {SKILL_MD} cannot be read: {document.problems[0].message}")
     name = document.frontmatter.get("name")
     if isinstance(name, str) and name and name != entry.name:
-        return f"its {SKILL_MD} calls it {quoted(name)}"
+        return Judgement(f"its {SKILL_MD} calls it {quoted(name)}")
     broken = next(_broken(document, entry.name), None)
-    return f"its {SKILL_MD} breaks the specification: {broken}" if broken else None
-
-
-def differs(entry: Entry, files: Files) -> str | None:
-    """What to warn of where the entry's description is not that of the files. They should be equal.
-
-    White space is not compared: publishers fold a description in different ways.
-    """
-    given = (frontmatter.parse(files[SKILL_MD][0]).frontmatter or {}).get("description")
-    if isinstance(given, str) and given.split() == entry.description.split():
-        return None
-    return f"its {SKILL_MD} describes it otherwise than the index"
+    if broken:
+        return Judgement(f"its {SKILL_MD} breaks the specification: {broken}")
+    given = document.frontmatter.get("description")
+    same = isinstance(given, str) and given.split() == entry.description.split()
+    return Judgement(None, None if same else f"its {SKILL_MD} describes it otherwise than the index")
 
 
 class _RefusedError(SkillsServerError, ValueError):
@@ -284,8 +292,8 @@ def _described(fields: Mapping[str, Any]) -> tuple[str, str]:
 
 def _broken(document: Document, name: str) -> Iterator[str]:
     """What is wrong with a name and a description, of which the rules make an error."""
-    for found in rules.check(document, name):
-        if found.severity == "error" and found.code.startswith(("name-", "description-")):
+    for found in rules.check(document, name, about=("name-", "description-")):
+        if found.severity == "error":
             yield found.message
 
 

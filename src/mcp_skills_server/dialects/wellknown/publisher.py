@@ -139,3 +139,18 @@ def index_0_1(published: Iterable[tuple[Skill, str]]) -> dict[str, Json]:
 def encode(index: Mapping[str, Json]) -> bytes:
     """An index as the bytes of its file: live and static publishers send the same."""
     return json.dumps(index, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def amended(index: bytes, entries: bytes) -> bytes | None:
+    """An index with these entries, those of another one, in the places of its own of the same names.
+
+    None where one of them has no place, or these are no indexes of ours.
+    """
+    try:
+        known, new = json.loads(index), json.loads(entries)
+        places = {entry["name"]: place for place, entry in enumerate(known["skills"])}
+        for entry in new["skills"]:
+            known["skills"][places[entry["name"]]] = entry
+    except (ValueError, LookupError, TypeError):
+        return None
+    return encode(known)

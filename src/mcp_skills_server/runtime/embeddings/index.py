@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -91,10 +91,10 @@ class Embeddings:
         with self._followed:
             return self._followed.wait_for(lambda: self._seen is self._registry.snapshot, timeout_s)
 
-    def ranked(self, query: str) -> list[tuple[str, float]]:
+    def ranked(self, query: str, among: Container[str] | None = None) -> list[tuple[str, float]]:
         """The paths of the skills that mean most nearly the same, with the cosines, the highest first.
 
-        Nothing where no vectors are there yet, or where the model fails.
+        Nothing where no vectors are there yet, or where the model fails. With `among` no other skill counts.
         """
         if not self._rows or time.monotonic() < self._again_at or not query.strip():
             return []
@@ -110,6 +110,8 @@ class Embeddings:
             if self._vectors is None or self._vectors.shape[1] != asked.shape[1]:
                 return []
             alike = self._vectors[: len(self._paths)] @ asked[0]
+            if among is not None:
+                alike[[path is None or path not in among for path in self._paths]] = -np.inf
             first: list[int] = np.argsort(-alike, kind="stable")[:MEANT].tolist()
             found = [(self._paths[row], float(alike[row])) for row in first]
         return [(path, share) for path, share in found if path is not None and share >= _LEAST]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
+from mcp_skills_server.dialects.runtime.words import WORKSPACE
+from mcp_skills_server.model import Json
 from mcp_skills_server.runtime.scripts.advice import advice
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
 from mcp_skills_server.runtime.scripts.processes import Ended
@@ -49,6 +51,11 @@ class Outcome:
     sandbox_gaps: tuple[str, ...] = ()
     files: tuple[OutputFile, ...] = ()
     files_not_shown: int = 0
+
+    def as_json(self) -> dict[str, Json]:
+        """The same JSON-safe, with files as they are read again."""
+        files: list[Json] = [{"path": WORKSPACE + each.path, "size": each.size} for each in self.files]
+        return {**asdict(self), "sandbox_gaps": [*self.sandbox_gaps], "files": files}
 
 
 def outcome_of(

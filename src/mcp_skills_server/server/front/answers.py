@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.format.dependencies import Served
 from mcp_skills_server.server import methods
@@ -89,23 +90,23 @@ class Answers:
             caller = self._caller(request)
             if request.channel.is_shared:  # and not over with this request
                 self._last = request.client, request.channel, caller
-        view = self.view()
+        view = self.view(caller.principal)
         self._asked_more = False
         result = _finished(handler(view, attachment.settings, caller, request.params or {}))
         if request.method in _FROM_VIEW and not self._asked_more:
             request.made_from = view
         return result
 
-    def view(self) -> View:
+    def view(self, principal: Principal | None) -> View:
         """What a request sees that is answered at once, or not at all."""
-        return View(self._attachment.registry, last_try=False)
+        return View(self._attachment.views.of(principal), last_try=False)
 
     async def _call(self, handler: Handler, ready: Callable[[], Awaitable[None]], request: Request) -> dict[str, Any]:
         attachment = self._attachment
         await ready()
         caller, params = self._caller(request, partial(_report, request)), request.params or {}
         return await retry_when_stale(
-            attachment.registry, lambda view: handler(view, attachment.settings, caller, params)
+            attachment.views.of(caller.principal), lambda view: handler(view, attachment.settings, caller, params)
         )
 
     def _caller(self, request: Request, progress: Callable[[float], Awaitable[None]] | None = None) -> Caller:
@@ -127,10 +128,12 @@ class Answers:
         return methods.served(self._attachment, view)
 
     async def _initialize(self, request: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.handshake(request.params or {}, self._capabilities(changes=False)))
+        shown = eras.handshake(request.params or {}, self._capabilities(changes=False))
+        return await self._attachment.declared(shown, request.channel.principal)
 
-    async def _discover(self, _: Request) -> dict[str, Any]:
-        return await self._attachment.declared(eras.discovery(self._capabilities(changes=True)))
+    async def _discover(self, request: Request) -> dict[str, Any]:
+        shown = eras.discovery(self._capabilities(changes=True))
+        return await self._attachment.declared(shown, request.channel.principal)
 
     def _capabilities(self, *, changes: bool) -> dict[str, Any]:
         """What the protocol itself calls for; the skills add theirs."""
@@ -152,7 +155,7 @@ class Answers:
         await self._attachment.ready()
         given, request.params = request.params or {}, None  # a stream may last for days
         channel = request.channel
-        stream = Stream(request.id, channel.send, shared=channel.is_shared)
+        stream = Stream(request.id, channel.send, channel.is_shared, channel.principal)
         listening = self._attachment.notifier.listen(stream, _wanted(given), channel.counted)
         del given
         return await listening

@@ -49,7 +49,7 @@ class Connection:
         self._messages = MessageLines(lines)
         self._attachment = attachment
         self._dispatcher = Dispatcher(attachment, self)
-        self._answers = Repeats(self._dispatcher.view)
+        self._answers = Repeats(lambda: self._dispatcher.view(self.principal))
         self._words: Words | None = None
         """What the present line says, where its answer may be kept."""
         self._requests: dict[tuple[type, Id], Request] = {}

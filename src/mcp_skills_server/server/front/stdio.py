@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.attachment import Attachment
@@ -10,9 +11,11 @@ from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.transport.pipes import Pipes
 
 
-async def serve_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None) -> None:
+async def serve_stdio(
+    runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views | None = None
+) -> None:
     """Serve one client over stdin and stdout until stdin closes or SIGTERM or SIGINT arrives."""
-    attachment = Attachment(runtime.registry, settings, watcher, runtime)
+    attachment = Attachment(runtime.registry, settings, watcher, runtime, views=views)
     pipes = Pipes()
     connection = Connection(pipes, attachment)
 

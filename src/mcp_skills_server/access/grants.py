@@ -1,0 +1,240 @@
+"""Who may read which skills, and what else: the tables `[[grant]]`. Pure.
+
+A skill is granted by its own path. A pattern is text and never a regular expression: `*` stands for any characters of
+one segment, `**` for any number of segments, none included. To judge a path takes time in proportion to its length.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from mcp_skills_server.access.principal import Principal
+
+May: TypeAlias = Literal["read", "scripts", "code", "admin"]
+MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "admin")
+EVERYBODY: Final = "*"
+LOCAL: Final = "local"
+"""Who is at the other end of a pipe: the user who started the server."""
+KINDS: Final = ("token", "user", "group")
+_MOST_CHARACTERS: Final = 512
+_MOST_SEGMENTS: Final = 64
+_ANY: Final = "**"
+_NOT_TAKEN: Final = frozenset("?[]{}\\")
+"""Wildcards of other programs, which would be taken for themselves here."""
+_LAST: Final = "\U0010ffff"
+_MOST_KNOWN: Final = 4096
+"""Principals whose permissions are remembered."""
+
+
+class PatternError(ValueError):
+    """A text is no pattern of skill paths. The message says why, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """Skill paths, such as `acme/billing/**`.
+
+    Args:
+        text: as it stands in a grant.
+
+    Attributes:
+        prefix: what stands before the first wildcard; every path that fits begins so, but for a slash at its end.
+
+    Raises:
+        PatternError: the text is no pattern.
+    """
+
+    text: str
+    prefix: str = field(init=False, compare=False)
+    _parts: tuple[tuple[tuple[str, ...], ...], ...] = field(init=False, repr=False, compare=False)
+    """The runs of segments between `**`; each segment as the texts between its `*`."""
+
+    def __post_init__(self) -> None:
+        segments = self.text.split("/")
+        _check(self.text, segments)
+        runs: list[list[tuple[str, ...]]] = [[]]
+        for each in segments:
+            if each == _ANY:
+                runs.append([])
+            else:
+                runs[-1].append(tuple(each.split("*")))
+        object.__setattr__(self, "prefix", self.text.partition("*")[0])
+        object.__setattr__(self, "_parts", tuple(map(tuple, runs)))
+
+    def fits(self, path: str) -> bool:
+        """Whether a skill path is one of these."""
+        if self.prefix == self.text:
+            return path == self.text
+        if not path.startswith(self.prefix.removesuffix("/")):
+            return False
+        segments = path.split("/")
+        first, *rest = self._parts
+        if not rest:
+            return len(first) == len(segments) and _run_fits(first, segments, 0)
+        *between, last = rest
+        end = len(segments) - len(last)
+        if end < len(first) or not _run_fits(first, segments, 0) or not _run_fits(last, segments, end):
+            return False
+        # Of what lies between, the first place that fits leaves most for the rest.
+        start = len(first)
+        for run in between:
+            found = next((at for at in range(start, end - len(run) + 1) if _run_fits(run, segments, at)), None)
+            if found is None:
+                return False
+            start = found + len(run)
+        return True
+
+
+def _check(text: str, segments: Sequence[str]) -> None:
+    if not text or len(text) > _MOST_CHARACTERS or len(segments) > _MOST_SEGMENTS:
+        most = f"{_MOST_CHARACTERS} characters and {_MOST_SEGMENTS} segments"
+        raise PatternError("a pattern is empty" if not text else f"a pattern has more than {most}")
+    if not text.isprintable():
+        raise PatternError("a pattern has characters that cannot be printed")
+    if text.startswith("!") or not _NOT_TAKEN.isdisjoint(text):
+        raise PatternError("a pattern has no wildcards but * and **, and nothing is taken back by !")
+    for each in segments:
+        if each in {"", ".", ".."}:
+            raise PatternError("a pattern has an empty segment, or . or ..")
+        if _ANY in each and each != _ANY:
+            raise PatternError("** is a segment of its own")
+
+
+def _run_fits(run: Sequence[tuple[str, ...]], segments: Sequence[str], start: int) -> bool:
+    return all(_segment_fits(parts, segments[start + number]) for number, parts in enumerate(run))
+
+
+def _segment_fits(parts: tuple[str, ...], text: str) -> bool:
+    """Whether a segment is these texts in their order with anything between them."""
+    if len(parts) == 1:
+        return text == parts[0]
+    first, *between, last = parts
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    position, end = len(first), len(text) - len(last)
+    for part in between:
+        position = text.find(part, position, end)
+        if position < 0:
+            return False
+        position += len(part)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a table `[[grant]]` gives.
+
+    Attributes:
+        who: "*", "local", or "token:NAME", "user:SUBJECT", "group:NAME".
+        skills: which skills.
+        may: what may be done with them; to read is always part of it.
+    """
+
+    who: tuple[str, ...]
+    skills: tuple[Pattern, ...]
+    may: frozenset[str] = frozenset()
+
+    def covers(self, path: str) -> bool:
+        """Whether it is about the skill of this path."""
+        return any(each.fits(path) for each in self.skills)
+
+
+def is_who(text: str) -> bool:
+    """Whether this names somebody in a grant."""
+    kind, _, name = text.partition(":")
+    return text in {EVERYBODY, LOCAL} or (kind in KINDS and bool(name.strip()) and text.isprintable())
+
+
+class Permissions:
+    """What somebody may: the grants that apply, whoever they are. Who has the same has the same view.
+
+    Args:
+        grants: those that apply, in their order.
+    """
+
+    __slots__ = ("_hash", "grants")
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self.grants = tuple(grants)
+        self._hash = hash(self.grants)  # it is looked up with every request
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Permissions) and self.grants == other.grants)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def reads(self, path: str) -> bool:
+        """Whether the skill of this path may be read."""
+        return any(each.covers(path) for each in self.grants)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether there is no skill that may not be read."""
+        return any(pattern.text == _ANY for each in self.grants for pattern in each.skills)
+
+    def may(self, what: str, path: str) -> bool:
+        """Whether this may be done with the skill of this path; `what` is one of `MAY`."""
+        return self.reads(path) if what == "read" else any(what in g.may and g.covers(path) for g in self.grants)
+
+    def may_any(self, what: str) -> bool:
+        """Whether this may be done with some skill, if there is one that is granted so."""
+        return any(what in each.may for each in self.grants)
+
+    @property
+    def may_admin(self) -> bool:
+        """Whether what is for the operator alone may be seen."""
+        return self.may_any("admin")
+
+    def readable(self, paths: Sequence[str]) -> Iterator[str]:
+        """Those of these skill paths that may be read, each once. They are in code point order.
+
+        It looks only where the beginning of a pattern leads, so it costs about what it finds.
+        """
+        seen: set[str] = set()
+        for pattern in {each for grant in self.grants for each in grant.skills}:
+            for path in _beginning(pattern.prefix, paths):
+                if path not in seen and pattern.fits(path):
+                    seen.add(path)
+                    yield path
+
+
+def _beginning(prefix: str, paths: Sequence[str]) -> Sequence[str]:
+    """The paths that begin so, and the one of which only the slash at the end is missing."""
+    whole = prefix.removesuffix("/")
+    at = bisect_left(paths, whole)
+    own = paths[at : at + 1] if whole != prefix and at < len(paths) and paths[at] == whole else ()
+    return (*own, *paths[bisect_left(paths, prefix) : bisect_left(paths, prefix + _LAST)])
+
+
+class Grants:
+    """All grants that are in force.
+
+    Args:
+        grants: in the order of the file.
+        local: whether who proves nothing is the user of this machine, as at the other end of a pipe.
+    """
+
+    def __init__(self, grants: Sequence[Grant], *, local: bool) -> None:
+        self.grants = tuple(grants)
+        self.local = local
+        self._known: dict[Principal | None, Permissions] = {}
+
+    def permissions(self, principal: Principal | None) -> Permissions:
+        """What this principal may; None for who proves nothing."""
+        found = self._known.get(principal)
+        if found is None:
+            names = self._names(principal)
+            found = Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[principal] = found
+        return found
+
+    def _names(self, principal: Principal | None) -> set[str]:
+        if principal is None:
+            return {EVERYBODY, LOCAL} if self.local else {EVERYBODY}
+        return {EVERYBODY, principal.id, *(f"group:{each}" for each in principal.groups)}

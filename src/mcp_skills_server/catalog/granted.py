@@ -1,0 +1,189 @@
+"""What grants leave of a registry: one filtered snapshot for each set of grants, shared by all who have it.
+
+It is made by the first request that needs it, and follows the registry by what differs since the last one. All that a
+request can reach is in its snapshot, so whoever reads from one needs to judge nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final
+
+from mcp_skills_server import codes
+from mcp_skills_server.access.grants import Permissions
+from mcp_skills_server.catalog.listeners import Listeners
+from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Snapshot, Standing
+
+_rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
+_NESTED: Final = f"/{SKILL_MD}"
+
+
+class Granted:
+    """What some permissions leave of a registry. Any thread may use it. It is made by `Views`.
+
+    Args:
+        registry: all skills.
+        permissions: which of them are left.
+        made: called with this when its snapshot has another size than before.
+
+    Attributes:
+        permissions: as given.
+        asked_at: when a request came last that is answered from it, by the monotonic clock.
+    """
+
+    def __init__(self, registry: Registry, permissions: Permissions, made: Callable[[Granted], None]) -> None:
+        self.permissions = permissions
+        self.asked_at = time.monotonic()
+        self._registry = registry
+        self._on_made = made
+        self._is_whole = permissions.reads_all
+        self._lock = threading.Lock()
+        self._listeners = Listeners()
+        self._made: tuple[object, Snapshot | None] = None, None
+        """Of which snapshot of the registry, by its token, this is the filtered one."""
+        # What touches no more than what a snapshot gave out is the registry's.
+        self.read, self.digest, self.last_read = registry.read, registry.digest, registry.last_read
+        self.is_unchanged = registry.is_unchanged
+        self.body, self.has_body, self.last_body = registry.body, registry.has_body, registry.last_body
+        self.hash_files, self.place, self.load = registry.hash_files, registry.place, registry.load
+        self.roots, self.limits, self.loaded, self.keeper = (
+            registry.roots,
+            registry.limits,
+            registry.loaded,
+            registry.keeper,
+        )
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The skills that are left, as they are now. The same object for as long as none of them differs."""
+        whole = self._registry.snapshot
+        if self._is_whole:
+            return whole
+        token, own = self._made
+        return own if own is not None and token is whole.token else self._follow()
+
+    def note_request(self) -> None:
+        """As `Registry.note_request`."""
+        self.asked_at = self._registry.asked_at = time.monotonic()
+
+    def last_proved(self, skill: Skill) -> Skill | None:
+        """As `Registry.last_proved`, without what is withheld."""
+        found = self._registry.last_proved(skill)
+        return None if found is None else self._left_of(found)
+
+    def rescan(self, stale: StaleFileError) -> Changes:
+        """As `Registry.rescan`."""
+        return self.left_of(self._registry.rescan(stale))
+
+    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
+        """Have `listener` called as `Registry.subscribe` says, where some of these skills differ."""
+        return self._listeners.subscribe(listener, problems=problems)
+
+    def notify(self, changes: Changes) -> None:
+        """Tell the listeners what of these changes is about skills that are left."""
+        if len(self._listeners):
+            self._listeners.notify(self.left_of(changes))
+
+    def forget(self) -> None:
+        """Free the snapshot; the next request makes it anew."""
+        with self._lock:
+            self._made = None, None
+
+    @property
+    def weight(self) -> int:
+        """How many skills are kept for it now."""
+        own = self._made[1]
+        return 0 if own is None else len(own.skills)
+
+    # What is left
+
+    def left_of(self, changes: Changes) -> Changes:
+        """What of these changes is about skills that are left."""
+        before, after = self._all_left(changes.before), self._all_left(changes.after)
+        return Changes(without_same(before, after), without_same(after, before))
+
+    def _all_left(self, skills: Mapping[str, Skill]) -> dict[str, Skill]:
+        return {path: left for path, skill in skills.items() if (left := self._left_of(skill)) is not None}
+
+    def _left_of(self, skill: Skill) -> Skill | None:
+        if not self.permissions.reads(skill.path):
+            return None
+        return self._without_withheld(skill)
+
+    def _without_withheld(self, skill: Skill) -> Skill:
+        """A skill without the skills in its folder that have no grant of their own."""
+        nested = [path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)]
+        withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
+        if not withheld:
+            return skill
+        granted = set(nested).difference(withheld)
+
+        def is_left(path: str) -> bool:
+            holders = [each for each in nested if within(path, each)]
+            return not holders or max(holders, key=len) in granted
+
+        root = self._registry.roots[skill.root]
+        places = [root.show(join(skill.directory, each)) for each in withheld]
+        findings = tuple(found for found in skill.findings if not any(within(found.path, each) for each in places))
+        return replace(
+            skill,
+            files={path: file for path, file in skill.files.items() if is_left(path)},
+            empty=tuple(filter(is_left, skill.empty)),
+            findings=findings,
+            standing=min(skill.reading.standing, codes.standing(findings)),
+        )
+
+    def _follow(self) -> Snapshot:
+        with self._lock:
+            whole = self._registry.snapshot
+            token, own = self._made
+            if own is None or token is None:
+                made = Snapshot(self._readable(whole), self._problems(whole))
+            else:
+                made = self._followed(whole, token, own)
+            self._made = whole.token, made
+        if own is None or len(own.skills) != len(made.skills):
+            self._on_made(self)
+        return made
+
+    def _readable(self, whole: Snapshot) -> dict[str, Skill]:
+        paths = whole.paths(Standing.UNUSABLE)
+        return {path: self._without_withheld(whole.skills[path]) for path in self.permissions.readable(paths)}
+
+    def _followed(self, whole: Snapshot, token: object, own: Snapshot) -> Snapshot:
+        """The snapshot of the skills as they are now, made of the last one; that one where nothing differs."""
+        differing = whole.differing_since(token)
+        if differing is None:
+            now: dict[str, Skill] = self._readable(whole)
+            differing = now.keys() | own.skills.keys()
+        else:
+            now = self._all_left({path: whole.skills[path] for path in differing if path in whole.skills})
+        after = {path: skill for path, skill in now.items() if not _is_same(own.skills.get(path), skill)}
+        gone = [path for path in differing if path in own.skills and path not in now]
+        problems = self._problems(whole)
+        if not after and not gone and problems == own.problems:
+            return own
+        return own.replacing(after, gone, problems)
+
+    def _problems(self, whole: Snapshot) -> tuple[Problem, ...]:
+        """What is wrong with skills that are left. What is wrong with a root is for the operator."""
+        return tuple(found for found in whole.problems if found.skill and self.permissions.reads(found.skill))
+
+
+def _is_same(before: Skill | None, now: Skill) -> bool:
+    """Whether a skill is the one that it was, although it may have been made anew out of a larger one."""
+    if before is None or before is now:
+        return before is now
+    return before.reading is now.reading and before.files == now.files and _rest_of(before) == _rest_of(now)
+
+
+def without_same(skills: Mapping[str, Skill], others: Mapping[str, Skill]) -> dict[str, Skill]:
+    """Those that are not the same among the others."""
+    return {path: each for path, each in skills.items() if not _is_same(others.get(path), each)}

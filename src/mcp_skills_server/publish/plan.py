@@ -1,0 +1,154 @@
+"""What a run of `publish` is about to do, and which places of an output folder can be this program's."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from mcp_skills_server.dialects.wellknown import DIRECTORY, DIRECTORY_0_1, INDEX
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import printable
+from mcp_skills_server.publish.edition import Item
+from mcp_skills_server.publish.folder import Folder, above
+from mcp_skills_server.publish.record import Record
+
+HEADERS: Final = "_headers"
+PLACES: Final = (DIRECTORY[1:], DIRECTORY_0_1[1:])
+"""The folders in which every file of ours lies, but for the headers."""
+FOLDERS: Final = (PLACES[0].partition("/")[0], *(place.rstrip("/") for place in PLACES))
+"""These folders and the one that they lie in."""
+INDEXES: Final = frozenset(place + INDEX for place in PLACES)
+_ARTIFACT: Final = re.compile(re.escape(DIRECTORY[1:]) + r"[^/]+/[0-9a-f]{64}/[^/]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One file that is not as it would be published.
+
+    Attributes:
+        path: in the output folder.
+        state: "missing", "different" or "left over".
+    """
+
+    path: str
+    state: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}: {self.state}")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        differences: all that is not as it should be.
+        put: files to write, the indexes last.
+        stale: files of ours to delete once no index names them.
+        early: the same, where a folder must be in the place of a file, or a file in that of a folder.
+        record: what to write down afterwards.
+    """
+
+    differences: list[Difference] = field(default_factory=list["Difference"])
+    put: list[Item] = field(default_factory=list[Item])
+    stale: list[str] = field(default_factory=list[str])
+    early: list[str] = field(default_factory=list[str])
+    record: Record = field(default_factory=Record)
+
+
+def make_plan(
+    folder: Folder,
+    expected: Iterable[Item],
+    claims: Mapping[str, set[str]],
+    kept: Record,
+    *,
+    now: int,
+    keep_s: float,
+) -> Plan:
+    """Compare file by file what should be in a folder with what is, there and where these claims name it.
+
+    Nothing is changed yet, so that whatever is refused is refused in time.
+
+    Args:
+        folder: the folder; it learns which paths change between file and folder.
+        expected: what should be there.
+        claims: by path, the digests that a file of ours can have.
+        kept: the record that lies there.
+        now: seconds since 1970.
+        keep_s: how long an artifact stays that no index names.
+
+    Raises:
+        UsageError: something is in the way that is not ours.
+    """
+    plan = Plan()
+    items = {item.path.lstrip("/"): item for item in expected}
+    ours = {path: hex_of(item.digest) for path, item in items.items()}
+    gone = {path: folder.digest_of_ours(path) for path in claims.keys() - ours.keys()}
+    proved = {path for path, found in gone.items() if found in claims[path]}  # all else is not ours any more
+    plan.early, folder.replaced = _in_the_way(proved, ours)
+    for path, item in items.items():
+        digest, found = ours[path], folder.digest(path)
+        if found == digest:
+            continue
+        # A file of ours that somebody changed is set right in our own folders, and nowhere else.
+        if found is not None and (path not in claims or (path == HEADERS and found not in claims[path])):
+            raise UsageError(f"{folder.shown}: {printable(path)} is not of this program's making; move it away")
+        plan.differences.append(Difference(path, "missing" if found is None else "different"))
+        plan.put.append(item)
+    retired: dict[str, int] = {}
+    for path in proved:
+        since = min(now, kept.retired.get(path, now))  # a time to come is from a clock that was ahead
+        if _ARTIFACT.fullmatch(path) and now - since < keep_s:
+            retired[path] = since
+            continue
+        plan.stale.append(path)
+        if not _ARTIFACT.fullmatch(path):
+            plan.differences.append(Difference(path, "left over"))
+    plan.stale += [path for path, found in gone.items() if found is None]  # its folder may be left
+    plan.put.sort(key=lambda item: item.path.lstrip("/") in INDEXES)
+    plan.record = Record({**ours, **{path: folder.digest(path) or "" for path in retired}}, retired)
+    return plan
+
+
+def is_place(path: str) -> bool:
+    """Whether this program could have written a file there, whatever a record says."""
+    if not path.startswith(PLACES):
+        return path == HEADERS
+    if "/." not in path and "//" not in path and path[-1] != "/":  # as good as all: no need to take it apart
+        return True
+    return not {"", ".", ".."} & {*path.split("/")}
+
+
+def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozenset[str]]:
+    """The files of `gone` that must go before those of `ours` can be put, and the paths that change between file and
+    folder.
+    """
+    if not gone:
+        return [], frozenset()
+    files = frozenset(ours)
+    ordered = sorted(files)
+    early: list[str] = []
+    changed: set[str] = set()
+    for path in gone:
+        found = files.intersection(above(path))
+        position = bisect_left(ordered, f"{path}/")
+        if position < len(ordered) and ordered[position].startswith(f"{path}/"):
+            found |= {path}
+        changed |= found
+        if found:
+            early.append(path)
+    return early, frozenset(changed)
+
+
+def owner_of(path: str) -> str:
+    """The name of the skill that a file in our folders belongs to, "" for an index and for the headers."""
+    parts = path.split("/")
+    return parts[2] if len(parts) > 3 else ""
+
+
+def hex_of(digest: str) -> str:
+    """The 64 hex digits of a digest."""
+    return digest.removeprefix("sha256:")

@@ -1,0 +1,170 @@
+"""Sessions that every replica of a server can go on with: in memory as always, and a record of each that all can read.
+
+The record says what is loaded, and every call compares it with what this replica remembers. Where it cannot be read, a
+session that is known here goes on reading; what would change it is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+
+from mcp_skills_server.errors import REPEATS, RequestError
+from mcp_skills_server.runtime.quota import Owner
+from mcp_skills_server.runtime.session import HERE, Session
+from mcp_skills_server.runtime.session_record import SessionRecord, SessionRecordError, parsed
+from mcp_skills_server.runtime.sessions import Sessions, UnknownSessionError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.runtime.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{22,64}")
+
+
+class RecordStore(Protocol):
+    """Where records are that all replicas see. What fails is a `RequestError` whose message is for the model."""
+
+    async def read(self, name: str, group: str | None) -> str | None:
+        """The text of this name, which is foreign; None where there is none."""
+        ...
+
+    async def write(self, name: str, group: str | None, text: str, *, replaces: str | None) -> None:
+        """Write a text in the place of the one that was read, None for a new one."""
+        ...
+
+
+@dataclass(slots=True)
+class _Known:
+    """What this replica knows of the record of a session.
+
+    Attributes:
+        text: as it was read or written last; None of a new one, "" where it is to be taken as it is there.
+        changed: the session's count of changes by then.
+        refused: the count up to which changes were refused.
+        moved: the same of processes that scripts ran in.
+        lost: the record is no longer there, and has to be written anew.
+        lock: held while the record is read and compared, or written.
+    """
+
+    text: str | None = None
+    changed: int = 0
+    refused: int = 0
+    moved: int = 0
+    lost: bool = False
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+
+
+class SharedSessions(Sessions):
+    """Open sessions of this replica, and the way to those of the others.
+
+    Args:
+        runtime: what they share.
+        store: where their records are.
+        more: as `Sessions` takes it.
+    """
+
+    def __init__(self, runtime: Runtime, store: RecordStore, **more: Any) -> None:
+        super().__init__(runtime, **more)
+        self._store = store
+        self._here = secrets.token_hex(8)
+        self._known: dict[str, _Known] = {}
+
+    async def open(self, handle: str, owner: str | None, counted: Owner = None, *, changes: bool = False) -> Session:
+        """The session of this handle, from wherever it was last used."""
+        if not _HANDLE.fullmatch(handle):
+            raise UnknownSessionError(handle)
+        local = self._local(handle, owner)
+        known = self._known.get(handle)
+        if known is None or local is None:
+            return await self._bring(handle, owner, counted)
+        async with known.lock:
+            try:
+                text = await self._store.read(handle, counted)
+            except RequestError:
+                if changes:
+                    raise
+                return self.find(handle, owner)  # reads go on
+            if text is None:  # it was lost there, and not here
+                known.lost = True
+            elif text != known.text:
+                record = self._record(text, handle, owner)
+                # Where a call is about to write a change of its own, that is refused, and the next call gets this.
+                if await local.restore(record, self._here, known.changed):
+                    known.text, known.moved, known.lost = text, local.moved, False
+            return self.find(handle, owner)
+
+    async def _bring(self, handle: str, owner: str | None, counted: Owner) -> Session:
+        """A session that another replica has begun."""
+        text = await self._store.read(handle, counted)
+        if text is None:
+            raise UnknownSessionError(handle)
+        session = await self.runtime.session_from(handle, self._record(text, handle, owner), self._here)
+        if self._local(handle, owner) is not None:  # another call has brought it meanwhile
+            return self.find(handle, owner)
+        self.end(handle)  # one that was idle here for too long, and not elsewhere
+        self.keep(session, owner, counted)
+        self._known[handle] = _Known(text)
+        return session
+
+    async def save(
+        self, session: Session, owner: str | None, counted: Owner = None, *, before: int | None = None
+    ) -> None:
+        """Keep a session, and have the other replicas know of it."""
+        handle = session.session_id
+        self.keep(session, owner, counted)
+        known = self._known.setdefault(handle, _Known())
+        async with known.lock:
+            if before is not None and known.refused > before:  # by the save of another call
+                raise RequestError("the session could not be kept as this call left it; call again")
+            changed, moved = session.changed, session.moved
+            if known.text is not None and (known.changed, known.moved, known.lost) == (changed, moved, False):
+                return
+            at = self._here if session.scripts_at == HERE else session.scripts_at
+            text = SessionRecord(_owner(owner), session.began, session.loaded, at).text()
+            try:
+                await self._store.write(handle, counted, text, replaces=None if known.lost else known.text)
+            except RequestError:
+                if known.text is None:
+                    self.end(handle)  # nobody knows its handle yet
+                    raise
+                if known.changed != changed:
+                    known.text, known.changed, known.refused = "", changed, changed
+                    if before is not None:
+                        raise
+                return  # this call loaded and unloaded nothing, and what else it did is written with what does
+            known.text, known.changed, known.moved, known.lost = text, changed, moved, False
+
+    def end(self, handle: str) -> None:
+        """End a session here; its record stays for as long as it is kept."""
+        super().end(handle)
+        self._known.pop(handle, None)
+
+    def _record(self, text: str, handle: str, owner: str | None) -> SessionRecord:
+        try:
+            record = parsed(text)
+        except SessionRecordError as error:
+            logger.warning("a session cannot be read from what replicas share: it is %s", error, extra=REPEATS)
+            raise UnknownSessionError(handle) from None
+        if not compare_digest(record.owner, _owner(owner)):
+            raise UnknownSessionError(handle)
+        return record
+
+
+def _owner(owner: str | None) -> str:
+    """What stands in a record for an owner."""
+    return "" if owner is None else sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def sharing(store: RecordStore) -> Callable[[Runtime], Sessions]:
+    """Makes the sessions of a runtime whose records are in this store."""
+    return lambda runtime: SharedSessions(runtime, store)

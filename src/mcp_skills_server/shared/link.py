@@ -1,0 +1,292 @@
+"""The connection to Redis: whether it answers, one line in the log each way, and no request that waits for it for long.
+
+A thread of its own holds a subscription, by which it knows at any time whether Redis answers. While it does not, what
+needs it is refused at once, and only that thread tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from mcp_skills_server.errors import REPEATS, clipped
+from mcp_skills_server.model import printable
+from mcp_skills_server.shared.address import ANSWER_S, RedisSettings
+from mcp_skills_server.shared.faults import SharedError
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_CONNECTIONS: Final = 16
+_WHOLE_S: Final = 2 * ANSWER_S
+"""What one use of Redis may take, however slowly its bytes come."""
+_QUIET_S: Final = 5.0
+"""After so long without a message the subscription is asked whether it lives."""
+_SOONEST_S: Final = 0.25
+_LATEST_S: Final = 5.0
+"""Between two tries. The pause doubles for as long as Redis does not answer for `_STEADY_S`."""
+_STEADY_S: Final = 20.0
+_STOP_S: Final = 1.0
+AWAY: Final = "what the replicas of this server share cannot be reached now (Redis does not answer); try again later"
+REFUSED: Final = "what the replicas of this server share is not taken now (Redis refuses it); try again later"
+
+
+class Listener(Protocol):
+    """Hears what other replicas say. Both are called in the thread of the link, in its event loop."""
+
+    def heard(self, message: bytes) -> None:
+        """A message came; anybody may have written it."""
+
+    def returned(self) -> None:
+        """Redis answers again, and messages may have been missed."""
+
+
+class Link:
+    """The way to Redis.
+
+    Args:
+        settings: where it is.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.settings: Final = settings
+        self._lock = threading.Lock()
+        self._trouble = ""
+        """Why Redis cannot be used, for the operator; empty while it can."""
+        self._refusals: set[str] = set()
+        self._client: tuple[asyncio.AbstractEventLoop, Redis] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._publisher: Any = None
+        self._suspect: asyncio.Event | None = None
+        """Set when somebody got no answer, and when the link ends."""
+        self._stopped = False
+
+    @property
+    def is_up(self) -> bool:
+        """Whether Redis answered when it was last asked, or was never asked."""
+        return not self._trouble
+
+    @property
+    def state(self) -> str:
+        """How it stands, in one line for the operator."""
+        return f"{self.settings.shown}: {self._trouble or 'connected'}"
+
+    def key(self, *parts: str) -> str:
+        """The key of something; the parts are ours and no client's text."""
+        return self.settings.prefix + ":".join(parts)
+
+    # Use
+
+    async def use(self, what: str, work: Callable[[Redis], Awaitable[_T]]) -> _T:
+        """Do something with Redis, within two seconds.
+
+        Args:
+            what: what it is for, in the log.
+            work: gets a client.
+
+        Raises:
+            SharedError: Redis does not answer, or refuses it.
+        """
+        if self._trouble:
+            raise SharedError(AWAY)
+        if self._client is None:  # an import takes half a second, in which others are answered
+            await asyncio.to_thread(import_module, "redis.asyncio")
+        from redis.exceptions import ResponseError
+
+        try:
+            async with asyncio.timeout(_WHOLE_S):
+                result = await work(self._client_here())
+        except ResponseError as error:
+            self._note_refusal(what, error)
+            raise SharedError(REFUSED) from None
+        except SharedError:
+            raise
+        except Exception as error:  # what does not speak the protocol may raise anything
+            self._failed(error)
+            raise SharedError(AWAY) from None
+        if what in self._refusals:
+            self._refusals.discard(what)
+            logger.warning("%s: takes %s again", self.settings.shown, what, extra=REPEATS)
+        return result
+
+    def _client_here(self) -> Redis:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._client[0] is not loop:
+            self._client = loop, self.settings.client(_CONNECTIONS)
+        return self._client[1]
+
+    async def aclose(self) -> None:
+        """Close the connections of the event loop that runs now."""
+        if self._client is not None and self._client[0] is asyncio.get_running_loop():
+            await self._client[1].aclose()
+            self._client = None
+
+    def _note_refusal(self, what: str, error: Exception) -> None:
+        if what not in self._refusals:
+            self._refusals.add(what)
+            logger.warning("%s: refuses %s: %s", self.settings.shown, what, _line(error), extra=REPEATS)
+
+    def _failed(self, error: BaseException) -> None:
+        with self._lock:
+            if self._trouble or self._stopped:
+                return
+            self._trouble = _reason(error, self.settings)
+        logger.warning(
+            "%s: %s; what it is needed for is refused until it answers, and reads go on",
+            self.settings.shown,
+            self._trouble,
+        )
+        if self._suspect is not None:
+            self.soon(self._suspect.set)
+
+    def _answers(self) -> None:
+        with self._lock:
+            was, self._trouble = self._trouble, ""
+        if was:
+            logger.warning("%s: answers again", self.settings.shown)
+
+    # The thread
+
+    def start(self, listener: Listener) -> None:
+        """Connect, listen, and keep the connection until `stop`; returns at once."""
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._watch(listener)), name="skills-redis", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._stopped = True
+        if self._suspect is not None:
+            self.soon(self._suspect.set)
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+
+    def soon(self, work: Callable[..., object], *arguments: object) -> None:
+        """Have this called in the thread of the link, from any thread; not at all before it has begun."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(work, *arguments)
+
+    async def publish(self, message: str) -> None:
+        """Say something to the other replicas, from within the thread of the link.
+
+        What cannot be said is lost, and the listener hears that Redis has `returned` when it does.
+        """
+        if self._publisher is not None and not self._trouble:
+            from redis.exceptions import ResponseError
+
+            try:
+                async with asyncio.timeout(_WHOLE_S):
+                    await self._publisher.publish(self.key("look"), message)
+            except ResponseError as error:
+                self._note_refusal("a call to look again", error)
+            except Exception as error:
+                self._failed(error)
+
+    async def _watch(self, listener: Listener) -> None:
+        self._loop, self._suspect = asyncio.get_running_loop(), (suspect := asyncio.Event())
+        client: Any = self.settings.client(2)
+        self._publisher = client
+        pause, missed = _SOONEST_S, False
+        while not self._stopped:
+            began = self._loop.time()
+            pubsub = client.pubsub()
+            try:
+                suspect.clear()
+                await self._subscribe(pubsub)
+                self._answers()
+                if missed:
+                    listener.returned()
+                began = self._loop.time()
+                await self._listen(pubsub, listener, suspect)
+            except Exception as error:  # whatever it is that answers there
+                self._failed(error)
+            finally:
+                with suppress(Exception):
+                    async with asyncio.timeout(ANSWER_S):
+                        await pubsub.aclose()
+            missed = True
+            if self._stopped:
+                break
+            pause = _SOONEST_S if self._loop.time() - began > _STEADY_S else min(pause * 2, _LATEST_S)
+            await asyncio.sleep(pause)
+        with suppress(Exception):
+            await client.aclose()
+
+    async def _subscribe(self, pubsub: Any) -> None:
+        async with asyncio.timeout(_WHOLE_S):
+            await pubsub.subscribe(self.key("look"))
+            while (message := await pubsub.get_message(timeout=ANSWER_S)) is None or message["type"] != "subscribe":
+                continue
+
+    async def _listen(self, pubsub: Any, listener: Listener, suspect: asyncio.Event) -> None:
+        """Hand on what comes until the connection ends or somebody else gets no answer."""
+        reading = asyncio.ensure_future(self._read(pubsub, listener))
+        doubting = asyncio.ensure_future(suspect.wait())
+        try:
+            await asyncio.wait({reading, doubting}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+        finally:
+            for each in (reading, doubting):
+                each.cancel()
+            await asyncio.gather(reading, doubting, return_exceptions=True)
+
+    async def _read(self, pubsub: Any, listener: Listener) -> None:
+        asked = False
+        while True:
+            message: dict[str, Any] | None = await pubsub.get_message(timeout=ANSWER_S if asked else _QUIET_S)
+            if message is None:
+                if asked:
+                    raise TimeoutError
+                await pubsub.ping()
+                asked = True
+                continue
+            asked = False
+            if message["type"] == "message":
+                listener.heard(message["data"])
+
+
+def _line(error: BaseException) -> str:
+    """What an error says, on one line of a bounded length."""
+    return clipped(printable(" ".join(str(error).split()))) or type(error).__name__
+
+
+def _reason(error: BaseException, settings: RedisSettings) -> str:
+    """Why Redis cannot be used, for the operator, and what to do."""
+    from redis.exceptions import (
+        AuthenticationError,
+        AuthenticationWrongNumberOfArgsError,
+        BusyLoadingError,
+        RedisError,
+        ResponseError,
+    )
+    from redis.exceptions import ConnectionError as LostError
+    from redis.exceptions import TimeoutError as LateError
+
+    said = _line(error)
+    if isinstance(error, TimeoutError | LateError):
+        return f"it does not answer within {_WHOLE_S:g} seconds"
+    if isinstance(error, AuthenticationError | AuthenticationWrongNumberOfArgsError):
+        return f"it does not let us in ({said}); see to the user of --redis and to MCP_SKILLS_REDIS_PASSWORD"
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return "its certificate is not proved; give the authority that it is from by --redis-ca"
+    if "DB index is out of range" in said:
+        return f"it has no database {settings.database}; give another one in --redis"
+    if isinstance(error, BusyLoadingError):
+        return "it is loading its data"
+    if isinstance(error, ResponseError):
+        return f"it refuses us ({said})"
+    if isinstance(error, LostError | OSError):
+        return f"there is no connection ({said})"
+    return f"what answers there is no Redis ({said if isinstance(error, RedisError) else type(error).__name__})"

@@ -1,0 +1,183 @@
+"""What one replica notices makes the others look, too: at their sources, or at their folders.
+
+A message says where to look and nothing else, so that whoever can write to Redis can make replicas look and no more.
+However many come, a replica looks at most once a second, and looks by itself when messages may have been missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Final, Literal, TypeAlias, cast
+
+from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.shared.link import Link
+
+logger = logging.getLogger(__name__)
+
+Where: TypeAlias = Literal["sources", "folders"]
+SOURCES: Final = "sources"
+FOLDERS: Final = "folders"
+_LOOK_S: Final = 1.0
+_SHARE: Final = 4
+"""How many times as long as a look the pause after it is at least."""
+_SAY_S: Final = 0.2
+"""Between two messages: an edit of many files is one."""
+_LONGEST: Final = 512
+_FIELDS: Final = ("look", "from", "state")
+
+
+def _no_state() -> str:
+    return ""
+
+
+class LookAgain:
+    """Says to other replicas that there is something to look at, and looks when they say so.
+
+    Args:
+        link: the way to Redis, not yet started; this is what listens there.
+        sources: has all sources looked at, and returns at once; None where there are none.
+        folders: looks at all folders, in a thread; None where they are not followed.
+        state: tells by one short text which revisions of the sources are served: a replica that serves the same ones
+            need not look.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        sources: Callable[[], object] | None = None,
+        folders: Callable[[], object] | None = None,
+        state: Callable[[], str] = _no_state,
+    ) -> None:
+        self._link = link
+        self._us = secrets.token_hex(8)
+        self._look: dict[Where, Callable[[], object]] = {}
+        if sources is not None:
+            self._look[SOURCES] = sources
+        if folders is not None:
+            self._look[FOLDERS] = folders
+        self._state = state
+        self._looks: dict[Where, _Paced] = {
+            where: _Paced(lambda work=work: asyncio.to_thread(self._looked, work), _LOOK_S)
+            for where, work in self._look.items()
+        }
+        self._says: dict[tuple[Where, bool], _Paced] = {}
+        self._looker: int | None = None
+        """The thread that looks because another replica said so."""
+
+    def start(self) -> None:
+        """Listen from now on."""
+        self._link.start(self)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        self._link.stop()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether this thread looks at folders because another replica said so, which need not be said again."""
+        return self._looker == threading.get_ident()
+
+    def say(self, where: Where, *, whatever: bool = False) -> None:
+        """Have the other replicas look, from any thread; returns at once, and is lost where Redis does not answer.
+
+        Args:
+            where: at what.
+            whatever: also those that serve what is served here.
+        """
+        self._link.soon(self._say, where, whatever)
+
+    def _say(self, where: Where, whatever: bool) -> None:
+        paced = self._says.get((where, whatever))
+        if paced is None:
+
+            def publish() -> Awaitable[None]:
+                state = "" if whatever or where == FOLDERS else self._state()
+                return self._link.publish(json.dumps({"look": where, "from": self._us, "state": state}))
+
+            paced = self._says[where, whatever] = _Paced(publish, _SAY_S)
+        paced.ask()
+
+    def heard(self, message: bytes) -> None:
+        """Look, if this is from another replica and says so."""
+        said = _parsed(message)
+        if said is None:
+            logger.warning(
+                "%s: a message that no replica wrote; keep other programs off the keys %s*",
+                self._link.settings.shown,
+                self._link.settings.prefix,
+                extra=REPEATS,
+            )
+        elif said["from"] != self._us:
+            looks = {str(where): paced for where, paced in self._looks.items()}.get(said["look"])
+            same = said["look"] == SOURCES and bool(said["state"]) and said["state"] == self._state()
+            if looks is not None and not same:
+                looks.ask()
+
+    def returned(self) -> None:
+        """Look everywhere, and have the others do so: what was said meanwhile, nobody has heard."""
+        for where, paced in self._looks.items():
+            paced.ask()
+            self._say(where, False)
+
+    def _looked(self, work: Callable[[], object]) -> None:
+        self._looker = threading.get_ident()
+        try:
+            work()
+        finally:
+            self._looker = None
+
+
+class _Paced:
+    """Work that is done at once when it is asked for, and not again before a pause is over. For one event loop.
+
+    Args:
+        work: what is done.
+        pause_s: the shortest pause; it is four times as long as the work where that is more.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[object]], pause_s: float) -> None:
+        self._work = work
+        self._pause_s = pause_s
+        self._asked = False
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Have it done."""
+        self._asked = True
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._run())
+
+    async def _run(self) -> None:
+        try:
+            while self._asked:
+                self._asked = False
+                began = asyncio.get_running_loop().time()
+                try:
+                    await self._work()
+                except Exception:  # what fails once must not end the looking
+                    logger.exception("looking again failed")
+                took = asyncio.get_running_loop().time() - began
+                await asyncio.sleep(max(self._pause_s, _SHARE * took))
+        finally:
+            self._task = None
+
+
+def _parsed(message: bytes) -> dict[str, str] | None:
+    """What a message says; None of one that no replica wrote."""
+    if len(message) > _LONGEST:
+        return None
+    try:
+        said = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(said, dict):
+        return None
+    fields = cast("dict[str, object]", said)
+    out = {key: text for key in _FIELDS if isinstance(text := fields.get(key), str)}
+    return out if len(out) == len(_FIELDS) else None

@@ -1,0 +1,121 @@
+"""Patterns of skill paths, and who may what by which grants."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.access.grants import Grant, Grants, Pattern, PatternError, Permissions, is_who
+from mcp_skills_server.access.principal import Principal
+
+ANN = Principal("token", "ann", groups=frozenset({"finance"}))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "others"),
+    [
+        ("acme/billing", ["acme/billing"], ["acme", "acme/billing/x", "acme/billings", "x/acme/billing"]),
+        ("*", ["acme", "b"], ["acme/billing"]),
+        ("acme/*", ["acme/billing", "acme/x"], ["acme", "acme/billing/x", "acmes/x"]),
+        ("acme/**", ["acme", "acme/billing", "acme/a/b/c"], ["acmes", "b/acme"]),
+        ("**", ["a", "a/b", "a/b/c"], []),
+        ("**/billing", ["billing", "a/billing", "a/b/billing"], ["billing/a", "a/xbilling"]),
+        ("a/**/z", ["a/z", "a/b/z", "a/b/c/z"], ["a", "z", "a/z/y", "az"]),
+        ("a/**/m/*/**/z", ["a/m/n/z", "a/x/m/n/y/z", "a/m/m/n/z"], ["a/m/z", "a/n/z"]),
+        ("re*-*s", ["refund-notes", "re-s"], ["refund", "res", "re-"]),
+        ("a*a", ["aa", "aba"], ["a"]),
+    ],
+)
+def test_a_pattern_fits(pattern: str, fitting: list[str], others: list[str]) -> None:
+    found = Pattern(pattern)
+    assert [path for path in fitting if not found.fits(path)] == []
+    assert [path for path in others if found.fits(path)] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "/a", "a/", "a//b", "./a", "a/..", "a**", "a/b**c", "!a", "a?", "[ab]", "{a,b}", "a\\b", "a\nb", "a" * 999],
+)
+def test_what_is_no_pattern_says_why(text: str) -> None:
+    with pytest.raises(PatternError) as caught:
+        Pattern(text)
+    assert str(caught.value) and "\n" not in str(caught.value)
+
+
+SEGMENTS = st.text(alphabet="ab-", min_size=1, max_size=3)
+PATHS = st.lists(SEGMENTS, min_size=1, max_size=4).map("/".join)
+PATTERNS = st.lists(st.one_of(SEGMENTS, st.sampled_from(["*", "**", "a*", "*b", "a*b"])), min_size=1, max_size=4).map(
+    "/".join
+)
+
+
+def slow_fit(pattern: list[str], path: list[str]) -> bool:
+    """What a pattern means, by trying everything."""
+    if not pattern:
+        return not path
+    if pattern[0] == "**":
+        return any(slow_fit(pattern[1:], path[count:]) for count in range(len(path) + 1))
+    return bool(path) and slow_text(pattern[0], path[0]) and slow_fit(pattern[1:], path[1:])
+
+
+def slow_text(pattern: str, text: str) -> bool:
+    """The same of one segment."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(slow_text(pattern[1:], text[count:]) for count in range(len(text) + 1))
+    return bool(text) and pattern[0] == text[0] and slow_text(pattern[1:], text[1:])
+
+
+@given(PATTERNS, st.lists(PATHS, max_size=8, unique=True))
+def test_quick_answers_are_those_of_the_definition(pattern: str, paths: list[str]) -> None:
+    wanted = {path for path in paths if slow_fit(pattern.split("/"), path.split("/"))}
+    found = Pattern(pattern)
+    assert {path for path in paths if found.fits(path)} == wanted
+    permissions = Permissions([Grant(("*",), (found,))])
+    assert sorted(permissions.readable(sorted(paths))) == sorted(wanted)
+
+
+def test_it_takes_no_longer_than_the_text_is() -> None:
+    assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").fits("/".join(["a" * 60] * 60))
+
+
+def test_grants_add_up_and_reading_is_part_of_each() -> None:
+    both = Grants(
+        [
+            Grant(("token:ann",), (Pattern("a/*"),), frozenset({"scripts"})),
+            Grant(("group:finance",), (Pattern("b"),), frozenset({"admin"})),
+            Grant(("*",), (Pattern("open"),)),
+            Grant(("local",), (Pattern("mine"),)),
+            Grant(("user:ann", "token:bob"), (Pattern("**"),)),
+        ],
+        local=False,
+    )
+    ann, nobody = both.permissions(ANN), both.permissions(None)
+    assert [path for path in ("a/x", "b", "open", "mine", "z") if ann.reads(path)] == ["a/x", "b", "open"]
+    assert ann.may("scripts", "a/x") and not ann.may("scripts", "b") and ann.may("read", "b") and ann.may_admin
+    assert not ann.may("code", "a/x") and not ann.reads_all
+    assert nobody.reads("open") and not nobody.reads("mine") and not nobody.may_admin
+    assert both.permissions(Principal("user", "ann", "https://a.example")).reads_all
+    assert both.permissions(Principal("token", "bob")).reads("z")
+    assert not both.permissions(Principal("token", "finance")).reads("b")
+    assert Grants(both.grants, local=True).permissions(None).reads("mine")
+    assert not Grants(both.grants, local=True).permissions(ANN).reads("mine")
+
+
+def test_who_has_the_same_grants_has_the_same_permissions() -> None:
+    grants = [Grant(("group:a",), (Pattern("x"),)), Grant(("token:t",), (Pattern("y"),))]
+    one, again = Grants(grants, local=False), Grants(grants, local=True)
+    first = one.permissions(Principal("token", "u", groups=frozenset({"a", "b"})))
+    assert first == again.permissions(Principal("user", "v", "https://a", groups=frozenset({"a"})))
+    assert len({first, one.permissions(None), one.permissions(Principal("token", "t"))}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("*", True), ("local", True), ("token:a", True), ("group:a b", True), ("user:auth0|1", True)]
+    + [(each, False) for each in ("ann", "token:", "group: ", "role:x", "", "**", "token:a\nb")],
+)
+def test_who_is_named_with_a_kind(text: str, expected: bool) -> None:
+    assert is_who(text) is expected

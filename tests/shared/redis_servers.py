@@ -1,0 +1,145 @@
+"""Redis for the tests: Debian's redis-server as it is, and what stands in its place and misbehaves."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+DEADLINE = 30.0
+
+
+@dataclass
+class RealRedis:
+    """A redis-server that runs, or can be started again at its port."""
+
+    port: int
+    folder: Path
+    arguments: tuple[str, ...]
+    process: subprocess.Popen[str] | None = None
+    reader: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        bound = ("--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "", "--appendonly", "no")
+        port = () if "--tls-port" in self.arguments else ("--port", str(self.port))
+        self.process = subprocess.Popen(
+            ["redis-server", *port, *bound, *self.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said: list[str] = []
+        for line in self.process.stdout:
+            said.append(line)
+            if "Ready to accept connections" in line:
+                self.reader = threading.Thread(target=self.process.stdout.read, daemon=True)
+                self.reader.start()
+                return
+        raise AssertionError("".join(said))
+
+    def stop(self) -> None:
+        """Kill it, as a machine does that loses its power."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            if self.reader is not None:
+                self.reader.join(DEADLINE)
+            assert self.process.stdout is not None
+            self.process.stdout.close()
+            self.process = self.reader = None
+
+    def say(self, *words: str | bytes) -> str:
+        """What `redis-cli` prints for this command."""
+        options = ("-p", str(self.port)) if "--tls-port" not in self.arguments else ()
+        done = subprocess.run(["redis-cli", *options, *words], capture_output=True, timeout=DEADLINE, check=True)
+        return done.stdout.decode("utf-8", "replace").strip()
+
+    def all_keys(self) -> list[str]:
+        """All keys that are there."""
+        return sorted(self.say("--raw", "keys", "*").split())
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@contextmanager
+def redis_server(folder: Path, *arguments: str, port: int | None = None) -> Iterator[RealRedis]:
+    """A redis-server on a free port that keeps nothing on the disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    server = RealRedis(port or free_port(), folder, arguments)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Something that listens where Redis should, does this with each connection, and is no Redis; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve(connection: socket.socket) -> None:
+            with connection, suppress(OSError):
+                answer(connection)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        with suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def slow(port: int, *, enough: threading.Event) -> Iterator[int]:
+    """A way to the server at this port on which answers drip, a byte in a while, until `enough` is set; its port."""
+
+    def pipe(near: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as far:
+
+            def up() -> None:
+                with suppress(OSError):
+                    while part := near.recv(65536):
+                        far.sendall(part)
+                    far.shutdown(socket.SHUT_WR)
+
+            threading.Thread(target=up, daemon=True).start()
+            while part := far.recv(65536):
+                if enough.is_set():
+                    near.sendall(part)
+                    continue
+                for each in part:
+                    near.sendall(bytes([each]))
+                    enough.wait(0.4)
+
+    with answering(pipe) as own:
+        yield own
+
+
+def until(true: Callable[[], object], what: str = "it") -> None:
+    """Wait until this holds."""
+    end = monotonic() + DEADLINE
+    pause = threading.Event()
+    while not true():
+        assert monotonic() < end, f"{what} never came"
+        pause.wait(0.02)

@@ -1,0 +1,163 @@
+"""What one replica says makes the others look: once, soon, not too often, and also for what they missed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from mcp_skills_server.shared.address import redis_settings
+from mcp_skills_server.shared.link import Link
+from mcp_skills_server.shared.look_again import FOLDERS, SOURCES, LookAgain, _Paced
+from shared.redis_servers import RealRedis, redis_server, until
+
+pytestmark = pytest.mark.needs_program("redis-server")
+
+
+class Replica:
+    """Counts how often it looks."""
+
+    def __init__(self, redis: RealRedis, state: str = "") -> None:
+        self.sources = self.folders = 0
+        self.state = state
+        self.said_while_looking = False
+        self.link = Link(redis_settings(redis.url))
+        self.looking = LookAgain(
+            self.link, sources=self._look_at_sources, folders=self._look_at_folders, state=lambda: self.state
+        )
+
+    def _look_at_sources(self) -> None:
+        self.sources += 1
+
+    def _look_at_folders(self) -> None:
+        self.said_while_looking = self.looking.is_looking
+        self.folders += 1
+
+
+@contextmanager
+def replicas(redis: RealRedis, *states: str) -> Iterator[list[Replica]]:
+    """Replicas that listen, with what they say that they serve."""
+    before = listeners(redis)
+    with ExitStack() as stack:
+        made = [Replica(redis, state) for state in states]
+        for each in made:
+            each.looking.start()
+            stack.callback(each.looking.stop)
+        until(lambda: listeners(redis) == before + len(made), "the replicas")
+        yield made
+
+
+def listeners(redis: RealRedis) -> int:
+    return int(redis.say("--raw", "pubsub", "numsub", "mcp-skills:look").split()[-1])
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RealRedis]:
+    """A Redis of this test."""
+    with redis_server(tmp_path / "redis") as server:
+        yield server
+
+
+def test_the_others_look_and_who_says_so_does_not(redis: RealRedis) -> None:
+    with replicas(redis, "", "", "") as (a, b, c):
+        a.looking.say(FOLDERS)
+        until(lambda: b.folders and c.folders)
+        b.looking.say(SOURCES)
+        until(lambda: a.sources and c.sources)
+        assert [(each.sources, each.folders) for each in (a, b, c)] == [(1, 0), (0, 1), (1, 1)]
+        assert b.said_while_looking and not b.looking.is_looking
+
+
+def test_who_serves_the_same_revisions_need_not_look_unless_it_is_a_webhook(redis: RealRedis) -> None:
+    with replicas(redis, "one", "one", "two") as (a, b, c):
+        a.looking.say(SOURCES)
+        until(lambda: c.sources)
+        assert b.sources == 0
+        a.looking.say(SOURCES, whatever=True)
+        until(lambda: b.sources)
+
+
+def test_many_messages_are_few_looks(redis: RealRedis) -> None:
+    with replicas(redis, "", "") as (a, b):
+        for _ in range(500):
+            a.looking.say(FOLDERS)
+        for _ in range(20):
+            redis.say("publish", "mcp-skills:look", '{"look":"folders","from":"x","state":""}')
+        until(lambda: b.folders)
+        assert b.folders <= 3  # the first at once, and what came meanwhile a second later
+
+
+def test_what_was_said_while_redis_was_away_is_looked_for_afterwards(redis: RealRedis) -> None:
+    with replicas(redis, "one", "two") as (a, b):
+        redis.stop()
+        until(lambda: not a.link.is_up and not b.link.is_up)
+        a.looking.say(FOLDERS)  # which nobody hears
+        redis.start()
+        until(lambda: b.folders and b.sources)
+        assert a.link.is_up and b.link.is_up
+
+
+def test_what_was_noticed_before_redis_was_there_is_looked_for_when_it_is(redis: RealRedis) -> None:
+    redis.stop()
+    a, b = Replica(redis, "one"), Replica(redis, "two")
+    for each in (a, b):
+        each.looking.start()
+    until(lambda: not a.link.is_up and not b.link.is_up)
+    a.looking.say(FOLDERS)
+    redis.start()
+    until(lambda: b.folders and b.sources)
+    for each in (a, b):
+        each.looking.stop()
+
+
+def test_a_redis_that_takes_no_messages_is_one_line_and_still_used(
+    redis: RealRedis, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis.say("acl", "setuser", "default", "-publish")
+    with replicas(redis, "", "") as (a, b):
+        for _ in range(3):
+            a.looking.say(FOLDERS)
+        until(lambda: "refuses a call to look again" in caplog.text)
+        assert a.link.is_up and b.folders == 0
+    assert caplog.text.count("redis://") == 1
+
+
+def test_saying_something_before_and_after_its_life_does_nothing(redis: RealRedis) -> None:
+    with replicas(redis, "") as (a,):
+        early = Replica(redis)
+        early.looking.say(FOLDERS)
+        early.looking.stop()
+        late = Replica(redis)
+        late.looking.start()
+        until(lambda: listeners(redis) == 2)
+        late.looking.stop()
+        until(lambda: listeners(redis) == 1)
+        late.looking.say(FOLDERS)
+        assert a.folders == 0
+
+
+def test_what_fails_does_not_end_the_looking(caplog: pytest.LogCaptureFixture) -> None:
+    done = threading.Event()
+    count = 0
+
+    async def work() -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise OSError("for once")
+        done.set()
+
+    async def whole() -> None:
+        paced = _Paced(work, 0)
+        paced.ask()
+        async with asyncio.timeout(10):
+            while not done.is_set():
+                await asyncio.sleep(0)
+                paced.ask()
+
+    asyncio.run(whole())
+    assert "looking again failed" in caplog.text

@@ -1,0 +1,149 @@
+"""Grants of a real server over real HTTP: what each bearer finds and hears of, and when they change."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from web.http_wire import HttpClient, Server, client, http_serving, refused
+from wire import Era, write_skill
+
+ANN, BOB = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
+GRANTS = """
+[[grant]]
+who = ["token:ann"]
+skills = ["finance/**"]
+may = ["scripts"]
+
+[[grant]]
+who = ["token:bob"]
+skills = ["tea"]
+"""
+CHANGED = "notifications/resources/list_changed"
+PROMPTS = "notifications/prompts/list_changed"
+
+
+def configure(folder: Path, grants: str) -> Path:
+    """Write the file, as careful tools do."""
+    file, fresh = folder / "c.toml", folder / "c.toml.new"
+    fresh.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{grants}")
+    os.replace(fresh, file)
+    return file
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Three skills and two tokens."""
+    for path in ("finance/refunds", "finance/tax", "tea"):
+        write_skill(tmp_path / "skills" / path, scripts__run_py="print(7)\n")
+    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    return tmp_path
+
+
+@contextmanager
+def both(server: Server, era: Era) -> Iterator[tuple[HttpClient, HttpClient]]:
+    """A client of each bearer."""
+    with ExitStack() as stack:
+        ann, bob = (stack.enter_context(client(server, era, token=each)) for each in (ANN, BOB))
+        yield ann, bob
+
+
+def names(reader: HttpClient) -> list[str]:
+    return [each["name"] for each in reader.request("prompts/list")["prompts"]]
+
+
+def call(reader: HttpClient, tool: str, **given: Any) -> dict[str, Any]:
+    return reader.request("tools/call", {"name": tool, "arguments": given})
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_each_bearer_finds_and_hears_of_its_own_skills(place: Path, era: Era) -> None:
+    with http_serving("--config", configure(place, GRANTS)) as server, both(server, era) as (ann, bob):
+        assert (names(ann), names(bob)) == (["refunds", "tax"], ["tea"])
+        heard = ann.hear("skill://finance/tax/SKILL.md"), bob.hear()
+        write_skill(place / "skills" / "finance" / "audit")
+        heard[0].until(PROMPTS)  # the last of them
+        write_skill(place / "skills" / "tea", description="Makes green tea.")
+        told = heard[1].until(PROMPTS)
+        assert told.count((CHANGED, None)) == 1 and not any("finance" in str(uri) for _, uri in told)
+        assert heard[0].messages.empty() and names(bob) == ["tea"] and names(ann) == ["audit", "refunds", "tax"]
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_grants_that_are_read_again_change_views_sessions_and_tell_whom_it_concerns(place: Path, era: Era) -> None:
+    file = configure(place, GRANTS)
+    with http_serving("--config", file) as server, both(server, era) as (ann, bob):
+        receipt = call(ann, "skills_load", names=["refunds", "tax"])["structuredContent"]
+        heard = ann.hear(), bob.hear()
+        configure(place, GRANTS.replace("finance/**", "finance/tax"))
+        heard[0].until(CHANGED)
+        server.said("the grants were read again; there are 2 of them")
+        assert names(ann) == ["tax"] and heard[1].messages.empty()
+        session = {"session": receipt["session"]} if era == "modern" else {}
+        gone = call(ann, "skills_read", skill="refunds", path="SKILL.md", **session)
+        assert gone["isError"]
+        assert not call(ann, "skills_read", skill="tax", path="SKILL.md", **session).get("isError")
+        absent = (
+            call(ann, "skills_load", names=["finance/refunds"]),
+            call(ann, "skills_load", names=["finance/refumds"]),
+        )
+        texts = [each["content"][0]["text"].replace("refumds", "refunds") for each in absent]
+        assert texts[0] == texts[1]
+        configure(place, "")
+        server.said("grant: this takes effect at the next start")
+        assert names(ann) == ["tax"]
+
+
+def test_tools_run_scripts_for_whom_they_are_granted(place: Path, sandbox_mode: str) -> None:
+    file = configure(place, GRANTS)
+    options = ("--allow-scripts", "--sandbox", sandbox_mode)
+    with http_serving("--config", file, *options) as server, both(server, "modern") as (ann, bob):
+        offered = [[each["name"] for each in one.request("tools/list")["tools"]] for one in (ann, bob)]
+        assert "skills_run_script" in offered[0] and "skills_run_script" not in offered[1]
+        session = call(bob, "skills_load", names=["tea"])["structuredContent"]["session"]
+        assert call(bob, "skills_run_script", path="scripts/run.py", session=session)["isError"]
+        session = call(ann, "skills_load", names=["tax"])["structuredContent"]["session"]
+        done = call(ann, "skills_run_script", path="scripts/run.py", session=session)
+        assert done["structuredContent"]["stdout"] == "7\n"
+
+
+def test_discovery_and_the_skills_protocol_answer_by_grants_and_no_cache_mixes_them_up(place: Path) -> None:
+    with http_serving("--config", configure(place, GRANTS)) as server:
+
+        def get(path: str, token: str) -> Any:
+            return server.send("GET", path, headers={"Authorization": f"Bearer {token}"})
+
+        index = get("/.well-known/agent-skills/index.json", ANN)
+        listed = json.loads(index.body)["skills"]
+        assert [each["name"] for each in listed] == ["refunds", "tax"]
+        assert index.headers["Vary"] == "authorization" and "private" in index.headers["Cache-Control"]
+        assert [get(listed[0]["url"], each).status for each in (ANN, BOB)] == [200, 404]
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "list_skills"}).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {BOB}"}
+        answer = json.loads(server.send("POST", "/rpc", body=body, headers=headers).body)
+        assert [each["name"] for each in answer["result"]["skills"]] == ["skills.protocol.guide", "tea"]
+
+
+def test_what_is_published_openly_is_what_everybody_may_read(place: Path) -> None:
+    grants = GRANTS + '[[grant]]\nwho = ["*"]\nskills = ["finance/tax"]\n'
+    with http_serving("--config", configure(place, grants), "--publish-open") as server:
+        index = server.send("GET", "/.well-known/agent-skills/index.json")
+        assert [each["name"] for each in json.loads(index.body)["skills"]] == ["tax"]
+        assert "public" in index.headers["Cache-Control"]
+
+
+def test_grants_that_name_somebody_want_a_proof_of_who_comes(place: Path) -> None:
+    file = configure(place, GRANTS)
+    file.write_text(file.read_text().replace("token-file = 'tokens'\n", ""))
+    said = refused("--config", file)
+    assert "c.toml:3: grant.who: no client can prove who it is; give token-file" in said and said.count("\n") == 1
+    file.write_text("roots = ['skills']\n[[grant]]\nwho = ['*']\nskills = ['tea']\n")
+    with http_serving("--config", file) as server, client(server, "modern") as anybody:
+        assert names(anybody) == ["tea"]

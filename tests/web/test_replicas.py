@@ -1,0 +1,436 @@
+"""Two replicas with one Redis: sessions go on elsewhere, changes are looked at everywhere, and Redis may be away."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from mcp_skills_server.shared import bucket, records
+from mcp_skills_server.shared.records import hashed
+from programs import LOOSE, loose
+from shared.redis_servers import RealRedis, answering, free_port, redis_server, slow, until
+from sources.git.remotes import Upstream, skill
+from sources.oci.registries import self_signed
+from web.http_wire import HttpClient, Server, client, http_serving, refused
+from wire import DEADLINE, ROOT, write_skill
+
+pytestmark = pytest.mark.needs_program("redis-server")
+
+SECRET = "very-secret-indeed"
+LISTED = "notifications/skills/list_changed"
+UNKNOWN = "Unknown session"
+AWAY = "cannot be reached now"
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RealRedis]:
+    """A Redis of this test."""
+    with redis_server(tmp_path / "redis") as server:
+        yield server
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    """Three skills."""
+    for name in ("alpha", "beta", "gamma"):
+        write_skill(tmp_path / "skills" / name, scripts__make_sh="echo made > out.txt\n")
+    return tmp_path / "skills"
+
+
+@contextmanager
+def replicas(skills: Path, url: str, *options: str | Path, count: int = 2, **more: Any) -> Iterator[list[Server]]:
+    """Replicas that have connected."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(http_serving(skills, "--redis", url, *options, **more)) for _ in range(count)]
+
+
+def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any, bool]:
+    """What a tool answers: text, structure, whether it failed."""
+    result = one.request("tools/call", {"name": f"skills_{tool}", "arguments": arguments})
+    return result["content"][0]["text"], result.get("structuredContent"), result.get("isError", False)
+
+
+def begin(one: HttpClient, *names: str) -> str:
+    """Load skills in a new session; its handle."""
+    text, structure, failed = call(one, "load", names=list(names))
+    assert not failed, text
+    return structure["session"]
+
+
+def active(one: HttpClient, session: str, **more: Any) -> list[str]:
+    """The skills that a session has after loading or unloading something."""
+    tool = "unload" if more.pop("unload", False) else "load"
+    text, structure, failed = call(one, tool, session=session, **more)
+    assert not failed, text
+    return [each["name"] for each in structure["active_skills"]]
+
+
+def readable(one: HttpClient, session: str, skill: str) -> bool:
+    """Whether the session has this skill."""
+    text, _, failed = call(one, "read", session=session, skill=skill, path="SKILL.md")
+    assert not failed or "not loaded" in text or "Unknown skill" in text, text
+    return not failed
+
+
+def state(server: Server) -> str:
+    """What the probe says of Redis; a server is ready whatever that is."""
+    reply = server.send("GET", "/readyz?verbose")
+    assert reply.status == 200
+    return reply.body.decode().splitlines()[-1]
+
+
+def eventually(true: Callable[[], object]) -> None:
+    """Wait until this holds."""
+    end, pause = monotonic() + DEADLINE, threading.Event()
+    while not true():
+        assert monotonic() < end
+        pause.wait(0.05)
+
+
+# Sessions
+
+
+@pytest.mark.requirement("X-15")
+def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(redis: RealRedis, skills: Path) -> None:
+    with replicas(skills, redis.url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+        session = begin(at_a, "alpha")
+        assert readable(at_b, session, "alpha")
+        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        assert readable(at_a, session, "beta")  # which it did not load itself
+        assert active(at_a, session, names=["alpha"], unload=True) == ["beta"]
+        a.process.send_signal(signal.SIGKILL)
+        a.process.wait(DEADLINE)
+        assert not readable(at_b, session, "alpha")
+        assert readable(at_b, session, "beta")
+        assert active(at_b, session, names=["gamma"], mode="add") == ["beta", "gamma"]
+
+
+def test_a_session_goes_on_after_all_replicas_were_started_anew(redis: RealRedis, skills: Path) -> None:
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "legacy") as one:
+        session = begin(one, "alpha", "beta")
+    write_skill(skills / "alpha", body="# Other\n")
+    (skills / "beta" / "SKILL.md").unlink()
+    write_skill(skills / "delta")
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+        # As where the process had gone on: the one is what it is now, the other is no longer loaded.
+        text, _, failed = call(one, "read", session=session, skill="alpha", path="SKILL.md")
+        assert not failed and "# Other" in text
+        assert not readable(one, session, "beta")
+        assert active(one, session, names=["delta"], mode="add") == ["alpha", "delta"]
+
+
+@pytest.mark.requirement("X-15", "MCP-11")
+def test_anothers_session_is_as_unknown_as_none(redis: RealRedis, skills: Path, tmp_path: Path) -> None:
+    tokens = {"alpha": "a" * 16, "beta": "b" * 16}
+    (tmp_path / "tokens").write_text("".join(f"{name}={secret}\n" for name, secret in tokens.items()))
+    (tmp_path / "tokens").chmod(0o600)
+    with (
+        replicas(skills, redis.url, "--token-file", tmp_path / "tokens") as (a, b),
+        client(a, "modern", token=tokens["alpha"]) as alpha,
+        client(b, "modern", token=tokens["alpha"]) as alpha_at_b,
+        client(b, "modern", token=tokens["beta"]) as beta,
+    ):
+        session = begin(alpha, "alpha")
+        said: set[str] = set()
+        for handle in (session, "A" * 24, "x", ""):
+            text, _, failed = call(beta, "load", names=["beta"], session=handle)
+            assert failed
+            said.add(text.replace(repr(handle), "it"))
+        assert len(said) == 1 and UNKNOWN in said.pop()
+        assert readable(alpha_at_b, session, "alpha")
+        text, _, _ = call(beta, "load", names=["beta"], session=session)  # also where it is known by now
+        assert UNKNOWN in text
+    assert not any(secret in key for key in redis.all_keys() for secret in (session, "alpha", "beta"))
+
+
+@loose
+def test_files_that_a_script_left_elsewhere_are_said_to_be_there(redis: RealRedis, skills: Path) -> None:
+    with (
+        replicas(skills, redis.url, "--allow-scripts", *LOOSE) as (a, b),
+        client(a, "modern") as at_a,
+        client(b, "modern") as at_b,
+    ):
+        session = begin(at_a, "alpha")
+        file = {"session": session, "path": "/workspace/out.txt"}
+        text, _, failed = call(at_b, "read", **file)
+        assert failed and "No script has run" in text
+        for one, other in ((at_a, at_b), (at_b, at_a)):
+            text, _, failed = call(one, "run_script", session=session, path="scripts/make.sh")
+            assert not failed, text
+            assert call(one, "read", **file)[0] == "made\n"
+            text, _, failed = call(other, "read", session=session, path=f"/workspace/{other.server.port}.txt")
+            assert failed and "ran on another replica" in text and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "no json",
+        "[1]",
+        '{"version":2,"owner":"","since":1,"skills":[]}',
+        '{"version":1,"owner":"","since":1e999,"skills":[]}',
+        '{"version":1,"owner":"somebody else","since":1,"skills":[]}',
+        '{"version":1,"owner":"","since":1,"skills":[{"path":"../../etc/passwd"}]}',
+        '{"version":1,"owner":"","since":1,"skills":{"a":"b"}}',
+    ],
+)
+def test_what_no_replica_wrote_is_an_unknown_session(redis: RealRedis, skills: Path, raw: str) -> None:
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", raw)
+        for _ in range(3):
+            text, _, failed = call(one, "load", names=["alpha"], session="A" * 24)
+            assert failed and UNKNOWN in text
+        assert a.stderr.count("a session cannot be read") == ("somebody" not in raw)
+        assert begin(one, "alpha")
+
+
+def test_a_record_leads_to_nothing_that_is_not_served(redis: RealRedis, skills: Path) -> None:
+    names = ["../alpha", "/etc", "alpha", "absent", "\\u0000"]
+    entries = ",".join(f'{{"path":"{each}","digest":""}}' for each in names)
+    record = f'{{"version":1,"owner":"","since":1,"skills":[{entries}]}}'
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+        redis.say("set", f"mcp-skills:session:{hashed('A' * 24)}", record)
+        assert active(one, "A" * 24, names=["beta"], mode="add") == ["alpha", "beta"]
+
+
+# Redis that is away
+
+
+def reads_go_on(one: HttpClient) -> None:
+    """What needs nothing shared is answered."""
+    entry, *_ = one.every_skill()
+    assert one.read(entry["resources"][0]["uri"])
+    for tool, arguments in (("list", {}), ("search", {"query": "alpha"})):
+        assert not call(one, tool, **arguments)[2]
+
+
+def test_while_redis_is_away_reads_go_on_and_afterwards_all_does(redis: RealRedis, skills: Path) -> None:
+    with replicas(skills, redis.url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+        session = begin(at_a, "alpha")
+        redis.stop()
+        a.said("reads go on")
+        b.said("reads go on")
+        for _ in range(3):
+            reads_go_on(at_a)
+            reads_go_on(at_b)
+            assert readable(at_a, session, "alpha")  # which is known there
+            for one, arguments in (
+                (at_a, {"names": ["beta"]}),
+                (at_a, {"names": ["beta"], "session": session}),
+                (at_b, {"names": ["beta"], "session": session}),
+            ):
+                text, _, failed = call(one, "load", **arguments)
+                assert failed and AWAY in text and "127.0.0.1" not in text
+        assert "there is no connection" in state(a)
+        redis.start()
+        a.said("answers again")
+        b.said("answers again")
+        # That Redis has forgotten everything. Whoever knows the session writes it again.
+        text, _, failed = call(at_b, "read", session=session, skill="alpha", path="SKILL.md")
+        assert failed and UNKNOWN in text
+        assert readable(at_a, session, "alpha")
+        assert readable(at_b, session, "alpha")
+        for server in (a, b):
+            assert server.stderr.count("reads go on") == server.stderr.count("answers again") == 1
+
+
+def test_a_server_starts_without_redis_and_finds_it_later(skills: Path, tmp_path: Path) -> None:
+    port = free_port()
+    with replicas(skills, f"redis://127.0.0.1:{port}", count=1) as (a,), client(a, "modern") as one:
+        a.said("there is no connection")
+        reads_go_on(one)
+        with redis_server(tmp_path / "redis", port=port):
+            a.said("answers again")
+            assert begin(one, "alpha")
+
+
+def test_a_redis_that_drips_or_is_silent_holds_up_no_request(redis: RealRedis, skills: Path) -> None:
+    enough = threading.Event()
+    enough.set()
+    with (
+        slow(redis.port, enough=enough) as port,
+        replicas(skills, f"redis://127.0.0.1:{port}", count=1) as (a,),
+        client(a, "modern") as one,
+    ):
+        session = begin(one, "alpha")
+        enough.clear()
+        text, _, failed = call(one, "load", session=session, names=["beta"])
+        assert failed and AWAY in text
+        a.said("it does not answer within 2 seconds")
+        reads_go_on(one)
+        assert readable(one, session, "alpha")
+        enough.set()
+        a.said("answers again")
+        assert active(one, session, names=["beta"], mode="add") == ["alpha", "beta"]
+
+
+NOT_REDIS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "silent": (lambda it: it.recv(1) and threading.Event().wait(DEADLINE), "it does not answer within 2 seconds"),
+    "closing": (lambda _: None, "there is no connection"),
+    "http": (lambda it: it.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "what answers there is no Redis"),
+    "noise": (lambda it: it.sendall(os.urandom(1 << 20)), "(what answers there is no Redis|there is no connection)"),
+    "number": (lambda it: it.sendall(b"$huge\r\n"), "what answers there is no Redis"),
+    "deep": (lambda it: it.sendall(b"*1\r\n" * 100_000), "(what answers there is no Redis|does not answer|no conn)"),
+    "long": (lambda it: it.sendall(b"$99999999999\r\n" + b"x" * (1 << 24)), "(does not answer|no connection)"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_REDIS)
+def test_what_is_no_redis_is_one_line(skills: Path, kind: str) -> None:
+    answer, words = NOT_REDIS[kind]
+    with (
+        answering(answer) as port,
+        replicas(skills, f"redis://:{SECRET}@127.0.0.1:{port}", count=1) as (a,),
+        client(a, "modern") as one,
+    ):
+        a.said(words)
+        for _ in range(3):
+            text, _, failed = call(one, "load", names=["alpha"])
+            assert failed and AWAY in text
+            reads_go_on(one)
+        assert a.stderr.count("redis://") == 1
+        assert SECRET not in a.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:{port}/0", "it does not let us in .*MCP_SKILLS_REDIS_PASSWORD"),
+        (f"redis://:{SECRET}x@127.0.0.1:{{port}}/0", "it does not let us in"),
+        (f"redis://nobody:{SECRET}@127.0.0.1:{{port}}/0", "it does not let us in"),
+        (f"redis://:{SECRET}@127.0.0.1:{{port}}/99", "it has no database 99"),
+    ],
+)
+def test_a_wrong_password_or_database_is_one_line(skills: Path, tmp_path: Path, url: str, words: str) -> None:
+    with (
+        redis_server(tmp_path / "redis", "--requirepass", SECRET) as redis,
+        replicas(skills, url.format(port=redis.port), count=1) as (a,),
+        client(a, "modern") as one,
+    ):
+        a.said(words)
+        text, _, failed = call(one, "load", names=["alpha"])
+        assert failed and AWAY in text
+        reads_go_on(one)
+        assert a.stderr.count("redis://") == 1 and SECRET not in a.stderr + state(a)
+
+
+def test_a_full_redis_is_one_line_and_is_used_again_when_it_is_not(redis: RealRedis, skills: Path) -> None:
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+        session = begin(one, "alpha")
+        redis.say("config", "set", "maxmemory", "1")
+        for _ in range(3):
+            text, _, failed = call(one, "load", names=["beta"], session=session)
+            assert failed and "refuses it" in text
+            assert readable(one, session, "alpha")
+        assert a.stderr.count("redis://") == 1
+        a.said("refuses a writing of a session: .*maxmemory")
+        redis.say("config", "set", "maxmemory", "0")
+        assert active(one, session, names=["beta"], mode="add") == ["alpha", "beta"]
+
+
+# TLS
+
+
+@pytest.mark.needs_program("openssl")
+def test_over_tls_with_a_password_and_an_authority(skills: Path, tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    port = free_port()
+    tls = ("--tls-port", str(port), "--port", "0", "--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    with redis_server(tmp_path / "redis", *tls, "--tls-auth-clients", "no", "--requirepass", SECRET, port=port):
+        url, password = f"rediss://localhost:{port}/0", {"MCP_SKILLS_REDIS_PASSWORD": SECRET}
+        with (
+            replicas(skills, url, "--redis-ca", certificate, environment=password) as (a, b),
+            client(a, "modern") as at_a,
+            client(b, "modern") as at_b,
+        ):
+            session = begin(at_a, "alpha")
+            assert readable(at_b, session, "alpha")
+            assert state(a) == f"{url}: connected"
+        with replicas(skills, url, count=1, environment=password) as (a,):
+            a.said("its certificate is not proved; give the authority that it is from by --redis-ca")
+
+
+def test_wrong_usage_is_one_line_without_the_password(skills: Path) -> None:
+    for options in (
+        ("--redis", f"http://:{SECRET}@cache"),
+        ("--redis", f"redis://:{SECRET}@cache", "--redis-ca", "/absent.pem"),
+        ("--redis", f"redis://:{SECRET}@cache", "--redis-prefix", "a b"),
+        ("--redis-password", SECRET),
+    ):
+        assert SECRET not in refused(skills, *options)
+
+
+def test_the_user_that_the_documentation_names_may_all_that_is_needed(
+    redis: RealRedis, skills: Path, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")
+    words = next(line.split() for line in text.splitlines() if line.startswith("ACL SETUSER"))
+    assert redis.say(*(each.replace("PASSWORD", SECRET) for each in words)) == "OK"
+    for script in (records._READ, records._WRITE, bucket._TAKE):
+        used = re.findall(r"redis\.p?call\('(\w+)'", script)
+        assert used and {f"+{each.lower()}" for each in used} <= {*words}
+    url = redis.url.replace("redis://", f"redis://skills:{SECRET}@")
+    with replicas(skills, url) as (a, b), client(a, "modern") as at_a, client(b, "modern") as at_b:
+        session = begin(at_a, "alpha")
+        assert active(at_b, session, names=["beta"], mode="add") == ["alpha", "beta"]
+        write_skill(skills / "delta")
+        assert state(a).endswith(": connected")
+        assert "redis://" not in a.stderr + b.stderr
+    denied = redis.say("acl", "log")
+    assert "skills" not in denied, denied
+
+
+# Look again
+
+
+@pytest.mark.needs_program("git")
+def test_a_webhook_at_one_replica_reaches_the_clients_of_all(redis: RealRedis, tmp_path: Path) -> None:
+    author, shared = Upstream(tmp_path / "author.git"), Upstream(tmp_path / "shared.git")
+
+    def push(*names: str) -> None:
+        author.commit({path: raw for name in names for path, raw in skill(name).items()})
+        author.git("push", "--quiet", str(shared.directory), "main")
+
+    push("alpha")
+    secret = "made-up-secret-of-webhooks"
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(
+                http_serving(
+                    *(shared.url, "--redis", redis.url, "--refresh", "3600", "--cache-dir", tmp_path / str(number)),
+                    environment={"MCP_SKILLS_REFRESH_SECRET": secret},
+                )
+            )
+            for number in range(2)
+        ]
+        clients = [stack.enter_context(client(server, "modern")) for server in servers]
+        streams = [one.hear() for one in clients]
+        for one, stream in zip(clients, streams, strict=True):
+            while len(one.every_skill()) < 1:
+                stream.until(LISTED)
+        push("alpha", "beta")
+        assert servers[0].send(path="/refresh", body=b"{}", headers={"X-Gitlab-Token": secret}).status == 202
+        for one, stream in zip(clients, streams, strict=True):
+            while len(one.every_skill()) < 2:
+                stream.until(LISTED)
+
+
+def test_messages_of_other_programs_are_one_line(redis: RealRedis, skills: Path) -> None:
+    with replicas(skills, redis.url, count=1) as (a,), client(a, "modern") as one:
+        until(lambda: redis.say("publish", "mcp-skills:look", "hello") == "1")
+        for message in (b"\xff\xfe", b"{}", b'{"look":1}', b"[" * 100_000, b"x" * 100_000):
+            redis.say("publish", "mcp-skills:look", message)
+        redis.say("publish", "mcp-skills:look", '{"look":"elsewhere","from":"x","state":""}')
+        a.said("keep other programs off the keys mcp-skills:")
+        reads_go_on(one)
+        assert begin(one, "alpha")
+        assert a.stderr.count("redis://") == 1

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ _META: Final = {
     "io.modelcontextprotocol/clientInfo": _WHO,
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-_HELLO: Final = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _WHO}
+HELLO: Final = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _WHO}
 _CONNECTIONS: Final = (1, 32)
 _SESSIONS: Final = 1000
 _PATIENCE_S: Final = 60.0
@@ -65,6 +66,8 @@ class Server:
                 raise BenchError(f"the server ended: {seen.decode(errors='replace')}")
             seen += line
         self.port = int(found[1])
+        # A line a request: a pipe that nobody reads would stop it.
+        threading.Thread(target=self._process.stderr.read, daemon=True).start()
 
     def __enter__(self) -> Server:
         return self
@@ -78,8 +81,11 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        assert self._process.stderr is not None
-        self._process.stderr.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that was started."""
+        return self._process.pid
 
     def rss(self) -> int:
         """Bytes of memory that the server holds now."""
@@ -300,7 +306,8 @@ class Http:
     root: Path
 
 
-def _request(message: dict[str, Any], headers: dict[str, str], method: str = "POST") -> str:
+def request(message: dict[str, Any], headers: dict[str, str], method: str = "POST") -> str:
+    """A request of any era, as the load sends it."""
     body = json.dumps(message, separators=(",", ":")) if message else ""
     lines = [
         f"{method} /mcp HTTP/1.1",
@@ -318,24 +325,25 @@ def modern_request(method: str, params: dict[str, Any]) -> str:
     headers = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method}
     if "uri" in params and method == "resources/read":
         headers["Mcp-Name"] = params["uri"]
-    return _request({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": _META}}, headers)
+    return request({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": _META}}, headers)
 
 
-def _legacy(session: str, method: str, params: dict[str, Any] | None = None, identifier: int | None = 1) -> str:
+def legacy_request(session: str, method: str, params: dict[str, Any] | None = None, identifier: int | None = 1) -> str:
+    """A request of a legacy session, as the load sends it."""
     message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     message |= ({} if identifier is None else {"id": identifier}) | ({} if params is None else {"params": params})
-    return _request(message, {"MCP-Protocol-Version": "2025-11-25", "Mcp-Session-Id": session})
+    return request(message, {"MCP-Protocol-Version": "2025-11-25", "Mcp-Session-Id": session})
 
 
 def _open_session(load: Load, server: Server) -> str:
     """A legacy session, with hands shaken."""
-    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": _HELLO}
-    answer = load.ask(server, [_request(message, {})], 1).answer
+    message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": HELLO}
+    answer = load.ask(server, [request(message, {})], 1).answer
     found = re.search(rb"mcp-session-id: *(\w+)", answer, re.IGNORECASE)
     if found is None:
         raise BenchError(f"no session was opened: {answer[:300]!r}")
     session = found[1].decode()
-    load.ask(server, [_legacy(session, "notifications/initialized", identifier=None)], 1)
+    load.ask(server, [legacy_request(session, "notifications/initialized", identifier=None)], 1)
     return session
 
 
@@ -364,7 +372,7 @@ def requests(bench: Http) -> Iterator[Row]:
                 yield from _beside(bench, pair, f"{what}, modern", lambda _, asked=modern: asked)
 
             def in_a_session(server: Server) -> str:
-                return _legacy(_open_session(bench.load, server), "skills/list", {})
+                return legacy_request(_open_session(bench.load, server), "skills/list", {})
 
             yield from _beside(bench, pair, "skills/list, a page, legacy", in_a_session)
 
@@ -423,10 +431,10 @@ def _come_and_go(load: Load, server: Server, count: int) -> int:
     """Open so many sessions, use each, end all; the memory while all were open."""
     opened = [_open_session(load, server) for _ in range(count)]
     for session in opened:
-        load.ask(server, [_legacy(session, "skills/list", {})], 1)
+        load.ask(server, [legacy_request(session, "skills/list", {})], 1)
     during = server.rss()
     for session in opened:
-        answer = load.ask(server, [_request({}, {"Mcp-Session-Id": session}, "DELETE")], 1).answer
+        answer = load.ask(server, [request({}, {"Mcp-Session-Id": session}, "DELETE")], 1).answer
         if not answer.startswith(b"HTTP/1.1 200"):
             raise BenchError(f"a session was not ended: {answer[:300]!r}")
     return during

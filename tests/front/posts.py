@@ -19,8 +19,9 @@ from malformed import MALFORMED
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
-from mcp_skills_server.web.app import HttpSettings, make_app
+from mcp_skills_server.web.app import make_app
 from mcp_skills_server.web.guards import Token, make_policy
+from mcp_skills_server.web.settings import HttpSettings
 
 DEADLINE: Final = 20.0
 SESSION: Final = b"mcp-session-id"

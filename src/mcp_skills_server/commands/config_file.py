@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, cast
 
@@ -101,6 +101,7 @@ class Configuration:
         oauth: whose access tokens are taken; None where nothing is said of it.
         grants: who may do what; None where the file does not say it.
         grant_lines: where each of them stands.
+        raw: its bytes.
     """
 
     file: str
@@ -110,6 +111,7 @@ class Configuration:
     oauth: OAuthSettings | None = None
     grants: tuple[Grant, ...] | None = None
     grant_lines: tuple[int, ...] = field(default=(), compare=False)
+    raw: bytes = field(default=b"", compare=False, repr=False)
 
     def rules_of(self, root: str) -> SourceRules | None:
         """The rules of a root, however its path is written; None where there are none."""
@@ -166,7 +168,7 @@ def parse(raw: bytes, path: str) -> Configuration:
     if faults:
         raise ConfigurationError(path, sorted(faults, key=lambda each: each.line))
     settings = config_oauth.settings_of(given["oauth"]) if "oauth" in given else None
-    return _configuration(values, os.path.abspath(path), lines, settings)
+    return replace(_configuration(values, os.path.abspath(path), lines, settings), raw=raw)
 
 
 # What is wrong

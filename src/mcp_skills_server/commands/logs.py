@@ -134,3 +134,8 @@ class _Json(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.dumps({key: value for key, value in fields.items() if value not in (None, "")})
+
+
+def request_level(transport: str) -> int:
+    """At which level requests are logged: over a pipe they are one person's own."""
+    return logging.INFO if transport == "http" else logging.DEBUG

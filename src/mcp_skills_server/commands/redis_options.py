@@ -75,7 +75,9 @@ class Shared(NamedTuple):
     stop: Callable[[], None]
 
 
-def make_shared(options: RedisOptions, registry: Registry, mirrors: Mirrors | None, *, follows: bool) -> Shared | None:
+def make_shared(
+    options: RedisOptions, registry: Registry, mirrors: Mirrors | None, *, follows: bool, says: bool = True
+) -> Shared | None:
     """What is shared, not yet started; None where nothing is, and then nothing of it is imported.
 
     Args:
@@ -83,6 +85,7 @@ def make_shared(options: RedisOptions, registry: Registry, mirrors: Mirrors | No
         registry: whose changes other replicas hear of.
         mirrors: what is fetched, if anything is.
         follows: changes of folders are followed.
+        says: other replicas hear of what is seen here; a worker's supervisor says it for all of them.
 
     Raises:
         UsageError: options contradict each other, or the extra is not installed.
@@ -114,7 +117,8 @@ def make_shared(options: RedisOptions, registry: Registry, mirrors: Mirrors | No
         folders=(lambda: _look_at_folders(registry)) if follows else None,
         state=(lambda: _state(mirrors)) if mirrors is not None else str,
     )
-    registry.subscribe(lambda changes: _say(looking, registry, changes))
+    if says:
+        registry.subscribe(lambda changes: _say(looking, registry, changes))
 
     def look() -> int:
         looking.say(SOURCES, whatever=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 import click
@@ -86,9 +87,26 @@ def make_watcher(registry: Registry, options: WatchOptions) -> Watcher | None:
 
 
 def take_in(registry: Registry, folder: str) -> None:
-    """Serve what was fetched into a folder, once the first scan is done. Blocks."""
+    """Serve what was fetched, once the first scan is done."""
     registry.loaded.wait()
     registry.refresh([os.path.realpath(folder)])
+
+
+def settle_after_load(registry: Registry) -> None:
+    """Take what the first scan made out of the garbage collector's sight: it stays, and looking at it takes 0.1 s."""
+
+    def settle(_: object) -> None:
+        unsubscribe()
+        gc.freeze()
+
+    unsubscribe = registry.subscribe(settle)
+
+
+async def collecting(serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    """Serve, and look for garbage from here on: what a start makes stays, and looking at it takes a twentieth of it."""
+    gc.freeze()
+    gc.enable()
+    await serve(*arguments)
 
 
 def say_that_it_waits(peer: str, *ways: str) -> None:

@@ -153,6 +153,7 @@ def make_runtime(
     max_loaded: int,
     catalog_chars: int,
     roots: Mapping[str, bool] = MappingProxyType({}),
+    mark: str = "",
 ) -> Runtime:
     """The runtime of a server's sessions.
 
@@ -162,13 +163,14 @@ def make_runtime(
         max_loaded: skills that a session may have loaded at once.
         catalog_chars: characters of the list of skills in the instructions and in a tool's description.
         roots: whether scripts of single roots may run, by their folders.
+        mark: what the handles of sessions end with.
 
     Raises:
         UsageError: scripts cannot be run as the options ask.
     """
     from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 
-    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars)
+    settings = RuntimeSettings(max_loaded=max_loaded, overview_characters=catalog_chars, mark=mark)
     if not options.allow_scripts:
         for name, value in (
             ("--interpreter", options.interpreters),

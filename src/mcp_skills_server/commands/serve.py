@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -16,38 +16,48 @@ import click
 from click.core import ParameterSource
 
 from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
-from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
+from mcp_skills_server.commands.config_option import (
+    configuration_of,
+    follow_configuration,
+    issuer_of,
+    tokens_of,
+    worker_channel,
+)
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
 from mcp_skills_server.commands.granting import check_grants, make_views
-from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr
+from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
 from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.proxy_options import ProxyOptions
-from mcp_skills_server.commands.redis_options import RedisOptions, make_shared
+from mcp_skills_server.commands.redis_options import RedisOptions, Shared, make_shared
 from mcp_skills_server.commands.running import (
     FollowOptions,
+    collecting,
     end_on_signals,
     leave,
     make_watcher,
     on_hangup,
     say_that_it_waits,
+    settle_after_load,
     take_in,
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.ui_options import PageOptions, make_ui
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
+from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
-    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.web.workers.worker import Worker
 
 
 logger = logging.getLogger(__name__)
@@ -65,6 +75,7 @@ class ServeOptions(
     EmbeddingOptions,
     RuntimeOptions,
     HttpOptions,
+    WorkerOptions,
     ProxyOptions,
     RedisOptions,
     RecordOptions,
@@ -108,14 +119,20 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format)
     context = click.get_current_context()
-    registry, mirrors, scripts = open_served(roots, options, configuration_of(context))
+    channel, leads = worker_channel(), is_supervisor(options)
+    if channel is not None:
+        options = divided(options, channel.post)
+    registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened_as(channel, leads))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.telemetry.log import log_requests
 
-    report_to_log(registry)
-    log_requests(_request_level(options))
-    _settle_after_load(registry)
+    if channel is None:
+        report_to_log(registry)
+    log_requests(request_level(options.transport))
+    settle_after_load(registry)
+    worker = worker_of(channel, registry)
+    mark = worker.post.mark if worker is not None else ""
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -127,16 +144,17 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(
-        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts
+        registry, options, max_loaded=options.max_loaded, catalog_chars=options.catalog_chars, roots=scripts, mark=mark
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
-    watcher = make_watcher(registry, options)
+    watcher = make_watcher(registry, options) if worker is None else worker.watcher
     views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
+    code = 0
     if options.transport == "stdio":
         if options.publish_only:
             raise UsageError("--publish-only publishes over HTTP; give --transport http")
@@ -153,19 +171,22 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        _over_http(
-            runtime, settings, watcher, mirrors, options, views=views, reopen=reopen, counts=end_usage is not None
-        )
+        shared = make_shared(options, registry, mirrors, follows=options.watch and worker is None, says=worker is None)
+        http, read_again = _http_settings(views, mirrors, options, worker, shared)
+        if shared is not None:
+            shared.start()
+        if leads:
+            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen])
+        else:
+            on_hangup(read_again, reopen)
+            _over_http(runtime, settings, watcher, http, views)
+        if shared is not None:
+            shared.stop()
     if mirrors is not None:
         mirrors.stop()
     if end_usage is not None:
         end_usage()
-    leave()
-
-
-def _request_level(options: ServeOptions) -> int:
-    """At which level requests are logged: over a pipe they are one person's own."""
-    return logging.INFO if options.transport == "http" else logging.DEBUG
+    leave(code)
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -182,23 +203,6 @@ def _warn_of_unused(context: click.Context) -> None:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
 
 
-def _settle_after_load(registry: Registry) -> None:
-    """Take what the first scan made out of the garbage collector's sight: it stays, and looking at it takes 0.1 s."""
-
-    def settle(_: object) -> None:
-        unsubscribe()
-        gc.freeze()
-
-    unsubscribe = registry.subscribe(settle)
-
-
-async def _collecting(serve: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """Serve, and look for garbage from here on: what a start makes stays, and looking at it takes a twentieth of it."""
-    gc.freeze()
-    gc.enable()
-    await serve(*arguments)
-
-
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
     import anyio
 
@@ -206,28 +210,31 @@ def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, v
         from mcp_skills_server.server.app import serve_stdio
     else:
         from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(_collecting, serve_stdio, runtime, settings, watcher, views)
+    anyio.run(collecting, serve_stdio, runtime, settings, watcher, views)
 
 
-def _over_http(
-    runtime: Runtime,
-    settings: Settings,
-    watcher: Watcher | None,
-    mirrors: Mirrors | None,
-    options: ServeOptions,
-    *,
-    views: Views,
-    reopen: Callable[[], object] | None,
-    counts: bool,
-) -> None:
+def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, http: HttpSettings, views: Views) -> None:
     import anyio
 
+    from mcp_skills_server.web.serving import serve_http
+
+    anyio.run(collecting, serve_http, runtime, settings, http, watcher, views)
+
+
+def _http_settings(
+    views: Views, mirrors: Mirrors | None, options: ServeOptions, worker: Worker | None, shared: Shared | None
+) -> tuple[HttpSettings, Callable[[], object] | None]:
+    """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
+
+    Raises:
+        UsageError: it cannot be served so.
+    """
     from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.discovery import PREFIXES
     from mcp_skills_server.web.forwarded import Proxies, checked_prefix
     from mcp_skills_server.web.guards import make_policy
     from mcp_skills_server.web.refresh import PATH, checked_secret
+    from mcp_skills_server.web.settings import HttpSettings
 
     # An empty value is a mistake in a deployment, and must not open the server.
     for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
@@ -237,19 +244,20 @@ def _over_http(
     context = click.get_current_context()
     issuer = issuer_of(context)
     check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
-    on_hangup(follow_configuration(context, views, mirrors, tokens, request_level=_request_level(options)), reopen)
+    read_again = follow_configuration(context, views, mirrors, tokens, request_level=request_level(options.transport))
     policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
-    shared = make_shared(options, runtime.registry, mirrors, follows=options.watch)
+    sources = worker or mirrors
     refresh = None
     if options.refresh_secret is not None:
-        if mirrors is None:
+        if sources is None:
             raise UsageError(
                 "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
             )
-        refresh = checked_secret(options.refresh_secret), mirrors.look if shared is None else shared.look
+        look = shared.look if shared is not None and worker is None else sources.look
+        refresh = checked_secret(options.refresh_secret), look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
-    sites = mirrors.states if mirrors is not None else list
-    shown = make_metrics(options, runtime.registry, sites)
+    sites = sources.states if sources is not None else list
+    shown = make_metrics(options, views.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -267,15 +275,15 @@ def _over_http(
         lean=options.front == "lean",
         metrics=shown if options.metrics else None,
         refresh=refresh,
-        ui=make_ui(options, counts=counts) if options.ui else None,
         root_path=checked_prefix(options.root_path),
         proxies=Proxies(options.trusted_proxy),
         keep_alive=options.keep_alive,
         drain=options.drain,
+        worker=worker,
+        ui=make_ui(options, counts=True) if options.ui else None,
     )
     if shared is not None:
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state])
-        shared.start()
-    anyio.run(_collecting, serve_http, runtime, settings, http, watcher, views)
-    if shared is not None:
-        shared.stop()
+    if worker is not None and read_again is not None:
+        read_again()  # what has changed since the supervisor read it
+    return http, read_again

@@ -14,7 +14,6 @@ import click
 
 from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
 from mcp_skills_server.commands.fields import Grouped, option, takes
-from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
@@ -55,16 +54,19 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     settings = make_ui(options, counts=_are_counted(options), once=hashlib.sha256(secret.encode()).digest())
     import anyio
 
+    from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
-    from mcp_skills_server.web.app import HttpSettings, serve_http
     from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.serving import serve_http
+    from mcp_skills_server.web.settings import HttpSettings
 
     registry, mirrors, _ = open_served(roots, options, configuration_of(context))
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
-    views = make_views(registry, configuration_of(context), local=True)
+    # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
+    views = Views(registry)
     follow_configuration(context, views, mirrors)
     http = HttpSettings(
         host=_HOST,
@@ -75,14 +77,14 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
         ui=settings,
     )
 
-    def listening(origin: str) -> None:
-        address = f"{origin}/ui/enter?once={secret}"
+    def listening(place: str) -> None:
+        address = f"http://{place}/ui/enter?once={secret}"
         say(address)
         if options.open_page:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
 
     watcher = make_watcher(registry, options)
-    anyio.run(partial(serve_http, Runtime(registry), Settings(), http, watcher, views, listening=listening))
+    anyio.run(partial(serve_http, listening=listening), Runtime(registry), Settings(), http, watcher, views)
     if mirrors is not None:
         mirrors.stop()
     leave()

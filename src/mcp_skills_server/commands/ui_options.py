@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mcp_skills_server.telemetry.usage_store import Report
-    from mcp_skills_server.web.ui.app import UiSettings
+    from mcp_skills_server.web.ui.settings import UiSettings
 
 
 class PageOptions(Options):
@@ -34,9 +34,11 @@ def make_ui(usage: UsageOptions, *, counts: bool, once: bytes | None = None) -> 
         UsageError: the extra is not installed.
     """
     try:
-        from mcp_skills_server.web.ui.app import UiSettings
+        import jinja2  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+        from mcp_skills_server.web.ui.settings import UiSettings
     except ImportError as error:
-        if error.name not in {"jinja2", "markupsafe"}:
+        if error.name != "jinja2":
             raise
         raise UsageError("the page needs jinja2; install it with: pip install 'mcp-skills-server[ui]'") from None
     return UiSettings(once=once, only=once is not None, usage=_reports(usage) if counts else None)

@@ -43,6 +43,7 @@ class Blobs:
         most_bytes: bytes of them all.
         idle_s: seconds after which an unused blob goes.
         now: seconds of a clock that never goes back.
+        mark: what their names end with.
     """
 
     def __init__(
@@ -52,7 +53,9 @@ class Blobs:
         most_bytes: int = 64 << 20,
         idle_s: float = 3600,
         now: Callable[[], float] = time.monotonic,
+        mark: str = "",
     ) -> None:
+        self._mark = mark
         self._least = max(1, most_bytes // most)
         self._quota = Quota[str]("blobs", most_bytes)
         self._idle_s = idle_s
@@ -81,7 +84,7 @@ class Blobs:
         limit = self.limit(owner)
         if len(raw) > limit:
             raise RequestError(f"the content has {len(raw):,} bytes, and at most {limit:,} are kept")
-        name = f"{PREFIX}{secrets.token_hex(16)}"
+        name = f"{PREFIX}{secrets.token_hex(16)}{self._mark}"
         # A small one counts for as much as one of the average size, so that their number is bounded too.
         for gone in self._quota.claim(name, owner, max(len(raw), self._least)):
             del self._kept[gone]

@@ -34,10 +34,15 @@ _opener: ContextVar[str] = ContextVar("opener")
 
 
 class Sessions(StreamableHTTPSessionManager):
-    """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest."""
+    """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    Args:
+        mark: what their ids end with.
+    """
+
+    def __init__(self, *args: Any, mark: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._mark = mark
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
 
@@ -81,8 +86,16 @@ class Sessions(StreamableHTTPSessionManager):
             self._end_one_for(opener)
         transport = super()._admit_session(requestor)
         if transport is not None and transport.mcp_session_id is not None:
+            if self._mark:
+                self._rename(transport, transport.mcp_session_id + self._mark)
             self._owners[transport.mcp_session_id] = opener
         return transport
+
+    def _rename(self, transport: StreamableHTTPServerTransport, session: str) -> None:
+        given, transport.mcp_session_id = transport.mcp_session_id or "", session
+        self._server_instances[session] = self._server_instances.pop(given)
+        if given in self._session_owners:
+            self._session_owners[session] = self._session_owners.pop(given)
 
     async def _discard_session(self, session_id: str, transport: StreamableHTTPServerTransport) -> None:
         if self._owners.pop(session_id, None) is not None:

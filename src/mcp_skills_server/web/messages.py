@@ -20,6 +20,7 @@ from mcp_skills_server.dialects import jsonrpc
 from mcp_skills_server.server.messages import Id, Refusal, duplicate, judge
 from mcp_skills_server.web.legacy import SESSION, Legacy
 from mcp_skills_server.web.modern import Modern
+from mcp_skills_server.web.workers.routing import Routes
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,18 @@ class Judged:
         app: the endpoint.
         modern: what answers requests of the modern era in its stead, those that it takes.
         legacy: the same for requests of legacy sessions.
+        routes: what gives requests to other workers; None where there are none.
     """
 
-    def __init__(self, app: ASGIApp, modern: Modern | None = None, legacy: Legacy | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        modern: Modern | None = None,
+        legacy: Legacy | None = None,
+        routes: Routes | None = None,
+    ) -> None:
         self._app = app
+        self._routes = routes
         self._modern = modern
         self._legacy = legacy
         self._asked: dict[tuple[bytes, str], _Asked] = {}
@@ -55,12 +64,17 @@ class Judged:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse, or hand on."""
         if scope["type"] != "http" or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            if self._routes is None or not await self._routes.session(scope, receive):
+                await self._app(scope, receive, send)
             return
-        found = judge((await receive()).get("body", b""))
+        raw: bytes = (await receive()).get("body", b"")
+        found = judge(raw)
         if isinstance(found, Refusal):
             await _refuse(found, scope, receive, send)
             return
+        if self._routes is not None and await self._routes.message(found, raw, scope, receive):
+            return
+        del raw
         if self._modern is not None and self._modern.takes(scope, found):
             answered = self._modern(found, scope, receive, send)
             del found  # a stream may last for days

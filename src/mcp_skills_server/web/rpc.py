@@ -15,13 +15,19 @@ from starlette.routing import Route
 
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.web.workers.routing import Routes
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
 
 
-def route(rpc: Rpc) -> Route:
-    """The route of the Skills Protocol. The registry is loaded by somebody else."""
+def route(rpc: Rpc, routes: Routes | None = None) -> Route:
+    """The route of the Skills Protocol. The registry is loaded by somebody else.
+
+    Args:
+        rpc: answers.
+        routes: what gives requests to other workers; None where there are none.
+    """
 
     async def endpoint(request: Request) -> Response:
         if request.headers.get("content-type", "").split(";", 1)[0].strip().lower() != _JSON:
@@ -35,6 +41,8 @@ def route(rpc: Rpc) -> Route:
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         answer = Response(status_code=204)
+        if routes is not None and await routes.call(bytes(body), request.scope, request.receive):
+            return answer  # which nobody reads
         async with anyio.create_task_group() as tasks:
 
             async def end_with_client() -> None:

@@ -14,8 +14,10 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.sources.follower import SourceState
 from mcp_skills_server.web.guards import make_policy
-from mcp_skills_server.web.ui.app import Ui, UiSettings
+from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.ui.app import Ui
 from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.settings import UiSettings
 
 
 def look_at(
@@ -28,12 +30,6 @@ def look_at(
 ) -> Look:
     """What a viewer sees of these roots, read once."""
     runtime = Runtime(registry or loaded(*roots))
-    page = Ui(
-        runtime,
-        settings or Settings(),
-        UiSettings(),
-        make_policy("127.0.0.1", (), (), ()),
-        sources=lambda: sources,
-        views=Views(runtime.registry, grants),
-    )
-    return page._look(page.runtime_of(principal), None, principal)  # pyright: ignore[reportPrivateUsage]
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), sites=lambda: sources)
+    page = Ui(runtime, settings or Settings(), http, UiSettings(), Views(runtime.registry, grants))
+    return page._look(page._runtime_of(principal), None, principal)  # pyright: ignore[reportPrivateUsage]

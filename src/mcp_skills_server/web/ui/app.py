@@ -7,17 +7,14 @@ turns out to have changed meanwhile.
 from __future__ import annotations
 
 import logging
-import math
-import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
-from urllib.parse import parse_qsl
+from typing import Final, TypeAlias
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException
@@ -35,12 +32,13 @@ from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
-from mcp_skills_server.telemetry.usage_store import Report, spark
+from mcp_skills_server.telemetry.usage_store import spark
 from mcp_skills_server.web.forwarded import PREFIX
-from mcp_skills_server.web.guards import Policy
-from mcp_skills_server.web.issuer_fetch import fetch, post
 from mcp_skills_server.web.places import PLACE, Place
+from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui import estimate, foreign
+from mcp_skills_server.web.ui.entrance import Entrance
+from mcp_skills_server.web.ui.headers import safe
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import (
@@ -56,52 +54,17 @@ from mcp_skills_server.web.ui.pages import (
     triggers,
 )
 from mcp_skills_server.web.ui.revisions import Revisions
-from mcp_skills_server.web.ui.session import CALLBACK, SignIn, SignInError, Viewer, is_of_own_page
-
-if TYPE_CHECKING:
-    from mcp_skills_server.sources.follower import SourceState
-    from mcp_skills_server.web.ui.oauth import Flow
+from mcp_skills_server.web.ui.session import Viewer, Viewers, process_of
+from mcp_skills_server.web.ui.settings import UiSettings
+from mcp_skills_server.web.workers.routing import Routes
 
 logger = logging.getLogger(__name__)
 
 _HERE: Final = Path(__file__).parent
 _STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
-_AWAY: Final = "skills-ui-away"
-"""The cookie of a browser that is at the issuer."""
-_LONGEST_FORM: Final = 1 << 14
-CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS: Final = {
-    "content-security-policy": CSP,
-    "x-content-type-options": "nosniff",
-    # With "no-referrer" a browser sends the forms of a page with `Origin: null`, and nobody could tell whose they are.
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
 _NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
 
 PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class UiSettings:
-    """What the operator chose for the page.
-
-    Attributes:
-        once: SHA-256 of what lets the first who brings it in; None where the server's own policy says who may look.
-        only: serve the page and nothing else.
-        usage: makes the report of the counts; None where nothing is counted.
-        failures: how often one address may fail to sign in, in a minute.
-    """
-
-    once: bytes | None = None
-    only: bool = False
-    usage: Callable[[], Report] | None = None
-    failures: int | None = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,38 +99,28 @@ class Ui:
     Args:
         runtime: of all skills.
         settings: what clients of MCP are shown.
+        http: how the server is reached, and who may come in.
         ui: what the operator chose.
-        policy: who may come in.
-        sources: the state of each root that is fetched.
-        views: who may read which skills; None where everybody reads all.
-        streams: live pages that one viewer may have open; None for a part of all.
+        views: which skills each principal has.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        settings: Settings,
-        ui: UiSettings,
-        policy: Policy,
-        *,
-        sources: Callable[[], Sequence[SourceState]] = list,
-        views: Views | None = None,
-        streams: int | None = None,
-    ) -> None:
+    def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
         self._runtime = runtime
-        self._views = views or Views(runtime.registry)
-        self.sign_in = SignIn(policy, ui.once, ui.failures)
-        self._flow = _flow_of(policy)
+        self._views = views
+        self._processes = http.routes
+        self._viewers = Viewers(http.policy, ui.once, ui.failures, http.mark)
         self.site = Site(
             _templates(),
             settings,
-            sources,
+            http.sites,
             UsageReports(ui.usage),
             Revisions(runtime.registry),
             local=ui.once is not None,
-            open=self.sign_in.is_open,
-            live=Live(streams),
+            open=self._viewers.is_open,
+            is_one_of_many=http.routes is not None,
+            live=Live(http.quotas.streams),
         )
+        self._entrance = Entrance(self._viewers, http.policy, self.site.templates, http.mark)
         self.site.revisions.start()
         self.site.live.feed(runtime.registry)  # from the start on, and not from the first look
         threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
@@ -183,26 +136,10 @@ class Ui:
     def routes(self) -> list[BaseRoute]:
         """All routes."""
         views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
-        own = [
-            Route("/static/{name}", _static, methods=["GET"]),
-            Route("/enter", self._enter, methods=["GET"]),
-            Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
-            Route("/oauth/begin", self._leave_for_issuer, methods=["GET"]),
-            Route(CALLBACK, self._come_back, methods=["GET"]),
-            Route("/sign-out", self._sign_out, methods=["POST"]),
-            Route("/{rest:path}", self._missing, methods=["GET"]),
-        ]
-        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, _Prefixed(Router([*views, *own])))]
-
-    def runtime_of(self, principal: Principal | None) -> Runtime:
-        """The runtime of the skills that a principal may read."""
-        return self._runtime.over(self._views.of(principal))
-
-    def is_admin(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what others do: by grants, else who proved a name, or has the page for himself."""
-        if self._views.are_restricted:
-            return self._views.may_admin(principal)
-        return principal is not None or self.site.local
+        other = [Route("/{rest:path}", self._missing, methods=["GET"])]
+        static = [Route("/static/{name}", _static, methods=["GET"])]
+        below = _Below(Router([*views, *static, *self._entrance.routes(), *other]), self._processes)
+        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, below)]
 
     def _prepare(self) -> None:
         """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
@@ -214,20 +151,20 @@ class Ui:
 
     def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            viewer = await self.sign_in.viewer(request)
+            viewer = await self._viewers.viewer(request)
             if viewer is None:
-                return _safe(RedirectResponse(f"{base()}/sign-in", 303))
+                return safe(RedirectResponse(f"{base()}/sign-in", 303))
             _admit(request, viewer)
-            return _safe(await self._shown(request, viewer, view))
+            return safe(await self._shown(request, viewer, view))
 
         return answer
 
     async def _shown(self, request: Request, viewer: Viewer, view: _View) -> Response:
         who = viewer.principal
-        runtime = self.runtime_of(who)
+        runtime = self._runtime_of(who)
         if not runtime.registry.loaded.is_set():
             return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
-        if view.admin and not self.is_admin(who):
+        if view.admin and not self._is_admin(who):
             return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
 
         async def handler(bound: View) -> Response:
@@ -248,13 +185,22 @@ class Ui:
             except RequestError as error:
                 return self._message(self._look(runtime, None, who), str(error), 400)
 
+    def _runtime_of(self, principal: Principal | None) -> Runtime:
+        return self._runtime.over(self._views.of(principal))
+
+    def _is_admin(self, principal: Principal | None) -> bool:
+        """Whether somebody may see what others do: by grants, else who proved a name, or has the page for himself."""
+        if self.site.local or self._views.are_restricted:
+            return self.site.local or self._views.may_admin(principal)
+        return principal is not None
+
     async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
         """Whether who asked is still the same viewer, and sees the same skills."""
-        now = await self.sign_in.viewer(request, renew=False)
-        return now == viewer and self.runtime_of(viewer.principal) is runtime
+        now = await self._viewers.viewer(request, renew=False)
+        return now == viewer and self._runtime_of(viewer.principal) is runtime
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
-        admin = self.is_admin(principal)
+        admin = self._is_admin(principal)
         nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
         return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, nav, base() + here)
 
@@ -272,124 +218,19 @@ class Ui:
             response.headers["refresh"] = "1"
         return response
 
-    # Signing in
 
-    async def _enter(self, request: Request) -> Response:
-        """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
-        if await self.sign_in.viewer(request) is None:
-            if wait := self.sign_in.wait(request):
-                return self._too_often(wait)
-            viewer = self.sign_in.by_first_use(request.query_params.get("once", ""))
-            if viewer is None:
-                self.sign_in.failed(request)
-                return self._form("This address was used before, or is not whole.", 403)
-            response = RedirectResponse(f"{base()}/", 303)
-            self.sign_in.begin(request, response, viewer)
-            return _safe(response)
-        return _safe(RedirectResponse(f"{base()}/", 303))
+class _Below:
+    """Has a request answered by the process that knows its session, with addresses as the browser knows them."""
 
-    async def _sign_in(self, request: Request) -> Response:
-        if request.method != "POST":
-            if await self.sign_in.viewer(request) is not None:
-                return _safe(RedirectResponse(f"{base()}/", 303))
-            return self._form("", 200)
-        if not is_of_own_page(request):
-            return self._form("This form was sent from another page.", 403)
-        if wait := self.sign_in.wait(request):
-            return self._too_often(wait)
-        form = await _form_of(request)
-        viewer = None if form is None else self.sign_in.by_token(form.get("token", "").strip())
-        if viewer is None:
-            self.sign_in.failed(request)
-            logger.warning("refused a token at the page", extra=REPEATS)
-            events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
-            return self._form("This is no token that lets you in.", 403)
-        response = RedirectResponse(f"{base()}/", 303)
-        self.sign_in.begin(request, response, viewer)
-        return _safe(response)
-
-    async def _leave_for_issuer(self, request: Request) -> Response:
-        if self._flow is None:
-            return self._form("There is no issuer to sign in at.", 404)
-        if wait := self.sign_in.wait(request):
-            return self._too_often(wait)
-        self.sign_in.failed(request)  # until he comes back
-        browser = secrets.token_urlsafe(32)
-        try:
-            response = RedirectResponse(await self._flow.begin(browser), 303)
-        except SignInError as error:
-            return self._form(str(error), 503)
-        # Lax, for the way back begins at the issuer; it opens nothing by itself.
-        response.set_cookie(
-            _AWAY,
-            browser,
-            max_age=600,
-            path=f"{base()}/oauth",
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="lax",
-        )
-        return _safe(response)
-
-    async def _come_back(self, request: Request) -> Response:
-        if self._flow is None:
-            return self._form("There is no issuer to sign in at.", 404)
-        try:
-            found = await self._flow.finish(request.query_params, request.cookies.get(_AWAY, ""))
-        except SignInError as error:
-            logger.warning("signing in at the issuer failed: %s", error, extra=REPEATS)
-            events.emit_refusal(f"GET {BASE}{CALLBACK}", "issuer", address=address(request.scope))
-            return self._form(str(error), 403)
-        # No redirect: a browser sends a strict cookie only along a way that began on a page of ours.
-        body = self.site.templates.get_template("signed_in.html").render(look=None, base=base())
-        response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
-        self.sign_in.begin(request, response, Viewer(found))
-        response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
-        return _safe(response)
-
-    async def _sign_out(self, request: Request) -> Response:
-        if not is_of_own_page(request):
-            return self._form("This form was sent from another page.", 403)
-        response = RedirectResponse(f"{base()}/", 303)
-        self.sign_in.end(request, response)
-        return _safe(response)
-
-    @property
-    def _issuer(self) -> str:
-        """Where people can sign in; "" for nowhere."""
-        return "" if self._flow is None else self._flow.host
-
-    def _form(self, trouble: str, status: int) -> Response:
-        template = self.site.templates.get_template("sign_in.html")
-        body = template.render(
-            look=None, base=base(), trouble=trouble, tokens=self.sign_in.takes_tokens, issuer=self._issuer
-        )
-        return _safe(Response(body, status, media_type="text/html"))
-
-    def _too_often(self, wait: float) -> Response:
-        seconds = max(1, math.ceil(wait))
-        response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
-        response.headers["retry-after"] = str(seconds)
-        return response
-
-
-def _flow_of(policy: Policy) -> Flow | None:
-    """The way to the issuer and back; None where the issuer does not know the page."""
-    oauth = policy.oauth
-    if oauth is None or oauth.settings.ui_client_id is None:
-        return None
-    from mcp_skills_server.web.ui.oauth import Flow  # with what proves signatures
-
-    return Flow(oauth, oauth.settings.ui_client_id, fetch, post)
-
-
-class _Prefixed:
-    """Has the addresses of a page begin as the browser knows them."""
-
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, processes: Routes | None) -> None:
         self._app = app
+        self._processes = processes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._processes is not None and (scope["method"] != "POST" or scope["path"].endswith("/sign-out")):
+            number = process_of(Request(scope))
+            if await self._processes.to(number, scope, b"", receive):
+                return
         token = prefix.set(scope.get(PREFIX, ""))
         try:
             await self._app(scope, receive, send)
@@ -407,37 +248,17 @@ def _admit(request: Request, viewer: Viewer) -> None:
         place.admitted(viewer.principal.key)
 
 
-def _safe(response: Response) -> Response:
-    """The response with the headers that every one has; its own are kept."""
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
-
-
-async def _form_of(request: Request) -> dict[str, str] | None:
-    """The fields of a small form, None where it is none."""
-    raw = b""
-    async for chunk in request.stream():
-        raw += chunk
-        if len(raw) > _LONGEST_FORM:
-            return None
-    try:
-        return dict(parse_qsl(raw.decode("ascii"), max_num_fields=10))
-    except ValueError:
-        return None
-
-
 async def _to_slash(request: Request) -> Response:
-    return _safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
+    return safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
 
 
 async def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _STATIC:
-        return _safe(Response("no such file\n", 404, media_type="text/plain"))
+        return safe(Response("no such file\n", 404, media_type="text/plain"))
     response = FileResponse(_HERE / "static" / name, media_type=_STATIC[name])
     response.headers["cache-control"] = "no-cache"  # the ETag says whether it is another one
-    return _safe(response)
+    return safe(response)
 
 
 def _templates() -> Environment:

@@ -78,6 +78,7 @@ class Site:
         revisions: what has changed since the start.
         local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
         open: whether nobody signs in.
+        is_one_of_many: whether several processes serve, of which each knows what it did itself.
         live: the changes, and who follows them.
         activity: the latest runs and clients.
     """
@@ -89,6 +90,7 @@ class Site:
     revisions: Revisions
     local: bool = False
     open: bool = True
+    is_one_of_many: bool = False
     live: Live = field(default_factory=Live)
     activity: Activity = field(default_factory=Activity)
 

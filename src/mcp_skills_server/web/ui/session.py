@@ -28,6 +28,7 @@ from mcp_skills_server.web.bearer import Refusal, admission
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.ui.look import base
+from mcp_skills_server.web.workers.routing import worker_of
 
 CALLBACK: Final = "/oauth/callback"
 """Where an issuer sends people back to."""
@@ -66,13 +67,14 @@ class _Session:
     used: float
 
 
-class SignIn:
-    """Lets viewers in, and knows them again.
+class Viewers:
+    """Who is signed in.
 
     Args:
         policy: whose tokens are taken.
         once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
         failures: how often one address may bring something wrong in a minute; None for any number.
+        mark: what the ids of this process end with.
         now: seconds of a clock that never goes back.
     """
 
@@ -81,12 +83,14 @@ class SignIn:
         policy: Policy,
         once: bytes | None = None,
         failures: int | None = 60,
+        mark: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._once = once
         self._private = once is not None
         self._failures = None if failures is None else Rate(failures, now=now)
+        self._mark = mark
         self._now = now
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         """By the hash of the id, the one used longest ago first."""
@@ -149,7 +153,7 @@ class SignIn:
             del self._sessions[key]
         while len(self._sessions) >= _MOST:
             self._sessions.popitem(last=False)
-        value = secrets.token_urlsafe(32)
+        value = secrets.token_urlsafe(32) + self._mark
         self._sessions[_hashed(value)] = _Session(viewer, self._now())
         response.set_cookie(
             _cookie(request),
@@ -173,6 +177,13 @@ class SignIn:
             return True
         known = not viewer.is_of_token or any(each.admission == shown for each in self._policy.tokens)
         return known and shown.expires > time.time()
+
+
+def process_of(request: Request) -> int | None:
+    """The process that knows the request's session, or the sign-in that it ends; None where it names none."""
+    if request.url.path.endswith(CALLBACK):
+        return worker_of(request.query_params.get("state"))
+    return worker_of(request.cookies.get(_cookie(request)))
 
 
 def is_of_own_page(request: Request) -> bool:

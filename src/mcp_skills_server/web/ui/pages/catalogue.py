@@ -161,7 +161,10 @@ def find(look: Look, asked: Asked) -> Found:
     if asked.question:
         try:
             ranked: Iterator[Skill] | list[Skill] = look.runtime.search.find(
-                asked.question, asked.start + PART + 1, lambda skill: accept(skill) and skill.path in snapshot.skills
+                asked.question,
+                asked.start + PART + 1,
+                lambda skill: accept(skill) and skill.path in snapshot.skills,
+                by_meaning=True,
             )
         except NoFullTextError as error:
             ranked, trouble = [], str(error)

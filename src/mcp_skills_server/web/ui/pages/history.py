@@ -27,7 +27,7 @@ async def page(request: Request, look: Look) -> Response:
 
 def _commits(look: Look, skill: Skill) -> Sequence[Commit]:
     """What git knows, for whoever may see all of a folder: also what was another skill's once."""
-    if not (look.site.open or look.is_admin) or look.runtime.registry.roots[skill.root].origin is not None:
+    if not look.is_admin or look.runtime.registry.roots[skill.root].origin is not None:
         return ()
     nested = tuple(each.removesuffix(f"/{SKILL_MD}") for each in skill.files if each.endswith(f"/{SKILL_MD}"))
     return commits(look.runtime.registry.place(skill), nested)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ from starlette.responses import Response
 
 from mcp_skills_server.dialects import prompts, runtime
 from mcp_skills_server.errors import RequestError
-from mcp_skills_server.format import arguments, hidden, identity, media
+from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
 from mcp_skills_server.format.fields import text as text_of
 from mcp_skills_server.model import SKILL_MD, Json, Skill, SkillFile, Standing
 from mcp_skills_server.telemetry.usage_store import Line
@@ -30,7 +29,6 @@ GONE: Final = "This skill is not there any more, or you may not read it. It may 
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
 _GIVEN: Final = "arg."
-_FENCE: Final = re.compile(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 _INLINE: Final = 1 << 14
 
 
@@ -124,15 +122,16 @@ async def _text(look: Look, skill: Skill) -> Text:
         return Text(trouble="There is no SKILL.md that can be read.")
     if file.size > look.runtime.registry.limits.skill_md:
         return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
-    raw = (await look.view.read(skill, SKILL_MD)).decode("utf-8", "replace")
+    raw = await look.view.read(skill, SKILL_MD)
     if len(raw) <= _INLINE:
         return _shown(raw, skill)
     return await to_thread.run_sync(_shown, raw, skill)
 
 
-def _shown(raw: str, skill: Skill) -> Text:
-    fence = _FENCE.match(raw)
-    body = raw[fence.end() :] if fence else raw
+def _shown(given: bytes, skill: Skill) -> Text:
+    raw = given.decode("utf-8", "replace")
+    document = frontmatter.parse(given)
+    body = raw if document.frontmatter is None and not document.body else document.body  # what has no fences
     rendered = render(body, skill.path, skill.files, SKILL_MD)
     return Text(raw[:_MOST_RAW], len(raw) > _MOST_RAW, rendered, hidden.count(raw), "", tokens(body))
 

@@ -1,0 +1,182 @@
+"""The application of `web/app.py` run by uvicorn, with a listener and an end of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import uvicorn
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import STARTUP_FAILURE
+
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.web.app import make_app
+from mcp_skills_server.web.counted import Counted
+from mcp_skills_server.web.draining import Drain
+from mcp_skills_server.web.listen import Accepting, Budget, allowance, open_listener, shown_address
+from mcp_skills_server.web.patience import protocol_with_timeouts
+from mcp_skills_server.web.places import PLACE, Place, Places
+from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.unread import give_large_blocks_back, most_unread
+from mcp_skills_server.web.workers.handover import Receiving
+
+if TYPE_CHECKING:
+    from mcp_skills_server.web.workers.worker import Worker
+
+
+logger = logging.getLogger(__name__)
+
+_LAST_S: Final = 0.2
+"""How long, at the end of a drain, the connections that came last may take to send their request."""
+_ENDING_S: Final = 1
+"""How long open responses may go on after the signal; the whole end takes less than two seconds."""
+
+
+async def serve_http(
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    views: Views | None = None,
+    *,
+    listening: Callable[[str], object] = str,
+) -> None:
+    """Serve over streamable HTTP until SIGTERM or SIGINT.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        http: what the operator chose.
+        watcher: follows changes; None where none are to be followed.
+        views: which skills each principal has; None where everybody has all.
+        listening: called once with the address, such as `127.0.0.1:8000`, when it can be reached.
+
+    Raises:
+        UsageError: the address cannot be listened on.
+    """
+    give_large_blocks_back()
+    drain = Drain(http.drain)
+    app, end = make_app(runtime, settings, http, watcher, views, drain=drain)
+    worker = http.worker
+    listener = open_listener(http.host, http.port) if worker is None else worker.listener
+    allowed = allowance(http.max_connections)
+    lines = Counted(logger.warning)
+    places = Places(allowed.places, allowed.spare, lines)
+
+    async def quiet(scope: Scope, receive: Receive, send: Send) -> None:
+        place: Place | None = scope.get("state", {}).get(PLACE)
+        try:
+            closes = drain.begun or (place is not None and place.spare)
+            await app(scope, receive, _closing(drain, place, send) if closes else send)
+        except anyio.get_cancelled_exc_class():
+            # At the end uvicorn cuts off who does not read, and would tell of each with a traceback.
+            if not server.should_exit:
+                raise
+
+    config = uvicorn.Config(
+        quiet,
+        http=protocol_with_timeouts(
+            http.request_timeout, places, most_unread(1 if worker is None else worker.post.count)
+        ),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        proxy_headers=False,  # uvicorn's own reader believes whatever is on this machine
+        timeout_keep_alive=http.keep_alive,
+        timeout_graceful_shutdown=_ENDING_S,
+    )
+    server = _Server(config, allowed, lines, drain, worker)
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with anyio.create_task_group() as tasks:
+
+            async def end_on_signal() -> None:
+                await drain.until_end(signals)
+                end()  # streams first, then the doors
+                server.should_exit = True
+
+            tasks.start_soon(end_on_signal)
+            # Only now, so that whoever has read it can connect, and can end it.
+            if worker is None:
+                logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
+                listening(shown_address(listener))
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
+    if worker is not None:
+        worker.close()
+
+
+def _closing(drain: Drain, place: Place | None, send: Send) -> Send:
+    """What sends an answer after which the connection ends, unless it has got a place by then and the server stays."""
+
+    async def last(message: Message) -> None:
+        if message["type"] == "http.response.start" and (drain.begun or (place is not None and place.spare)):
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return last
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a listener of ours, and with the signals left to us: it would raise them again at the end."""
+
+    def __init__(
+        self, config: uvicorn.Config, allowed: Budget, lines: Counted, drain: Drain, worker: Worker | None
+    ) -> None:
+        super().__init__(config)
+        self._worker = worker
+        self._allowed = allowed
+        self._lines = lines
+        self._drain = drain
+        self._accepting: Sequence[Accepting] = ()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+
+        def protocol(raw: bytes = b"") -> asyncio.Protocol:
+            make: Any = self.config.http_protocol_class
+            return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state, raw=raw)
+
+        servers: list[Any] = []
+        self.servers = servers
+
+        def accept(at_once: int, is_next: Callable[[], bool] | None = None) -> None:
+            if not self.should_exit:
+                made = [Accepting(each, protocol, at_once, self._lines, is_next) for each in sockets or []]
+                self._accepting = made
+                servers.extend(made)
+
+        worker = self._worker
+        if worker is None:
+            accept(self._allowed.arriving)
+        else:
+            servers.append(Receiving(worker.post.path, protocol))
+            connections = self.server_state.connections
+            # One at a time, so that the others get some.
+            worker.started(lambda: accept(1, lambda: worker.is_next(len(connections))))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._drain.begun:
+            for each in self._accepting:
+                each.close_after_the_last()
+            # Who has just connected has asked already, and a proxy cannot ask another replica any more.
+            await anyio.sleep(_LAST_S)
+        await super().shutdown(sockets)

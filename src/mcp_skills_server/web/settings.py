@@ -1,0 +1,104 @@
+"""What the operator chose for HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mcp_skills_server.access.quotas import QuotaSettings
+from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX
+from mcp_skills_server.publish.artifacts import GRACE_S
+from mcp_skills_server.rpc.methods import ExecutionSettings
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.runtime.sessions import Sessions as ToolSessions
+from mcp_skills_server.web.forwarded import Proxies
+from mcp_skills_server.web.guards import Policy
+from mcp_skills_server.web.workers.routing import Routes
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.follower import SourceState
+    from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.web.ui.settings import UiSettings
+    from mcp_skills_server.web.workers.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """What the operator chose for HTTP.
+
+    Attributes:
+        host: address to listen on.
+        port: port to listen on, 0 for any that is free.
+        policy: who may come in.
+        session_idle: seconds after which an unused legacy session is closed.
+        max_sessions: legacy sessions at once; then the owner with most loses the one it left alone longest.
+        max_body: bytes of a request.
+        max_connections: connections at once, if there are file descriptors for so many.
+        request_timeout: seconds that a client may take for the head of a request, and again for its body.
+        publish: answer discovery below `/.well-known`, to whom the policy lets in.
+        publish_only: answer discovery and no MCP.
+        publish_grace: seconds for which an artifact stays that the index no longer names.
+        rpc: what the Skills Protocol may run, beside the scripts that MCP may; None answers none of it.
+        sites: tells the state of the roots that are sites.
+        lean: answer by our own front what it takes, most of the requests; otherwise the SDK answers all.
+        metrics: what `/metrics` shows; None for no such path.
+        quotas: what one principal or address may take of what all share.
+        refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        ui: what the operator chose for the page to look at; None for no page.
+        root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
+        proxies: those that are believed when they say for whom they ask.
+        keep_alive: seconds for which a connection stays without a request.
+        drain: seconds from SIGTERM to the end, in which requests are answered and `/readyz` says that it ends.
+        sessions: makes what keeps the sessions of the tools.
+        shared: tells the state of what is shared with other replicas, a line for each thing.
+        worker: which of several processes this is; None where it is the only one.
+    """
+
+    host: str
+    port: int
+    policy: Policy
+    session_idle: float = 1800
+    max_sessions: int = 1000
+    max_body: int = 1 << 20
+    max_connections: int = 1000
+    request_timeout: float = 30
+    publish: bool = True
+    publish_only: bool = False
+    publish_grace: float = GRACE_S
+    rpc: ExecutionSettings | None = None
+    sites: Callable[[], Sequence[SourceState]] = list
+    lean: bool = True
+    metrics: Metrics | None = None
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    refresh: tuple[bytes, Callable[[], int]] | None = None
+    ui: UiSettings | None = None
+    root_path: str = ""
+    proxies: Proxies = field(default_factory=Proxies)
+    keep_alive: int = 5
+    drain: float = 0
+    sessions: Callable[[Runtime], ToolSessions] = ToolSessions
+    shared: Callable[[], Sequence[str]] = tuple
+    worker: Worker | None = None
+
+    @property
+    def mark(self) -> str:
+        """What the ids of this process end with."""
+        return "" if self.worker is None else self.worker.post.mark
+
+    @property
+    def routes(self) -> Routes | None:
+        """What gives requests to other processes; None where there are none."""
+        return None if self.worker is None else self.worker.post.routes
+
+    @property
+    def entrance(self) -> str:
+        """The path that the operator sees in the log."""
+        if self.ui is not None and self.ui.only:
+            return "/ui/"
+        return DIRECTORY + INDEX if self.publish_only else "/mcp"
+
+    @property
+    def answers_mcp(self) -> bool:
+        """Whether there is an endpoint of MCP."""
+        return not self.publish_only and not (self.ui is not None and self.ui.only)

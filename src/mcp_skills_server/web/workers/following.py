@@ -1,0 +1,84 @@
+"""The watcher of a worker: it looks where the supervisor looked, and never by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.watch import Watcher
+from mcp_skills_server.model import Problem
+
+_IDLE_S: Final = 0.5
+"""How soon listeners hear of what requests found meanwhile."""
+
+
+class FollowingRegistry(Registry):
+    """A registry whose supervisor has one of the same folders."""
+
+    def keep_index(self, pause: Callable[[], bool]) -> None:
+        """Nothing: the supervisor leaves what is known to the next process."""
+
+
+class Following(Watcher):
+    """Keeps a registry as its supervisor has it.
+
+    Args:
+        registry: loaded when the supervisor says that the folders are watched.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.messages: Final[SimpleQueue[dict[str, Any] | None]] = SimpleQueue()
+        """What the supervisor says of the skills: "load", "look", "note" and "states"."""
+        self.states: Sequence[dict[str, Any]] = ()
+        """Of the sources, as the supervisor said last."""
+
+    def stop(self, timeout: float = 1.0) -> None:
+        """As for any watcher."""
+        self._stop.set()
+        self.messages.put(None)
+        super().stop(timeout)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._take(self.messages.get(timeout=_IDLE_S))
+            except Empty:
+                pass
+            except Exception:
+                # Whatever it was, a catalogue that no longer follows its folder is worse than a line in the log.
+                self._report("what has changed could not be looked at; looking at everything", traceback=True)
+                self._load_or_refresh()
+            self._registry.notify_deferred()
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        """Do what it says, and what has come since."""
+        while message is not None:
+            if message["say"] == "look" and not self._registry.loaded.is_set():
+                return  # it will be loaded after that
+            if message["say"] == "load":
+                self._load_or_refresh()
+                self.armed.set()
+            elif message["say"] == "note":
+                problems = [Problem(**each) for each in message["problems"]]
+                self._registry.note(message["folder"], message["revision"], problems)
+            elif message["say"] == "states":
+                self.states = message["states"]
+            else:
+                paths, message = self._paths(message["paths"])
+                self._registry.refresh(paths)
+                continue
+            message = None
+
+    def _paths(self, paths: list[str] | None) -> tuple[list[str] | None, dict[str, Any] | None]:
+        """These paths with those of later messages, and the first message that is about something else."""
+        while True:
+            try:
+                later = self.messages.get_nowait()
+            except Empty:
+                return paths, None
+            if later is None or later["say"] != "look":
+                return paths, later
+            paths = None if paths is None or later["paths"] is None else [*paths, *later["paths"]]

@@ -1,0 +1,55 @@
+"""The registry of a supervisor: whatever it looks at, the workers look at after it.
+
+After it, because the watch is armed by then: what a worker could not see yet comes as another event.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.root_index import Arm
+from mcp_skills_server.catalog.roots import MirroredRoot
+from mcp_skills_server.model import Changes, Problem
+from mcp_skills_server.web.workers.channel import line
+
+
+class LeadingRegistry(Registry):
+    """A registry that says where it looked.
+
+    Args:
+        roots: as for `Registry`, and so are the others.
+
+    Attributes:
+        folders: the roots as they were given: path, and the origin where there is one.
+        tell: takes a message to all workers, in any thread.
+        notes: by folder the last message of its source.
+    """
+
+    def __init__(self, roots: Sequence[str | os.PathLike[str] | MirroredRoot], *others: Any, **more: Any) -> None:
+        super().__init__(roots, *others, **more)
+        self.folders = [
+            (each.path, each.origin) if isinstance(each, MirroredRoot) else (os.fspath(each), None) for each in roots
+        ]
+        self.tell: Callable[[bytes], object] = len
+        self.notes: dict[str, bytes] = {}
+
+    def _look(self, paths: Iterable[str] | None, arm: Arm | None) -> Changes:
+        paths = None if paths is None else [*paths]
+        was_loaded, before, places = self.loaded.is_set(), self.snapshot, [root.path for root in self.roots]
+        changes = super()._look(paths, arm)
+        # A look at everything without a watch is one of many polls, and is passed on where it found something.
+        found = changes or self.snapshot is not before or places != [root.path for root in self.roots]
+        if was_loaded and (paths is not None or arm is not None or found):
+            self.tell(line("look", paths=paths))
+        return changes
+
+    def note(self, folder: str, revision: str, problems: Sequence[Problem]) -> None:
+        """The same, and the workers note it too."""
+        super().note(folder, revision, problems)
+        self.notes[folder] = line(
+            "note", folder=folder, revision=revision, problems=[each._asdict() for each in problems]
+        )
+        self.tell(self.notes[folder])

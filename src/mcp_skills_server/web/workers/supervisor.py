@@ -1,0 +1,317 @@
+"""The process that starts workers, keeps their number, and has them look where its registry looked.
+
+It answers no request. A worker that ends is replaced, later each time where it ends soon. Workers that were started
+later accept when they have read the skills, so that a client never waits for one while another could answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.web.workers import VARIABLE
+from mcp_skills_server.web.workers.channel import Post, line, loads_path
+from mcp_skills_server.web.workers.leading import LeadingRegistry
+from mcp_skills_server.web.workers.loads import Loads, make_loads
+
+if TYPE_CHECKING:
+    from mcp_skills_server.sources.follower import SourceState
+
+logger = logging.getLogger(__name__)
+
+_ENDING_S: Final = 3.0
+"""How long workers may take to end; each takes two seconds at most."""
+_LONGEST_FOLDER: Final = 90
+"""Bytes; the path of a socket has at most 103, on macOS."""
+_FIRST_PAUSE_S: Final = 0.1
+_LAST_PAUSE_S: Final = 30.0
+_STEADY_S: Final = 10.0
+"""A worker that lived for so long did not end of how it was started."""
+_STATES_S: Final = 0.25
+_MOST_UNREAD: Final = 16 << 20
+"""Bytes that a worker may leave unread before it counts as stuck."""
+# `-P`: what lies in the folder where the server was started is not imported.
+_PROGRAM: Final = ("-P", "-m", "mcp_skills_server")
+
+
+class _Worker:
+    """A worker process as the supervisor knows it."""
+
+    def __init__(self, number: int, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+        self.number = number
+        self.process = process
+        self.writer = writer
+        self.began = time.monotonic()
+        self.said: set[str] = set()
+        self.is_let_in = False
+
+    def send(self, message: bytes) -> None:
+        if self.writer.transport.get_write_buffer_size() > _MOST_UNREAD:
+            logger.warning("worker %d does not listen any more; ending it", self.number + 1)
+            self.signal(signal.SIGKILL)
+            return
+        self.writer.write(message)
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+@contextmanager
+def _private_folder() -> Generator[str]:
+    """A folder that only this user can enter, for sockets.
+
+    Raises:
+        UsageError: there is no place for one.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix="mcp-skills-workers-", ignore_cleanup_errors=True)  # 0700
+    except OSError as error:
+        raise UsageError(
+            f"--workers needs a folder for temporary files ({error.strerror}); make /tmp writable, or set TMPDIR"
+        ) from None
+    with made as folder:
+        if len(os.fsencode(folder)) > _LONGEST_FOLDER:
+            raise UsageError(f"--workers: {folder} is too long for the path of a socket; set TMPDIR to a shorter one")
+        yield folder
+
+
+class Supervisor:
+    """Some workers behind one socket.
+
+    Args:
+        count: how many.
+        listener: listens, and does not block.
+        registry: what they serve; somebody else loads and follows it.
+        configuration: the text of the configuration file as it was read; None where there is none.
+        drain_s: seconds for which workers go on answering when they are to end.
+        states: of the sources.
+        look: has all sources looked at.
+        shown: called once, when the first worker accepts.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        listener: socket.socket,
+        registry: LeadingRegistry,
+        *,
+        configuration: str | None = None,
+        drain_s: float = 0,
+        states: Callable[[], Sequence[SourceState]] = list,
+        look: Callable[[], object] = int,
+        shown: Callable[[], object] = int,
+    ) -> None:
+        self._count = count
+        self._listener = listener
+        self._registry = registry
+        self._configuration = configuration
+        self._drain_s = drain_s
+        self._states = states
+        self._look = look
+        self._shown = shown
+        self._workers: dict[int, _Worker] = {}
+        self._ending = asyncio.Event()
+        self._code = 0
+        self._is_followed = False
+        self._was_started = False
+        self._was_shown = False
+        self._states_sent = b""
+        self._away: Callable[[int], object] = id
+
+    async def run(self, followed: Callable[[], object]) -> int:
+        """Until SIGTERM or SIGINT, or until no worker can be started at all; the exit code.
+
+        Args:
+            followed: blocks until no change of the folders can be missed.
+
+        Raises:
+            UsageError: there is no place for what the workers share.
+        """
+        loop = asyncio.get_running_loop()
+
+        def end(number: signal.Signals = signal.SIGTERM) -> None:
+            self._ending.set()
+            for worker in self._workers.values():
+                worker.signal(number)  # a second one ends them at once
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end, number)
+
+        def tell(message: bytes) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._tell_all, message)
+
+        with _private_folder() as folder:
+            paths = os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
+            make_loads(loads_path(paths), self._count)
+            loads = Loads(loads_path(paths))
+            self._away = loads.leave
+            self._registry.tell = tell
+            keeping = [asyncio.create_task(self._keep(number, paths)) for number in range(self._count)]
+            sending = asyncio.create_task(self._send_states())
+
+            def follow() -> None:
+                followed()
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._load_all)
+
+            # Nobody waits for this thread: a first scan may take long, and the end must not.
+            threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
+            ending = asyncio.create_task(self._ending.wait())
+            await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
+            end()
+            _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
+            for worker in self._workers.values():
+                worker.signal(signal.SIGKILL)
+            if late:
+                await asyncio.wait(late, timeout=_ENDING_S)
+            sending.cancel()
+            for task in keeping:
+                task.result()
+        return self._code
+
+    def hang_up(self) -> None:
+        """Have all workers read again what they read at their start. From a handler of a signal too."""
+        for worker in [*self._workers.values()]:
+            if "started" in worker.said:  # before that the signal would end it, and it is about to read anyway
+                worker.signal(signal.SIGHUP)
+
+    # Processes
+
+    async def _keep(self, number: int, paths: str) -> None:
+        """Have worker `number` run, again and again until the end."""
+        pause = _FIRST_PAUSE_S
+        while not self._ending.is_set():
+            began = time.monotonic()
+            try:
+                code = await self._run(number, paths)
+            except OSError as error:
+                code, why = None, f"could not be started ({error.strerror or error})"
+            else:
+                why = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            if self._ending.is_set():
+                return
+            if code and code > 0 and not self._was_started:  # it has said why, and the next one would say the same
+                self._code = code
+                self._ending.set()
+                return
+            if time.monotonic() - began > _STEADY_S:
+                pause = _FIRST_PAUSE_S
+            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, pause)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), pause)
+            pause = min(pause * 2, _LAST_PAUSE_S)
+
+    async def _run(self, number: int, paths: str) -> int:
+        """A worker from its start to its end; its exit code, or its signal below 0.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            descriptor, listener = theirs.fileno(), self._listener.fileno()
+            post = Post(
+                number,
+                self._count,
+                listener,
+                self._listener.family,
+                paths,
+                self._registry.folders,
+                self._configuration,
+            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *_PROGRAM,
+                    *sys.argv[1:],
+                    stdin=asyncio.subprocess.DEVNULL,
+                    env={**os.environ, VARIABLE: str(descriptor)},
+                    pass_fds=(descriptor, listener),
+                )
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        worker = self._workers[number] = _Worker(number, process, writer)
+        try:
+            worker.send(post.line())
+            for note in self._registry.notes.values():
+                worker.send(note)
+            worker.send(self._states_sent or line("states", states=[]))
+            if self._is_followed:
+                worker.send(line("load"))
+            if self._ending.is_set():
+                worker.signal(signal.SIGTERM)
+            with suppress(ConnectionError):  # it was killed before it had read all
+                while (said := await reader.readline()).endswith(b"\n"):
+                    self._hear(worker, json.loads(said)["say"])
+            return await process.wait()
+        finally:
+            del self._workers[number]
+            self._away(number)
+            writer.close()
+            self._let_in()
+
+    # What is said
+
+    def _hear(self, worker: _Worker, said: str) -> None:
+        if said == "look":
+            self._look()
+            return
+        worker.said.add(said)
+        self._was_started = True
+        if said == "accepting":
+            logger.debug("worker %d accepts connections", worker.number + 1)
+        if said == "accepting" and not self._was_shown:
+            self._was_shown = True
+            self._shown()
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Have one worker accept as soon as one can, and the others when they have read the skills and it has too."""
+        waiting = [each for each in self._workers.values() if "started" in each.said and not each.is_let_in]
+        inside = [each for each in self._workers.values() if each.is_let_in]
+        if not inside:
+            chosen = sorted(waiting, key=lambda each: ("loaded" not in each.said, each.number))[:1]
+        elif any("loaded" in each.said for each in inside):
+            chosen = [each for each in waiting if "loaded" in each.said]
+        else:
+            chosen = []
+        for worker in chosen:
+            worker.is_let_in = True
+            worker.send(line("accept"))
+        if chosen and not inside:
+            self._let_in()
+
+    def _tell_all(self, message: bytes) -> None:
+        for worker in self._workers.values():
+            worker.send(message)
+
+    def _load_all(self) -> None:
+        self._is_followed = True
+        self._tell_all(line("load"))
+
+    async def _send_states(self) -> None:
+        while True:
+            states: list[dict[str, Any]] = [asdict(each) for each in self._states()]
+            message = line("states", states=states)
+            if message != self._states_sent:
+                self._states_sent = message
+                self._tell_all(message)
+            await asyncio.sleep(_STATES_S)

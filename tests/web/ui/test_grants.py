@@ -105,4 +105,5 @@ def test_an_administrator_reads_of_no_skill_by_its_runs(place: Path) -> None:
         use = Use("run", skill, f"scripts/{skill.partition('/')[0]}.py", "")
         look.site.activity.take(Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,)))
     page = words(bytes(anyio.run(activity.runs, None, look).body).decode())
-    assert "tea" in page and "finance" not in page and "of a skill that you may not read" in page
+    assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
+    assert "code that came with the call" in page

@@ -17,6 +17,7 @@ import pytest
 
 from catalog.forest import loaded, plant, skill_md
 from dialects import build
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui import live
@@ -91,7 +92,7 @@ async def rest(lines: AsyncGenerator[str]) -> list[str]:
         return [each async for each in lines]
 
 
-async def opened(kept: Live, skills: live.Followed, owner: str = "a") -> tuple[Stream, AsyncGenerator[str]]:
+async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[Stream, AsyncGenerator[str]]:
     stream = kept.open(skills, owner, kept.feed(skills).number, always)
     lines = stream.lines()
     assert (await anext(lines)).startswith("retry:")

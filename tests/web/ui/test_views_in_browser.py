@@ -91,6 +91,7 @@ def test_changes_show_as_they_happen(chromium: Browser, tmp_path: Path) -> None:
         write_skill(tmp_path / "two")
         expect(page.locator("#changes li").first).to_contain_text("appeared")
         expect(page.locator("#changes").get_by_role("link", name="two", exact=True)).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("The last change: appeared two")
         write_skill(tmp_path / "two", description="Something else.")
         expect(page.locator("#changes li").first).to_contain_text("changed")
         shutil.rmtree(tmp_path / "two")

@@ -12,11 +12,12 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import anyio
 
+from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Changes, Skill, Standing
 from mcp_skills_server.runtime.quota import Owner, Quota
 
@@ -32,19 +33,6 @@ _HEARTBEAT: Final = ":\n\n"
 _REPLACED: Final = "event: replaced\ndata: 1\n\n"
 
 Kind: TypeAlias = Literal["appeared", "changed", "vanished"]
-
-
-class Followed(Protocol):
-    """A set of skills that is kept current."""
-
-    @property
-    def loaded(self) -> threading.Event:
-        """Set when the first scan is done."""
-        ...
-
-    def subscribe(self, listener: Callable[[Changes], None], *, problems: bool = False) -> Callable[[], None]:
-        """Have `listener` called with each difference."""
-        ...
 
 
 class Change(NamedTuple):
@@ -154,7 +142,7 @@ class Live:
     """
 
     def __init__(self, share: int | None = None) -> None:
-        self._feeds: WeakKeyDictionary[Followed, Feed] = WeakKeyDictionary()
+        self._feeds: WeakKeyDictionary[SkillSet, Feed] = WeakKeyDictionary()
         self._lock = threading.Lock()
         self._places = Quota[Stream]("open live pages", MOST_STREAMS, share)
         self.is_closing = False
@@ -164,7 +152,7 @@ class Live:
         """How many streams are open."""
         return len(self._places)
 
-    def feed(self, skills: Followed) -> Feed:
+    def feed(self, skills: SkillSet) -> Feed:
         """The changes of a set of skills, which are noted from the first call on."""
         with self._lock:
             found = self._feeds.get(skills)
@@ -179,7 +167,7 @@ class Live:
         for feed in [*self._feeds.values()]:
             feed.wake()
 
-    def open(self, skills: Followed, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> Stream:
+    def open(self, skills: SkillSet, owner: Owner, after: int, stays: Callable[[], Awaitable[bool]]) -> Stream:
         """A stream of server-sent events: one `change` for whatever happened since the last one.
 
         An owner who opens too many has the oldest one ended, with the event `replaced`.
@@ -212,7 +200,7 @@ class Stream:
         is_replaced: whether it has to end, since its owner has opened too many after it.
     """
 
-    def __init__(self, live: Live, skills: Followed, after: int, stays: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, live: Live, skills: SkillSet, after: int, stays: Callable[[], Awaitable[bool]]) -> None:
         self._live = live
         self._skills = skills  # which is followed for as long as somebody has it
         self._after = after

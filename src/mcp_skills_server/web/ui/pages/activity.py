@@ -11,7 +11,8 @@ from mcp_skills_server.web.ui.look import Look
 async def runs(_: Request, look: Look) -> Response:
     """The latest runs. A skill that the viewer may not read is not named."""
     found = look.site.activity.runs()
-    readable = {each.started.skill for each in found if look.may_read(each.started.skill)}
+    skills = {each.started.skill for each in found}
+    readable = {each for each in skills if not each or look.may_read(each)}
     return look.page("runs.html", runs=found, readable=readable)
 
 

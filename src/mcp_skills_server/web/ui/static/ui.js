@@ -82,6 +82,8 @@
       const made = new DOMParser().parseFromString(await answer.text(), "text/html");
       results.replaceChildren(...made.body.childNodes);
       for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
+      const last = results.querySelector(".flash");
+      if (last) say(`The last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
     } catch { /* the stream says when the server is back */ }
   };
   source.addEventListener("open", () => say("Changes show here as they happen."));

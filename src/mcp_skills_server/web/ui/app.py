@@ -108,7 +108,7 @@ class Ui:
         self._runtime = runtime
         self._views = views
         self._processes = http.routes
-        self._viewers = Viewers(http.policy, ui.once, ui.failures, http.mark)
+        self._viewers = Viewers(http.policy, ui.once, http.quotas.failed_authentications_per_minute, http.mark)
         self.site = Site(
             _templates(),
             settings,

@@ -68,7 +68,7 @@ class Revisions:
         """What each skill was when it was last looked at, and how many bytes are kept for that."""
         self._kept = 0
         self._found: OrderedDict[str, deque[Revision]] = OrderedDict()
-        self._changes: queue.SimpleQueue[tuple[float, Changes] | None] = queue.SimpleQueue()
+        self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -90,13 +90,10 @@ class Revisions:
             self._keep(path, self._read(begun.skills[path]))
             if number % _PAUSE_EVERY == 0:
                 time.sleep(0.01)  # what nobody waits for gives way
-        while (change := self._changes.get()) is not None:
-            when, changes = change
-            if (
-                changes.after.keys() <= begun.skills.keys()
-                and all(begun.skills[path] is skill for path, skill in changes.after.items())
-                and not changes.before
-            ):
+        while True:
+            when, changes = self._changes.get()
+            came = changes.after.items()
+            if not changes.before and all(begun.skills.get(path) is skill for path, skill in came):
                 continue  # the first scan
             for path in sorted({*changes.before, *changes.after}):
                 try:

@@ -16,10 +16,8 @@ class UiSettings:
         once: SHA-256 of what lets the first who brings it in; None where the server's own policy says who may look.
         only: serve the page and nothing else.
         usage: makes the report of the counts; None where nothing is counted.
-        failures: how often one address may fail to sign in, in a minute.
     """
 
     once: bytes | None = None
     only: bool = False
     usage: Callable[[], Report] | None = None
-    failures: int | None = 60

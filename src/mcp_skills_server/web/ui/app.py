@@ -164,7 +164,7 @@ class Ui:
         runtime = self._runtime_of(who)
         if not runtime.registry.loaded.is_set():
             return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
-        if view.admin and not self._is_admin(who):
+        if not self._may_open(view, who):
             return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
 
         async def handler(bound: View) -> Response:
@@ -189,10 +189,14 @@ class Ui:
         return self._runtime.over(self._views.of(principal))
 
     def _is_admin(self, principal: Principal | None) -> bool:
-        """Whether somebody may see what others do: by grants, else who proved a name, or has the page for himself."""
-        if self.site.local or self._views.are_restricted:
-            return self.site.local or self._views.may_admin(principal)
-        return principal is not None
+        """Whether somebody may see what is for the operator."""
+        return self.site.local or self._views.may_admin(principal)
+
+    def _may_open(self, view: _View, principal: Principal | None) -> bool:
+        """Whether a view is for somebody. What others do is for nobody who proves nothing, unless it is granted."""
+        if not view.admin or self.site.local:
+            return True
+        return self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
 
     async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
         """Whether who asked is still the same viewer, and sees the same skills."""
@@ -201,7 +205,7 @@ class Ui:
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self._is_admin(principal)
-        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and (admin or not each.admin)]
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and self._may_open(each, principal)]
         return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, nav, base() + here)
 
     async def _missing(self, request: Request) -> Response:

@@ -11,9 +11,12 @@ import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from starlette.requests import Request
 
 from catalog.forest import loaded, plant, skill_md
 from dialects import build
@@ -22,8 +25,10 @@ from mcp_skills_server.model import Changes
 from mcp_skills_server.runtime.quota import QuotaError
 from mcp_skills_server.web.ui import live
 from mcp_skills_server.web.ui.live import Feed, Live, Stream
+from mcp_skills_server.web.ui.pages import live as page
 from web.http_wire import Server
 from web.ui.serving import get, page_serving, words
+from web.ui.views import look_at
 from wire import DEADLINE, write_skill
 
 
@@ -239,7 +244,28 @@ def test_streams_end_with_the_server(tmp_path: Path) -> None:
         streams = [stack.enter_context(following(server)) for _ in range(20)]
         code, _ = server.signal(signal.SIGTERM)
         assert code == 0
-        assert [each.event() for each in streams] == [""] * 20
+        # None was cut off, which would be an IncompleteRead.
+        assert {each.reply.read() for each in streams} == {b"retry: 3000\n\n"}
+
+
+def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
+    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    left = False
+
+    async def leave(_: object = None) -> dict[str, Any]:
+        nonlocal left
+        assert len(look.site.live) == 1
+        left = True
+        return {"type": "http.disconnect"}
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "client": None}
+        response = await page.events(Request(scope), look)
+        with anyio.fail_after(DEADLINE):
+            await response(scope, leave, lambda _: anyio.lowlevel.checkpoint())
+
+    anyio.run(ask)
+    assert left and len(look.site.live) == 0
 
 
 def test_what_only_looks_at_the_head_holds_no_stream(tmp_path: Path) -> None:

@@ -143,17 +143,19 @@ class Ui:
 
         name = None if who is None else who.id
         method = f"GET {BASE}{view.path}"
-        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)):
+        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)) as event:
             try:
                 return await retry_when_stale(skills, handler)
             except StaleFileError as stale:
                 logger.warning("cannot be read: %s", stale, extra=REPEATS)
-                words = "A file is being changed just now, or cannot be read. Look again in a moment."
-                return self._message(self._look(runtime, None, who), words, 503)
+                status, words = 503, "A file is being changed just now, or cannot be read. Look again in a moment."
             except HTTPException as error:
-                return self._message(self._look(runtime, None, who), error.detail, error.status_code)
+                status, words = error.status_code, error.detail
             except RequestError as error:
-                return self._message(self._look(runtime, None, who), str(error), 400)
+                status, words = 400, str(error)
+            if event is not None:
+                event.outcome = "refused"
+            return self._message(self._look(runtime, None, who), words, status)
 
     def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
         admin = self.site.local or self._views.may_admin(principal)

@@ -114,7 +114,7 @@ class Ui:
         """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
         self._runtime.registry.loaded.wait()
         with suppress(NoFullTextError):
-            self._runtime.search.find("skill", 1, lambda _: True)
+            self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
 
     # Views
 

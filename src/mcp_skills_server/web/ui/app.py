@@ -145,7 +145,7 @@ class Ui:
         """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
         self._runtime.registry.loaded.wait()
         with suppress(NoFullTextError):
-            self._runtime.search.find("skill", 1, lambda _: True)
+            self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
 
     # Views
 
@@ -173,17 +173,19 @@ class Ui:
 
         name = None if who is None else who.id
         method = f"GET {BASE}{view.path}"
-        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)):
+        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)) as event:
             try:
                 return await retry_when_stale(runtime.skill_set, handler)
             except StaleFileError as stale:
                 logger.warning("cannot be read: %s", stale, extra=REPEATS)
-                words = "A file is being changed just now, or cannot be read. Look again in a moment."
-                return self._message(self._look(runtime, None, who), words, 503)
+                status, words = 503, "A file is being changed just now, or cannot be read. Look again in a moment."
             except HTTPException as error:
-                return self._message(self._look(runtime, None, who), error.detail, error.status_code)
+                status, words = error.status_code, error.detail
             except RequestError as error:
-                return self._message(self._look(runtime, None, who), str(error), 400)
+                status, words = 400, str(error)
+            if event is not None:
+                event.outcome = "refused"
+            return self._message(self._look(runtime, None, who), words, status)
 
     def _runtime_of(self, principal: Principal | None) -> Runtime:
         return self._runtime.over(self._views.of(principal))

@@ -11,7 +11,6 @@ from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
 """What a skill is searched by, in the order of its texts."""
-OTHERWISE: Final = "words that look alike, or the same meaning"
 _STEM: Final = 4
 _MOST_WORDS: Final = 24
 

@@ -160,7 +160,7 @@ def find(look: Look, asked: Asked) -> Found:
     trouble = ""
     if asked.question:
         try:
-            ranked: Iterator[Skill] | list[Skill] = look.runtime.search.find(
+            ranked: Iterator[Skill] | list[Skill] = look.runtime.searches.of(look.runtime.skill_set).find(
                 asked.question,
                 asked.start + PART + 1,
                 lambda skill: accept(skill) and skill.path in snapshot.skills,

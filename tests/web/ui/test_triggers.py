@@ -20,7 +20,9 @@ def described(name: str, description: str, *more: str) -> dict[str, str]:
 def test_the_order_is_that_of_the_search_of_a_model() -> None:
     look = look_at(FIXTURES)
     for prompt in ("handle a refund request from a customer", "csv", "refunds", "What is in this table of numbers?"):
-        found = look.runtime.search.find(prompt, triggers.MOST, runtime.is_offered, by_meaning=True)
+        found = look.runtime.searches.of(look.runtime.skill_set).find(
+            prompt, triggers.MOST, runtime.is_offered, by_meaning=True
+        )
         places = triggers.rank(look, prompt).places
         assert [each.skill for each in places] == found and found
         assert all(0 <= each.share <= 1 for each in places)

@@ -73,7 +73,7 @@ async def page(request: Request, look: Look) -> Response:
 
 def rank(look: Look, prompt: str) -> Ranking:
     """The ranking that `skills_search` has for these words. It may ask the embeddings, and take two seconds."""
-    search, offered = look.runtime.search, partial(_is_offered, look)
+    search, offered = look.runtime.searches.of(look.runtime.skill_set), partial(_is_offered, look)
     try:
         hits = search.scored(prompt, MOST, offered, by_meaning=True)
         if not hits:

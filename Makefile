@@ -15,7 +15,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo test test-programs fuzz fuzz-front lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
+.PHONY: help demo screenshots test test-programs fuzz fuzz-front lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -67,6 +67,9 @@ record: $(VENV)/.ready  ## record what the referees say to the server into tests
 
 hosts: $(VENV)/.ready  ## drive four real hosts with a scripted model (npm, over a gigabyte; ARGS="codex" for one of them)
 	@$(BIN)/python -m tools.hosts $(ARGS)
+
+screenshots: $(VENV)/.ready  ## make the pictures of the page in docs/images (needs chromium)
+	@$(BIN)/python tools/screenshots.py
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
 	@$(BIN)/python tools/image.py --install

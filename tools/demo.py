@@ -153,7 +153,8 @@ async def demo(folder: Path) -> None:
         print(f"   heard {1000 * (arrived - saved):.0f} ms after the save")
         got = await ask(client, "skills/get", name="commit-messages")
         print(f"   skills/get now ends with: {got['instructions'].splitlines()[-1]!r}")
-    print("\nThe server has ended with its client.")
+    print("\nThe server has ended with its client. To look at the same skills in a browser:")
+    print("   .venv/bin/mcp-skills-server ui fixtures/skills")
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "serve": ("serve", "serve"),
     "show": ("look", "show"),
     "sign": ("sign", "sign"),
+    "ui": ("ui", "ui"),
     "update": ("lock", "update"),
     "usage": ("usage", "usage"),
     "validate": ("look", "validate"),

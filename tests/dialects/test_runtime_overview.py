@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import OVERVIEW_CHARACTERS, Offer, Overview
-from mcp_skills_server.dialects.runtime.overview import groups, lead, loading, turns, within
+from mcp_skills_server.dialects.runtime.overview import (
+    groups,
+    in_instructions,
+    in_loading,
+    lead,
+    loading,
+    turns,
+    within,
+)
 from mcp_skills_server.runtime.runtime import Runtime
 from wire import FIXTURES, ROOT
 
@@ -160,9 +168,11 @@ def test_the_texts_keep_to_their_length_and_no_skill_ends_the_block(found: list[
 
 def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_part_to_the_others() -> None:
     found = Overview([Offer("short", "Does it."), *(Offer(f"long-{n}", "many words " * 90) for n in range(9))])
-    shown, complete = within(found, 1_000)
-    seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.splitlines())
-    assert complete and len(shown) <= 1_000
+    shown = within(found, 1_000)
+    seen = dict(line.removeprefix("- ").split(": ", 1) for line in shown.text.splitlines())
+    assert shown.names is None and len(shown.text) <= 1_000
+    assert shown.cut == [*range(1, 10)] and shown.most is not None
+    assert all(len(seen[found.offers[position].name]) <= shown.most for position in shown.cut)
     assert seen["short"] == "Does it."
     lengths = {len(each) for key, each in seen.items() if key != "short"}
     assert max(lengths) - min(lengths) == 0 and min(lengths) > 80
@@ -172,8 +182,11 @@ def test_descriptions_are_shortened_to_one_length_and_short_ones_leave_their_par
 def test_names_come_before_any_description() -> None:
     found = Overview([Offer(f"skill-{n}", "What it does. " * 9) for n in range(10)])
     enough = len(", ".join(offer.name for offer in found.offers))
-    assert within(found, enough) == (", ".join(offer.name for offer in found.offers), True)
-    assert within(found, enough - 1)[1] is False
+    shown = within(found, enough)
+    assert (shown.text, shown.names, shown.most) == (", ".join(offer.name for offer in found.offers), None, 0)
+    fewer = within(found, enough - 1)
+    assert fewer.names is not None and fewer.most == 0
+    assert {found.offers[position].name for position in fewer.names} == set(re.findall(r"skill-\d", fewer.text))
 
 
 def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_where_there_are_many() -> None:
@@ -182,7 +195,7 @@ def test_a_group_for_each_root_where_skills_lie_in_no_folder_and_the_largest_whe
     many = groups([("", f"folder-{n % 100}/skill-{n}") for n in range(150)])
     assert len(many) == 24 and {len(positions) for positions in many.values()} == {2}
     found = Overview([Offer(f"skill-{n}", "", path=f"folder-{n % 100}/skill-{n}") for n in range(1500)])
-    assert re.search(r"\n- in other folders: 1,140$", within(found, 4_000)[0])
+    assert re.search(r"\n- in other folders: 1,140$", within(found, 4_000).text)
 
 
 def test_a_folder_that_all_share_makes_no_group() -> None:
@@ -251,3 +264,15 @@ def test_the_loading_tool_has_the_advice_before_the_skills() -> None:
 def test_no_name_makes_a_line_of_its_own(name: str) -> None:
     for found in (Overview([Offer(name, "Does x.")]), Overview([Offer(name, "Does x."), Offer("", "", known=False)])):
         assert len(within(found, PLENTY)[0].splitlines()) == len(found.offers)
+
+
+def test_what_is_shown_of_the_skills_is_said_of_the_very_texts_that_a_model_gets() -> None:
+    for count in (*SIZES[:3], 3_000):
+        found = skills(count)
+        for scripts in (False, True):
+            part = in_instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
+            assert part.text in runtime.instructions(found, OVERVIEW_CHARACTERS, scripts=scripts)
+            assert (part.names is None) == all(offer.name in part.text for offer in found.offers)
+        part = in_loading(found, OVERVIEW_CHARACTERS)
+        assert loading(found, OVERVIEW_CHARACTERS)[0].endswith(f":\n{part.text}")
+    assert in_instructions(Overview(), 4_000, scripts=True).text == ""

@@ -470,3 +470,14 @@ def test_what_shares_a_name_is_kept_in_one_place_that_grows() -> None:
     assert index._names["tool"] is kept and len(kept) == 1
     index.follow(Snapshot({}))
     assert not index._names
+
+
+def test_scores_are_those_of_the_order_and_a_name_comes_before_any_score() -> None:
+    among = [skill(f"fruit-{n}", description="apples " * n + "pears " * (9 - n)) for n in range(9)]
+    search = Search(registry(*among, skill("apples", description="nothing else")))
+    for question in ("apples", "which of these peels apples or pears best"):
+        hits = search.scored(question, 20, lambda _: True)
+        assert [hit.skill for hit in hits] == search.find(question, 20, lambda _: True)
+        scores = [hit.score for hit in hits if hit.score is not None]
+        assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+        assert [hit.skill.path for hit in hits if hit.score is None] == (["apples"] if question == "apples" else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -172,6 +173,27 @@ def test_retries_take_longer_and_the_last_copy_stays(tmp_path: Path, caplog: pyt
         "memo:x: one has a remark",
         "memo:x: no answer; serving the last copy",
     ]
+
+
+def test_a_state_says_when_it_was_looked_at_and_when_it_will_be(tmp_path: Path) -> None:
+    source, follower, _ = made(tmp_path)
+    assert (follower.state.looked, follower.state.next_look) == (None, None)
+    source.answers = ["one", UnreachableError("is away"), "two"]
+    seen: list[tuple[float | None, float | None]] = []
+    resolve = source.resolve
+
+    async def noting(*, anew: bool = False) -> Revision:
+        seen.append((follower.state.looked, follower.state.next_look))
+        return await resolve(anew=anew)
+
+    source.resolve = noting  # type: ignore[method-assign]
+    begun = time.time()
+    follow(follower)
+    assert seen[0] == (None, None)
+    looked = [each for each, _ in seen[1:]] + [follower.state.looked]
+    assert all(each is not None and begun <= each <= time.time() for each in looked), "failures count as looks"
+    assert [next_look for _, next_look in seen] == [None] * 3, "none is planned while one is under way"
+    assert follower.state.next_look is not None and follower.state.next_look >= begun + 1000
 
 
 def test_what_is_refused_is_not_tried_again_until_it_is_another(tmp_path: Path) -> None:

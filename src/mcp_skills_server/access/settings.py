@@ -23,6 +23,7 @@ class OAuthSettings:
         scopes: scopes that are all wanted.
         algorithms: by which a token may be signed.
         skew_s: seconds by which clocks may differ.
+        ui_client_id: as what the issuer knows the page, where people sign in; None where they cannot at the issuer.
     """
 
     issuer: str
@@ -32,6 +33,7 @@ class OAuthSettings:
     scopes: tuple[str, ...] = ()
     algorithms: tuple[str, ...] = ALGORITHMS
     skew_s: float = 60.0
+    ui_client_id: str | None = None
 
 
 def is_loopback(host: str) -> bool:

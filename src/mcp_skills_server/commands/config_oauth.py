@@ -49,6 +49,7 @@ class OAuthTable(BaseModel):
     scopes: list[Annotated[Text, AfterValidator(_checked_scope)]] = []
     algorithms: Annotated[list[Annotated[str, AfterValidator(_checked_algorithm)]], Field(min_length=1)] = [*ALGORITHMS]
     skew: Annotated[float, BeforeValidator(seconds), Field(ge=0, le=600, allow_inf_nan=False)] = 60.0
+    ui_client_id: Text | None = Field(None, alias="ui-client-id")
 
 
 TAKES: Final = {
@@ -59,6 +60,7 @@ TAKES: Final = {
     "scopes": 'a list of scopes that are all wanted, such as ["skills:read"]',
     "algorithms": "a list of " + ", ".join(f'"{each}"' for each in ALGORITHMS),
     "skew": 'a number from 0 to 600, or "60s", "5m"',
+    "ui-client-id": "the id by which the issuer knows the page of --ui, a public client",
 }
 EXAMPLES: Final = {"issuer": "https://login.example", "audience": "https://skills.example/mcp"}
 NO_RESOURCE: Final = (
@@ -84,4 +86,5 @@ def settings_of(given: dict[str, Any]) -> OAuthSettings:
         scopes=tuple(table.scopes),
         algorithms=tuple(table.algorithms),
         skew_s=table.skew,
+        ui_client_id=table.ui_client_id,
     )

@@ -47,6 +47,7 @@ from mcp_skills_server.commands.running import (
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
+from mcp_skills_server.commands.ui_options import PageOptions, make_ui
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
 from mcp_skills_server.errors import UsageError
@@ -66,7 +67,7 @@ _OVER_HTTP = "(--transport http)"
 """The end of the headings of options that do nothing over stdio."""
 
 
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions, PageOptions):
     """What is recorded and shown of what happens."""
 
 
@@ -309,6 +310,7 @@ def _http_settings(
         quotas=quotas,
         rates=rates,
         sessions=partial(Sessions, share=quotas.runtime_sessions),
+        ui=make_ui(options, counts=True) if options.ui else None,
     )
     if shared is not None:
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Skill, Snapshot, Standing
@@ -43,6 +43,19 @@ _DISTANT: Final = 0.25
 """How much a name must look like a word to be worth a look when nothing fits."""
 
 
+class Hit(NamedTuple):
+    """A skill that is meant.
+
+    Attributes:
+        skill: which one.
+        score: the higher the better, to be compared with those of the same question alone; None for a skill whose very
+            name or path was asked for, which comes before all others.
+    """
+
+    skill: Skill
+    score: float | None
+
+
 class Search:
     """A search over a set of skills. It ranks as if there were no others.
 
@@ -67,12 +80,21 @@ class Search:
         Raises:
             NoFullTextError: this Python cannot index words.
         """
+        return [hit.skill for hit in self.scored(query, limit, accept, by_meaning=by_meaning)]
+
+    def scored(self, query: str, limit: int, accept: Callable[[Skill], bool], *, by_meaning: bool = False) -> list[Hit]:
+        """What `find` finds, with the scores that put it in its order.
+
+        Raises:
+            NoFullTextError: this Python cannot index words.
+        """
         meant: list[tuple[str, float]] = []
         if by_meaning and self._embeddings is not None:
             among = None if self._skill_set.permissions is None else self._skill_set.snapshot.skills
             meant = self._embeddings.ranked(query, among)
         with self._lock:
-            return list(islice(filter(accept, self._current().find(query, meant)), max(limit, 0)))
+            hits = (hit for hit in self._current().find(query, meant) if accept(hit.skill))
+            return list(islice(hits, max(limit, 0)))
 
     def nearest(self, query: str, limit: int, accept: Callable[[Skill], bool]) -> list[Skill]:
         """Up to `limit` accepted skills whose names look like words of `query`, the most alike first.
@@ -150,16 +172,16 @@ class _Indexed:
                 self._ngrams.add(described_words(texts))
                 yield row, texts
 
-    def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Skill]:
+    def find(self, query: str, meant: Sequence[tuple[str, float]] = ()) -> Iterator[Hit]:
         """The skills that are meant, the best first: by their very name, then by their texts.
 
         `meant` are the paths of those that mean the same, and how nearly.
         """
         words = words_of(query[:_QUERY_LENGTH])
         exact = self._names.get("".join(words), frozenset[int]())
-        yield from self._in_order(exact)
-        for _, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
-            yield from self._in_order(row for row, _ in equals if row not in exact)
+        yield from (Hit(skill, None) for skill in self._in_order(exact))
+        for rank, equals in groupby(self._ranked(words, meant), key=itemgetter(1)):
+            yield from (Hit(skill, -rank) for skill in self._in_order(row for row, _ in equals if row not in exact))
 
     def _in_order(self, rows: Iterable[int]) -> list[Skill]:
         return sorted((self._skills[row] for row in rows), key=lambda skill: skill.path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +44,16 @@ class SourceState:
         trouble: why it could not be fetched the last time, in one line; None if it could. Where it is not ready there
             always is one.
         revision: what is served; "" where it is not known.
+        looked: when the last look ended, in seconds since 1970; None before the first.
+        next_look: when the next one begins; None where none is planned, as while one is under way.
     """
 
     name: str
     ready: bool
     trouble: str | None
     revision: str = ""
+    looked: float | None = None
+    next_look: float | None = None
 
 
 class Follower:
@@ -76,6 +81,8 @@ class Follower:
         self._noted: tuple[str, tuple[Problem, ...]] = "", ()
         self._trouble: str | None = None
         self._ready = self.has_copy
+        self._looked: float | None = None
+        self._next_look: float | None = None
         self._waiting: anyio.CancelScope | None = None
         self._asked = False
         self._looked_at: float | None = None
@@ -108,7 +115,9 @@ class Follower:
     def state(self) -> SourceState:
         """How it stands."""
         trouble = self._trouble if self._ready else self._trouble or "not fetched yet"
-        return SourceState(self.source.origin, self._ready, trouble, self._served)
+        return SourceState(
+            self.source.origin, self._ready, trouble, self._served, looked=self._looked, next_look=self._next_look
+        )
 
     async def refresh(self, *, anew: bool = False) -> float:
         """Serve what the source has now; with `anew` whatever it said about how long that holds.
@@ -132,6 +141,8 @@ class Follower:
             logger.exception("%s: could not be fetched", self.name)
             self._trouble = "it could not be fetched"
             raise SourceError(self._trouble) from error
+        finally:
+            self._looked = time.time()
         self._trouble = None
         if not self._ready:
             await to_thread.run_sync(self.arrived, str(self.path))
@@ -164,8 +175,10 @@ class Follower:
         with anyio.CancelScope() as self._waiting:
             if not self._asked:
                 # Not all at the same moment, when many servers were started together.
-                await self._sleep(seconds * random.uniform(1, 1.1))  # noqa: S311
-        self._waiting = None
+                seconds *= random.uniform(1, 1.1)  # noqa: S311
+                self._next_look = time.time() + seconds
+                await self._sleep(seconds)
+        self._waiting = self._next_look = None
         asked = self._asked
         if asked and self._looked_at is not None:  # however often somebody asks
             await self._sleep(max(0.0, self._looked_at + _SOONEST_S - anyio.current_time()))

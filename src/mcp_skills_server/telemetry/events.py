@@ -27,6 +27,8 @@ CATALOGUE: Final = "catalogue"
 """The `protocol` of an event that no request caused."""
 LIBRARY: Final = "library"
 """The `protocol` of a run that no request caused."""
+PAGE: Final = "page"
+"""The `protocol` of what a person looks at in a browser. It is read, and not used."""
 
 
 class NotRecordedError(RequestError):
@@ -56,8 +58,8 @@ class Event(NamedTuple):
 
     Attributes:
         time: when it began, in seconds since 1970.
-        protocol: "mcp", "skills-protocol", "discovery", or "http" for what was refused before any of them; "catalogue"
-            for a difference of the catalogue, "library" for a run without a request.
+        protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused before any of them;
+            "catalogue" for a difference of the catalogue, "library" for a run without a request.
         method: which one was called, at most 200 characters of what the client says; "" for a difference.
         outcome: of a request "ok", "refused" for what was wrong with it, "failed" for a bug, "cancelled", or "begun"
             for a run that is about to start; of a skill in the catalogue "appeared", "changed" or "vanished".

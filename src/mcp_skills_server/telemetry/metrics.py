@@ -17,7 +17,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
@@ -109,6 +109,8 @@ class Metrics:
             self._operations.labels(method, error).observe(seconds)
         else:
             self._others.labels(event.protocol, method, error).observe(seconds)
+        if event.protocol == PAGE:
+            return
         for use in event.uses:
             if use.action not in ("", "run") and event.outcome == "ok":
                 self._uses.labels(use.action, self._known(use.skill)).inc()

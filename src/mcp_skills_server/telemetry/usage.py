@@ -15,7 +15,7 @@ from typing import Final
 
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model import Changes
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
 from mcp_skills_server.telemetry.usage_store import BUSY_S, Count, UsageStore, day_of
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Usage:
 
     def take(self, event: Event) -> None:
         """Count an event."""
-        if event.protocol == CATALOGUE:
+        if event.protocol in {CATALOGUE, PAGE}:
             return
         principal, host, day = event.principal or "", event.host or "", day_of(event.time)
         counts = [

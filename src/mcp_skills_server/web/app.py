@@ -18,7 +18,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
@@ -48,7 +48,7 @@ from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.workers.routing import ByFirst
 
 if TYPE_CHECKING:
-    pass
+    from mcp_skills_server.web.ui.app import Ui
 
 _Part = tuple[list[Route], Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]
 """Routes, what runs while the server does, and what ends its open streams."""
@@ -66,9 +66,9 @@ def make_app(
     """The ASGI application, `/mcp`, `/rpc`, `/.well-known/...` and the probes; and what ends its open streams."""
     views = views or Views(runtime.registry)
     routes, running, end = (
-        _only_following(runtime, watcher) if http.publish_only else _mcp(runtime, settings, http, watcher, views)
+        _mcp(runtime, settings, http, watcher, views) if http.answers_mcp else _only_following(runtime, watcher)
     )
-    if http.rpc is not None and not http.publish_only:
+    if http.rpc is not None and http.answers_mcp:
         methods = Methods(runtime, http.rpc, Blobs(mark=http.mark, share=http.quotas.blob_bytes), views=views)
         routes = [*routes, rpc.route(Rpc(methods, http.max_body), http.routes)]
     if http.metrics is not None:
@@ -84,6 +84,14 @@ def make_app(
 
         routes = [*resource_metadata.routes(policy.oauth), *routes]
         policy = replace(policy, open_at=resource_metadata.paths(policy.oauth))
+    pages: list[BaseRoute] = []
+    if http.ui is not None:
+        from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
+
+        policy = replace(policy, open_below=(*policy.open_below, BASE))  # it asks who looks by itself
+        page = Ui(runtime, settings, replace(http, policy=policy), http.ui, views)
+        pages = page.routes()
+        running, end = _with_page(page, running, end)
 
     middleware = [Middleware(RequestIds)]
     if http.root_path or http.proxies:
@@ -113,7 +121,7 @@ def make_app(
             yield
 
     routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain(), http.shared)]
-    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
+    app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end
 
@@ -161,6 +169,27 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
             transport.close_standalone_sse_stream()
 
     return [Route("/mcp", StreamableHTTPASGIApp(manager))], running, end
+
+
+def _with_page(
+    page: Ui, running: Callable[[], AbstractAsyncContextManager[None]], end: Callable[[], None]
+) -> tuple[Callable[[], AbstractAsyncContextManager[None]], Callable[[], None]]:
+    """What runs while the server does and what ends its streams, with those of the page."""
+
+    @contextlib.asynccontextmanager
+    async def running_with_page() -> AsyncGenerator[None]:
+        stop = page.start()
+        try:
+            async with running():
+                yield
+        finally:
+            stop()
+
+    def end_all() -> None:
+        page.close()
+        end()
+
+    return running_with_page, end_all
 
 
 def _only_following(runtime: Runtime, watcher: Watcher | None) -> _Part:

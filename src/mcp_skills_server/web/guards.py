@@ -11,7 +11,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +44,8 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
 _FAILED: Final = "failed-authentications-per-minute"
+_PAGE: Final = "/ui/"
+"""What a person looks at in a browser; it asks who looks by itself."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -151,7 +153,7 @@ class Guard:
             named = scope.get(HOST) or headers.get(b"host")
             logger.warning("refused Host %.100r; --allowed-host admits it", named, extra=REPEATS)
             await self._refuse(scope, send, _HOST_REFUSED)
-        elif not policy.origin_allowed(headers.get(b"origin")):
+        elif not policy.origin_allowed(headers.get(b"origin")) and not _is_form_of_own_page(scope, policy, headers):
             logger.warning("refused Origin %.100r; --allowed-origin admits it", headers.get(b"origin"), extra=REPEATS)
             await self._refuse(scope, send, _ORIGIN_REFUSED)
         elif policy.is_open or scope["path"].startswith(policy.open_below) or scope["path"] in policy.open_at:
@@ -231,6 +233,17 @@ def _user(key: str) -> AuthenticatedUser:
 def _deadline(found: Admission) -> float:
     """When an admission ends, by the clock of the event loop."""
     return math.inf if found.expires == math.inf else anyio.current_time() + found.expires - time.time()
+
+
+def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, str]) -> bool:
+    """Whether it is what the page sends to itself, under whatever name it was reached: where tokens are wanted.
+
+    Somebody who had a browser take another name for ours would find a form there, and no cookie and no token.
+    """
+    origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
+    named: str = scope.get(HOST) or headers.get(b"host", "")
+    same = origin is not None and origin[1].lower() == named.lower()
+    return not policy.is_open and same and scope["path"].startswith(_PAGE)
 
 
 def _host_name(header: str) -> str | None:

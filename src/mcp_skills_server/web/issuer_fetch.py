@@ -18,6 +18,7 @@ _HEADERS: Final = {
     "Accept-Encoding": "identity",
     "User-Agent": f"mcp-skills-server/{__version__}",
 }
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 async def fetch(url: str) -> tuple[int, bytes]:
@@ -28,11 +29,24 @@ async def fetch(url: str) -> tuple[int, bytes]:
     Raises:
         SkillsServerError: no whole answer within 5 seconds and 1 MiB.
     """
+    return await _send("GET", url, _HEADERS)
+
+
+async def post(url: str, form: bytes) -> tuple[int, bytes]:
+    """The same for a form that is sent there.
+
+    Raises:
+        SkillsServerError: as for `fetch`.
+    """
+    return await _send("POST", url, {**_HEADERS, **_FORM, "Content-Length": str(len(form))}, form)
+
+
+async def _send(method: str, url: str, headers: dict[str, str], content: bytes | None = None) -> tuple[int, bytes]:
     exchange = Exchange(Bounds(read_s=_MOST_S, download_s=_MOST_S))
     connections = Connections(1, private=True)
     try:
         with anyio.fail_after(_MOST_S):
-            async with exchange.send("GET", url, _HEADERS, connections) as (status, answered, response):
+            async with exchange.send(method, url, headers, connections, content) as (status, answered, response):
                 body = await exchange.body(url, _MOST_BYTES, answered, response) if status == 200 else b""
                 return status, body
     except TimeoutError:

@@ -43,9 +43,23 @@ _ENDING_S: Final = 1
 
 
 async def serve_http(
-    runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watcher | None, views: Views | None = None
+    runtime: Runtime,
+    settings: Settings,
+    http: HttpSettings,
+    watcher: Watcher | None,
+    views: Views | None = None,
+    *,
+    listening: Callable[[str], object] = str,
 ) -> None:
     """Serve over streamable HTTP until SIGTERM or SIGINT.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        http: what the operator chose.
+        watcher: follows changes; None where none are to be followed.
+        views: which skills each principal has; None where everybody has all.
+        listening: called once with the address, such as `127.0.0.1:8000`, when it can be reached.
 
     Raises:
         UsageError: the address cannot be listened on.
@@ -99,6 +113,7 @@ async def serve_http(
             # Only now, so that whoever has read it can connect, and can end it.
             if worker is None:
                 logger.info("listening on http://%s%s", shown_address(listener), http.entrance)
+                listening(shown_address(listener))
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
     if worker is not None:

@@ -20,6 +20,7 @@ from mcp_skills_server.web.workers.routing import Routes
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.web.ui.settings import UiSettings
     from mcp_skills_server.web.workers.worker import Worker
 
 
@@ -47,6 +48,7 @@ class HttpSettings:
         rates: how often one may ask, and how often fail to prove who it is.
         take_shared: counts requests with other replicas; None where each counts for itself.
         refresh: the secret of webhooks, and what has all sources looked at now; None for no webhook.
+        ui: what the operator chose for the page to look at; None for no page.
         root_path: what stands before all paths that clients see, such as `/skills`; "" for nothing.
         proxies: those that are believed when they say for whom they ask.
         keep_alive: seconds for which a connection stays without a request.
@@ -75,6 +77,7 @@ class HttpSettings:
     rates: Rates = field(default_factory=lambda: Rates(QuotaSettings()))
     take_shared: TakeShared | None = None
     refresh: tuple[bytes, Callable[[], int]] | None = None
+    ui: UiSettings | None = None
     root_path: str = ""
     proxies: Proxies = field(default_factory=Proxies)
     keep_alive: int = 5
@@ -96,4 +99,11 @@ class HttpSettings:
     @property
     def entrance(self) -> str:
         """The path that the operator sees in the log."""
+        if self.ui is not None and self.ui.only:
+            return "/ui/"
         return DIRECTORY + INDEX if self.publish_only else "/mcp"
+
+    @property
+    def answers_mcp(self) -> bool:
+        """Whether there is an endpoint of MCP."""
+        return not self.publish_only and not (self.ui is not None and self.ui.only)

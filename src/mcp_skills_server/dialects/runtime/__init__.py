@@ -9,8 +9,11 @@ from mcp_skills_server.dialects.runtime.definitions import argument_schemas, def
 from mcp_skills_server.dialects.runtime.listings import entry, listing, nothing_fits
 from mcp_skills_server.dialects.runtime.overview import CHARACTERS as OVERVIEW_CHARACTERS
 from mcp_skills_server.dialects.runtime.overview import (
+    Shown,
     available,
     groups,
+    in_instructions,
+    in_loading,
     instructions,
     turns,
 )
@@ -67,6 +70,7 @@ __all__ = [
     "Offer",
     "Overview",
     "Result",
+    "Shown",
     "argument_schemas",
     "available",
     "binary_file",
@@ -76,6 +80,8 @@ __all__ = [
     "entry",
     "failure",
     "groups",
+    "in_instructions",
+    "in_loading",
     "in_workspace",
     "instructions",
     "is_offered",

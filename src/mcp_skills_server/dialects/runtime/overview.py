@@ -7,8 +7,8 @@ names fit, groups with counts, and as many names as fit, of each group in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from mcp_skills_server.dialects.runtime.lengths import clipped, even, one_line
@@ -35,6 +35,22 @@ FAMILY: Final = f"To use a skill: search ({SEARCH}), load ({LOAD}), then read it
 """Stands in the description of each tool, so that a search among tools finds all of them at once."""
 
 
+class Shown(NamedTuple):
+    """How much of the skills a text of a bounded length shows.
+
+    Attributes:
+        text: the text.
+        names: positions of the skills that it names; None for all of them.
+        most: characters of a description that it shows at most; None where it shows all of each, 0 where none.
+        cut: positions of the skills of whose description it shows the beginning.
+    """
+
+    text: str
+    names: Collection[int] | None = None
+    most: int | None = None
+    cut: Sequence[int] = ()
+
+
 def instructions(overview: Overview, characters: int, *, scripts: bool, active: Sequence[Loaded] | None = None) -> str:
     """The top-level instructions of a model call: the rule, what there is, and what is loaded.
 
@@ -49,10 +65,9 @@ def instructions(overview: Overview, characters: int, *, scripts: bool, active: 
     """
     if not overview and not active:
         return ""
-    run = f"; one runs its scripts with {RUN}" if scripts else ""
-    parts = [f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on{run}."]
-    shown = available(overview, characters - len(parts[0]) - 2)
-    parts += [shown] if shown else []
+    head = _head(overview, scripts=scripts)
+    shown = available(overview, characters - len(head) - 2)
+    parts = [head, shown] if shown else [head]
     if active:
         bodies = [
             element(
@@ -65,6 +80,18 @@ def instructions(overview: Overview, characters: int, *, scripts: bool, active: 
         parts.append("These skills are loaded. Where two of them conflict, the later one counts.")
         parts.append(around("active_skills", {}, bodies))
     return "\n\n".join(parts)
+
+
+def in_instructions(overview: Overview, characters: int, *, scripts: bool) -> Shown:
+    """How much of the skills the instructions show; the text is what stands between the tags."""
+    if not overview:
+        return Shown("")
+    return _between_tags(overview, characters - len(_head(overview, scripts=scripts)) - 2)
+
+
+def _head(overview: Overview, *, scripts: bool) -> str:
+    run = f"; one runs its scripts with {RUN}" if scripts else ""
+    return f"{lead(overview)}\n\n{_RULE} A loaded skill tells how to go on{run}."
 
 
 def lead(overview: Overview) -> str:
@@ -86,14 +113,18 @@ def counted(overview: Overview) -> str:
 
 def available(overview: Overview, budget: int) -> str:
     """`<available_skills>`: element by element where all of them fit whole, else as `within` has it."""
-    around = len(f"<{_TAG}>\n\n</{_TAG}>")
-    whole = _elements(overview, budget - around)
-    shown = within(overview, budget - around, escaped)[0] if whole is None else whole
+    shown = _between_tags(overview, budget).text
     return f"<{_TAG}>\n{shown}\n</{_TAG}>" if shown else ""
 
 
-def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> tuple[str, bool]:
-    """The skills in at most so many characters, and whether every name is among them.
+def _between_tags(overview: Overview, budget: int) -> Shown:
+    budget -= len(f"<{_TAG}>\n\n</{_TAG}>")
+    whole = _elements(overview, budget)
+    return within(overview, budget, escaped) if whole is None else Shown(whole)
+
+
+def within(overview: Overview, budget: int, spell: Callable[[str], str] = contained) -> Shown:
+    """The skills in at most so many characters.
 
     `spell` writes a name or a description in the manner of the text around it; it must leave blanks as they are.
     """
@@ -104,10 +135,11 @@ def within(overview: Overview, budget: int, spell: Callable[[str], str] = contai
             left = budget + 1 - sum(len(f"- {name}: \n") for name in names)
             most = even(map(len, descriptions), left)
             if left < 0 or most < min(_LEAST_DESCRIPTION, max(map(len, descriptions), default=0)):
-                return ", ".join(names), True
+                return Shown(", ".join(names), most=0)
             lines = (f"- {name}: {clipped(text, most)}" for name, text in zip(names, descriptions, strict=True))
-            return "\n".join(lines), True
-    return _grouped(overview.offers, budget, spell), False
+            cut = [position for position, text in enumerate(descriptions) if len(text) > most]
+            return Shown("\n".join(lines), most=most if cut else None, cut=cut)
+    return _grouped(overview.offers, budget, spell)
 
 
 def groups(places: Sequence[tuple[str, str]]) -> dict[str, list[int]]:
@@ -143,12 +175,22 @@ def loading(overview: Overview, characters: int) -> tuple[str, bool]:
 
     It stands alone, because some hosts show no instructions: the advice first, then the skills.
     """
-    head = (
+    head = _loading_head(overview)
+    shown = in_loading(overview, characters)
+    complete = shown.names is None and bool(overview)
+    return (f"{head}\n{shown.text}" if shown.text else head.rpartition("\n\n")[0]), complete
+
+
+def in_loading(overview: Overview, characters: int) -> Shown:
+    """How much of the skills the description of the loading tool shows."""
+    return within(overview, characters - len(_loading_head(overview)) - 1)
+
+
+def _loading_head(overview: Overview) -> str:
+    return (
         "Load one or more skills by name: returns the instructions of each and the list of its files. When a task fits "
         f"a skill, you MUST load the skill before you begin. {FAMILY}\n\n{counted(overview)}:"
     )
-    shown, complete = within(overview, characters - len(head) - 1)
-    return (f"{head}\n{shown}" if shown else head.rpartition("\n\n")[0]), complete and bool(overview)
 
 
 def _elements(overview: Overview, budget: int) -> str | None:
@@ -164,10 +206,10 @@ def _elements(overview: Overview, budget: int) -> str | None:
     return None if overview.more else "\n".join(pieces)
 
 
-def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> str:
+def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) -> Shown:
     """The groups with their counts, each with some of its names."""
     if not offers:
-        return ""
+        return Shown("", (), 0)
     found = groups([(offer.root, offer.path) for offer in offers])
     budget -= len(_SOME)
     rest = len(offers)
@@ -202,7 +244,7 @@ def _grouped(offers: Sequence[Offer], budget: int, spell: Callable[[str], str]) 
         names = [spell(one_line(offers[position].name)) for position in sorted(named[label])]
         left = [_DOTS] if len(names) < len(found[label]) else []
         lines.append(head + ", ".join([*names, *left]))
-    return "\n".join(lines) + last
+    return Shown("\n".join(lines) + last, {position for each in named.values() for position in each}, 0)
 
 
 def _shared(folders: Sequence[tuple[str, ...]]) -> int:

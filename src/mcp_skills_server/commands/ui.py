@@ -1,0 +1,96 @@
+"""`ui`: look at one's own skills in a browser."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+import webbrowser
+from functools import partial
+from typing import Final
+
+import click
+
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration
+from mcp_skills_server.commands.fields import Grouped, option, takes
+from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
+from mcp_skills_server.commands.opening import open_served
+from mcp_skills_server.commands.options import roots_or_lock
+from mcp_skills_server.commands.printing import say
+from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, make_watcher, take_in
+from mcp_skills_server.commands.ui_options import make_ui
+from mcp_skills_server.commands.usage_options import UsageOptions, file_of
+
+_HOST: Final = "127.0.0.1"
+
+
+class UiOptions(FollowOptions, UsageOptions):
+    """All options of `ui`."""
+
+    port: int = option(0, "The port; 0 takes one that is free.", type=click.IntRange(0, 65535))
+    open_page: bool = option(True, "Open the page in the browser.", "--open/--no-open", show_default=True)
+    log_level: Level = log_level("warning")
+
+
+# The variables are those of `serve`: MCP_SKILLS_HIDDEN for --hidden.
+@click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
+@roots_or_lock
+@takes(UiOptions)
+@click.pass_context
+def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> None:
+    """Look at the skills below each ROOT in a browser: what they say, what is wrong, what a model sees of them.
+
+    The page is for you alone: it listens on this machine, and the address that is printed lets in once. Ctrl-C ends it.
+
+    \b
+    Examples:
+      mcp-skills-server ui ~/skills
+      mcp-skills-server ui ~/skills --no-open --port 8765
+    """
+    end_on_signals()
+    log_to_stderr(options.log_level)
+    secret = secrets.token_urlsafe(32)
+    settings = make_ui(options, counts=_are_counted(options), once=hashlib.sha256(secret.encode()).digest())
+    import anyio
+
+    from mcp_skills_server.catalog.views import Views
+    from mcp_skills_server.runtime.runtime import Runtime
+    from mcp_skills_server.server.requests import Settings
+    from mcp_skills_server.web.guards import make_policy
+    from mcp_skills_server.web.serving import serve_http
+    from mcp_skills_server.web.settings import HttpSettings
+
+    registry, mirrors, _ = open_served(roots, options, configuration_of(context))
+    if mirrors is not None:
+        mirrors.report_to(registry.note)
+        mirrors.start(partial(take_in, registry))
+    # Whoever has the page for himself has all of the folder, whatever a configuration grants to others.
+    views = Views(registry)
+    follow_configuration(context, views, mirrors)
+    http = HttpSettings(
+        host=_HOST,
+        port=options.port,
+        policy=make_policy(_HOST, (), (), ()),
+        publish=False,
+        sites=mirrors.states if mirrors is not None else list,
+        ui=settings,
+    )
+
+    def listening(place: str) -> None:
+        address = f"http://{place}/ui/enter?once={secret}"
+        say(address)
+        if options.open_page:
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
+
+    watcher = make_watcher(registry, options)
+    anyio.run(partial(serve_http, listening=listening), Runtime(registry), Settings(), http, watcher, views)
+    if mirrors is not None:
+        mirrors.stop()
+    leave()
+
+
+def _are_counted(options: UsageOptions) -> bool:
+    """Whether a server has counted uses where this looks for them."""
+    file = file_of(options.usage)
+    return file is not None and os.path.exists(file)

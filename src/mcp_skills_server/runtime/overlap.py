@@ -1,0 +1,49 @@
+"""How far two skills say the same of themselves, so that a model may take one for the other. Pure.
+
+Compared is what decides whether a skill is chosen: name, title, tags and description, as words that say something. Two
+skills overlap by the part of the smaller set of words that the other has too: a description that stands as a whole in
+a longer one overlaps with it wholly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.search_text import texts_of, words_of
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
+
+_DECIDING: Final = 4
+"""How many of a skill's texts count: name, title, tags and description."""
+
+
+class Overlap(NamedTuple):
+    """What a skill has in common with another one.
+
+    Attributes:
+        other: the other one.
+        share: 0 for nothing, 1 where all words of one of them are the other's too.
+        words: that both have, in the order of the alphabet.
+    """
+
+    other: Skill
+    share: float
+    words: Sequence[str]
+
+
+def deciding_words(skill: Skill) -> frozenset[str]:
+    """The words that a skill is chosen by."""
+    return frozenset(word for text in texts_of(skill)[:_DECIDING] for word in words_of(text)) - STOP_WORDS
+
+
+def overlaps(skill: Skill, others: Iterable[Skill]) -> list[Overlap]:
+    """How far each of these overlaps with the skill, the most alike first; the skill itself is passed over."""
+    own = deciding_words(skill)
+    found: list[Overlap] = []
+    for other in others:
+        if other is not skill:
+            theirs = deciding_words(other)
+            both = own & theirs
+            found.append(Overlap(other, len(both) / max(1, min(len(own), len(theirs))), sorted(both)))
+    return sorted(found, key=lambda each: (-each.share, each.other.path))

@@ -1,0 +1,289 @@
+"""The routes of the page, who may open which, and what every answer of it carries.
+
+A view is a row of `VIEWS`. It gets a `Look` and returns a response; it is called again with a new one where a file
+turns out to have changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.view import View, retry_when_stale
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.errors import REPEATS, RequestError, StaleFileError
+from mcp_skills_server.runtime.full_text import NoFullTextError
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.callers import PRINCIPAL, address
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.usage_store import spark
+from mcp_skills_server.web.forwarded import PREFIX
+from mcp_skills_server.web.places import PLACE, Place
+from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.ui import estimate, foreign
+from mcp_skills_server.web.ui.entrance import Entrance
+from mcp_skills_server.web.ui.headers import safe
+from mcp_skills_server.web.ui.live import Live
+from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
+from mcp_skills_server.web.ui.pages import (
+    activity,
+    catalogue,
+    file,
+    history,
+    live,
+    model,
+    problems,
+    skill,
+    sources,
+    triggers,
+)
+from mcp_skills_server.web.ui.revisions import Revisions
+from mcp_skills_server.web.ui.session import Viewer, Viewers, process_of
+from mcp_skills_server.web.ui.settings import UiSettings
+from mcp_skills_server.web.workers.routing import Routes
+
+logger = logging.getLogger(__name__)
+
+_HERE: Final = Path(__file__).parent
+_STATIC: Final = {"ui.css": "text/css", "ui.js": "text/javascript"}
+_NOT_THERE: Final = "There is no such page. It may be of a skill that is gone, or that you may not read."
+
+PageOf: TypeAlias = Callable[[Request, Look], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    path: str
+    page: PageOf
+    title: str = ""
+    """In the navigation; "" for a view that stands there not."""
+    admin: bool = False
+
+
+VIEWS: Final = (
+    _View("/", catalogue.page, "Skills"),
+    _View("/skills/{path:path}", skill.page),
+    _View("/files/{path:path}", file.page),
+    _View("/raw/{path:path}", file.raw),
+    _View("/history/{path:path}", history.page),
+    _View("/model", model.page, "What the model sees"),
+    _View("/try", triggers.page, "Trigger playground"),
+    _View("/problems", problems.page, "Problems"),
+    _View("/live", live.page, "Live"),
+    _View("/live/events", live.events),
+    _View("/sources", sources.page, "Sources"),
+    _View("/runs", activity.runs, "Runs", admin=True),
+    _View("/clients", activity.clients, "Clients", admin=True),
+)
+
+
+class Ui:
+    """The page.
+
+    Args:
+        runtime: of all skills.
+        settings: what clients of MCP are shown.
+        http: how the server is reached, and who may come in.
+        ui: what the operator chose.
+        views: which skills each principal has.
+    """
+
+    def __init__(self, runtime: Runtime, settings: Settings, http: HttpSettings, ui: UiSettings, views: Views) -> None:
+        self._runtime = runtime
+        self._views = views
+        self._processes = http.routes
+        self._viewers = Viewers(http.policy, ui.once, http.quotas.failed_authentications_per_minute, http.mark)
+        self.site = Site(
+            _templates(),
+            settings,
+            http.sites,
+            UsageReports(ui.usage),
+            Revisions(runtime.registry),
+            local=ui.once is not None,
+            open=self._viewers.is_open,
+            is_one_of_many=http.routes is not None,
+            live=Live(http.quotas.streams),
+        )
+        self._entrance = Entrance(self._viewers, http.policy, self.site.templates, http.mark)
+        self.site.revisions.start()
+        self.site.live.feed(runtime.registry)  # from the start on, and not from the first look
+        threading.Thread(target=self._prepare, name="skills-ui-search", daemon=True).start()
+
+    def start(self) -> Callable[[], None]:
+        """Note from now on what is going on. Returns what ends that."""
+        return self.site.activity.start()
+
+    def close(self) -> None:
+        """End every open stream."""
+        self.site.live.close()
+
+    def routes(self) -> list[BaseRoute]:
+        """All routes."""
+        views = [Route(each.path, self._answer(each), methods=["GET"]) for each in VIEWS]
+        other = [Route("/{rest:path}", self._missing, methods=["GET"])]
+        static = [Route("/static/{name}", _static, methods=["GET"])]
+        below = _Below(Router([*views, *static, *self._entrance.routes(), *other]), self._processes)
+        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, below)]
+
+    def _prepare(self) -> None:
+        """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
+        self._runtime.registry.loaded.wait()
+        with suppress(NoFullTextError):
+            self._runtime.searches.of(self._runtime.skill_set).find("skill", 1, lambda _: True)
+
+    # Views
+
+    def _answer(self, view: _View) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            viewer = await self._viewers.viewer(request)
+            if viewer is None:
+                return safe(RedirectResponse(f"{base()}/sign-in", 303))
+            _admit(request, viewer)
+            return safe(await self._shown(request, viewer, view))
+
+        return answer
+
+    async def _shown(self, request: Request, viewer: Viewer, view: _View) -> Response:
+        who = viewer.principal
+        runtime = self._runtime_of(who)
+        if not runtime.registry.loaded.is_set():
+            return self._message(self._look(runtime, None, who), "The skills are still being read", 503, refresh=True)
+        if not self._may_open(view, who):
+            return self._message(self._look(runtime, None, who), "This view is for administrators", 403)
+
+        async def handler(bound: View) -> Response:
+            look = self._look(runtime, bound, who, view.path)
+            return await view.page(request, replace(look, stays=lambda: self._stays(request, viewer, runtime)))
+
+        name = None if who is None else who.id
+        method = f"GET {BASE}{view.path}"
+        with events.observe(events.PAGE, method, principal=name, address=address(request.scope)) as event:
+            try:
+                return await retry_when_stale(runtime.skill_set, handler)
+            except StaleFileError as stale:
+                logger.warning("cannot be read: %s", stale, extra=REPEATS)
+                status, words = 503, "A file is being changed just now, or cannot be read. Look again in a moment."
+            except HTTPException as error:
+                status, words = error.status_code, error.detail
+            except RequestError as error:
+                status, words = 400, str(error)
+            if event is not None:
+                event.outcome = "refused"
+            return self._message(self._look(runtime, None, who), words, status)
+
+    def _runtime_of(self, principal: Principal | None) -> Runtime:
+        return self._runtime.over(self._views.of(principal))
+
+    def _is_admin(self, principal: Principal | None) -> bool:
+        """Whether somebody may see what is for the operator."""
+        return self.site.local or self._views.may_admin(principal)
+
+    def _may_open(self, view: _View, principal: Principal | None) -> bool:
+        """Whether a view is for somebody. What others do is for nobody who proves nothing, unless it is granted."""
+        if not view.admin or self.site.local:
+            return True
+        return self._views.may_admin(principal) and (principal is not None or self._views.are_restricted)
+
+    async def _stays(self, request: Request, viewer: Viewer, runtime: Runtime) -> bool:
+        """Whether who asked is still the same viewer, and sees the same skills."""
+        now = await self._viewers.viewer(request, renew=False)
+        return now == viewer and self._runtime_of(viewer.principal) is runtime
+
+    def _look(self, runtime: Runtime, view: View | None, principal: Principal | None, here: str = "") -> Look:
+        admin = self._is_admin(principal)
+        nav = [(base() + each.path, each.title) for each in VIEWS if each.title and self._may_open(each, principal)]
+        return Look(self.site, runtime, view or View(runtime.skill_set), principal, admin, nav, base() + here)
+
+    async def _missing(self, request: Request) -> Response:
+        async def page(_: Request, __: Look) -> Response:
+            raise HTTPException(404, _NOT_THERE)
+
+        return await self._answer(_View("/*", page))(request)
+
+    @staticmethod
+    def _message(look: Look, words: str, status: int, *, refresh: bool = False) -> Response:
+        title = HTTPStatus(status).phrase
+        response = look.page("message.html", status, title=title, words=words, signs_in=False)
+        if refresh:
+            response.headers["refresh"] = "1"
+        return response
+
+
+class _Below:
+    """Has a request answered by the process that knows its session, with addresses as the browser knows them."""
+
+    def __init__(self, app: ASGIApp, processes: Routes | None) -> None:
+        self._app = app
+        self._processes = processes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._processes is not None and (scope["method"] != "POST" or scope["path"].endswith("/sign-out")):
+            number = process_of(Request(scope))
+            if await self._processes.to(number, scope, b"", receive):
+                return
+        token = prefix.set(scope.get(PREFIX, ""))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            prefix.reset(token)
+
+
+def _admit(request: Request, viewer: Viewer) -> None:
+    """Have what the request opens counted as the viewer's."""
+    if viewer.principal is None:
+        return
+    request.scope[PRINCIPAL] = viewer.principal
+    place: Place | None = request.scope.get("state", {}).get(PLACE)
+    if place is not None:
+        place.admitted(viewer.principal.key)
+
+
+async def _to_slash(request: Request) -> Response:
+    return safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _STATIC:
+        return safe(Response("no such file\n", 404, media_type="text/plain"))
+    response = FileResponse(_HERE / "static" / name, media_type=_STATIC[name])
+    response.headers["cache-control"] = "no-cache"  # the ETag says whether it is another one
+    return safe(response)
+
+
+def _templates() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(  # pyright: ignore[reportUnknownMemberType]
+        visible=foreign.visible, marked=foreign.marked, tokens=estimate.tokens, spark=spark, moment=_moment
+    )
+    made.globals.update(  # pyright: ignore[reportUnknownMemberType]
+        skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE
+    )
+    return made
+
+
+def _moment(seconds: float | None) -> str:
+    """A moment of UTC, for people."""
+    return "never" if seconds is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))

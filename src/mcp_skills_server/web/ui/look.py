@@ -1,0 +1,163 @@
+"""What one viewer sees: one view of the skills, bound once, and what else the page may show to whom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from starlette.responses import HTMLResponse, Response
+
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.view import View
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.model import Skill, Snapshot
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.telemetry.usage_store import Line, Report
+from mcp_skills_server.web.ui.activity import Activity
+from mcp_skills_server.web.ui.live import Live
+from mcp_skills_server.web.ui.revisions import Revisions
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from mcp_skills_server.sources.follower import SourceState
+
+BASE: Final = "/ui"
+"""Below which path all of it lies, as routes see it."""
+prefix: Final[ContextVar[str]] = ContextVar("prefix", default="")
+"""What stands before that in the addresses that the viewer's browser knows."""
+USAGE_DAYS: Final = 30
+_USAGE_S: Final = 5.0
+"""For so long a report is good enough."""
+
+
+class UsageReports:
+    """The report of the counts, not made anew for every page.
+
+    Args:
+        report: makes one; None where nothing is counted.
+    """
+
+    def __init__(self, report: Callable[[], Report] | None) -> None:
+        self._report = report
+        self._made: tuple[float, Report | None] = -_USAGE_S, None
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether anything is counted."""
+        return self._report is not None
+
+    def read(self) -> Report | None:
+        """The report, None where there is none. Reads a file."""
+        if self._report is None:
+            return None
+        made, found = self._made
+        if time.monotonic() - made >= _USAGE_S:
+            try:
+                found = self._report()
+            except UsageError:
+                found = None
+            self._made = time.monotonic(), found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What all viewers have in common.
+
+    Attributes:
+        templates: the templates.
+        settings: what clients of MCP are shown.
+        sources: the state of each root that is fetched.
+        usage: the counts of uses.
+        revisions: what has changed since the start.
+        local: whether the page is somebody's own, on this machine alone: then it may name folders of the disk.
+        open: whether nobody signs in.
+        is_one_of_many: whether several processes serve, of which each knows what it did itself.
+        live: the changes, and who follows them.
+        activity: the latest runs and clients.
+    """
+
+    templates: Environment
+    settings: Settings
+    sources: Callable[[], Sequence[SourceState]]
+    usage: UsageReports
+    revisions: Revisions
+    local: bool = False
+    open: bool = True
+    is_one_of_many: bool = False
+    live: Live = field(default_factory=Live)
+    activity: Activity = field(default_factory=Activity)
+
+
+async def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one viewer sees while one request is answered.
+
+    Attributes:
+        site: what all viewers have in common.
+        runtime: of the skills that the viewer may read.
+        view: these skills, bound once.
+        principal: who looks; None where nobody has to prove anything.
+        is_admin: whether the viewer may see what others do.
+        nav: the views that the viewer may open: address and title.
+        here: the address of the view that is open, for the mark in `nav`.
+        stays: whether the viewer may still see the same, for answers that take long.
+    """
+
+    site: Site
+    runtime: Runtime
+    view: View
+    principal: Principal | None
+    is_admin: bool
+    nav: Sequence[tuple[str, str]] = ()
+    here: str = ""
+    stays: Callable[[], Awaitable[bool]] = _always
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """All skills that the viewer may read, as they were when the request came."""
+        return self.view.snapshot
+
+    def used(self) -> Mapping[str, Line] | None:
+        """What was counted of the viewer's skills in the last 30 days, by skill path; None where nothing is counted.
+
+        Reads a file.
+        """
+        report = self.site.usage.read()
+        return (
+            None if report is None else {each.name: each for each in report.lines if each.name in self.snapshot.skills}
+        )
+
+    def may_read(self, path: str) -> bool:
+        """Whether the viewer may know of the skill of this path, although it may be gone."""
+        permissions = self.runtime.skill_set.permissions
+        return permissions is None or permissions.reads(path)
+
+    def page(self, template: str, status: int = 200, **values: object) -> Response:
+        """The response that a template makes of these values, which find the look itself under `look`."""
+        return HTMLResponse(self.site.templates.get_template(template).render(look=self, base=base(), **values), status)
+
+
+def base() -> str:
+    """Below which path all of it lies, as the browser sees it. Every address on a page begins with it."""
+    return prefix.get() + BASE
+
+
+def skill_address(skill: Skill | str, view: str = "skills") -> str:
+    """The address of a view about one skill."""
+    return f"{base()}/{view}/{quote(skill if isinstance(skill, str) else skill.path)}"
+
+
+def file_address(skill: Skill | str, file: str, view: str = "files") -> str:
+    """The address of a view about one file of a skill."""
+    return f"{skill_address(skill, view)}?file={quote(file)}"

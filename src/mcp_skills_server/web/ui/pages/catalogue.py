@@ -1,0 +1,252 @@
+"""The catalogue: every skill that the viewer may see, those left out too, found by one search field and by filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
+
+from anyio import to_thread
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.format import identity
+from mcp_skills_server.format.fields import tags_of
+from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
+from mcp_skills_server.runtime.full_text import NoFullTextError
+from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.web.ui.look import Look, base
+from mcp_skills_server.web.ui.sources import source_name, without_folders
+from mcp_skills_server.web.ui.why import reasons
+
+PART: Final = 100
+"""Skills that one answer has."""
+_MOST_TAGS: Final = 200
+_MOST_PLACES: Final = 100
+_USED: Final = ("used", "never")
+LEFT_OUT: Final = "left-out"
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a viewer looks for; "" for no such condition.
+
+    Attributes:
+        question: the words of the search field.
+        source: the number of a root.
+        tag: a tag.
+        problem: "left-out", "any", or the code of a problem.
+        used: "used" or "never".
+        start: how many skills were shown before.
+    """
+
+    question: str = ""
+    source: str = ""
+    tag: str = ""
+    problem: str = ""
+    used: str = ""
+    start: int = 0
+
+    @classmethod
+    def of(cls, given: QueryParams) -> Asked:
+        """What an address asks for. What makes no sense asks for nothing."""
+        start = given.get("from", "")
+        used = given.get("used", "")
+        return cls(
+            given.get("q", "").strip(),
+            given.get("source", ""),
+            given.get("tag", ""),
+            given.get("problem", ""),
+            used if used in _USED else "",
+            int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0,
+        )
+
+    def address(self, start: int) -> str:
+        """The address of the part that begins there."""
+        fields = {
+            "q": self.question,
+            "source": self.source,
+            "tag": self.tag,
+            "problem": self.problem,
+            "used": self.used,
+            "from": str(start or ""),
+        }
+        given = {key: value.encode("utf-8", "replace") for key, value in fields.items() if value}
+        return f"{base()}/?{urlencode(given)}" if given else f"{base()}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One skill of the list.
+
+    Attributes:
+        skill: which one.
+        title: its title, "" where it is the name.
+        source: where it comes from.
+        tags: its tags.
+        left_out: why it is not served to everybody, and what to do; None where it is.
+        line: what was counted of it.
+        why: in which texts which words of the question stand.
+    """
+
+    skill: Skill
+    title: str
+    source: str
+    tags: Sequence[object]
+    left_out: Problem | None
+    line: Line | None
+    why: Sequence[tuple[str, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A part of what was looked for.
+
+    Attributes:
+        rows: the skills.
+        more: whether there are more.
+        total: how many there are in all, None where that was not counted.
+        trouble: why nothing could be searched, "" where it could.
+    """
+
+    rows: Sequence[Row]
+    more: bool
+    total: int | None
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facets:
+    """What there is to filter by, each with how many skills have it."""
+
+    sources: Sequence[tuple[str, str, int]]
+    tags: Sequence[tuple[str, int]]
+    codes: Sequence[tuple[str, int]]
+    left_out: int
+    places: Sequence[Problem]
+    """Problems of no skill that is shown: folders that cannot be read, skills that another hides."""
+
+
+_facets: WeakKeyDictionary[Snapshot, Facets] = WeakKeyDictionary()
+
+
+async def page(request: Request, look: Look) -> Response:
+    """The list, or with `part` in the query nothing but its rows."""
+    asked = Asked.of(request.query_params)
+    found, facets = await to_thread.run_sync(_work, look, asked)
+    following = asked.address(asked.start + PART) if found.more else ""
+    before = asked.address(max(0, asked.start - PART)) if asked.start else ""
+    values: dict[str, Any] = {"asked": asked, "found": found, "following": following, "before": before}
+    if "part" in request.query_params:
+        return look.page("rows.html", **values)
+    return look.page("catalogue.html", **values, facets=facets, counts=look.site.usage.are_kept)
+
+
+def _work(look: Look, asked: Asked) -> tuple[Found, Facets]:
+    return find(look, asked), facets_of(look)
+
+
+def find(look: Look, asked: Asked) -> Found:
+    """What an address asks for. The order of a search is that of `skills_search`; else it is by path."""
+    snapshot, used = look.snapshot, look.used()
+    accept = _condition(asked, used)
+    total: int | None = None
+    trouble = ""
+    if asked.question:
+        try:
+            ranked: Iterator[Skill] | list[Skill] = look.runtime.searches.of(look.runtime.skill_set).find(
+                asked.question,
+                asked.start + PART + 1,
+                lambda skill: accept(skill) and skill.path in snapshot.skills,
+                by_meaning=True,
+            )
+        except NoFullTextError as error:
+            ranked, trouble = [], str(error)
+        # What cannot be read is in no index; it is looked for by its path.
+        unread = [each for each in _unread(snapshot) if asked.question.lower() in each.path.lower() and accept(each)]
+        skills = [*ranked, *unread][asked.start : asked.start + PART + 1]
+    elif asked == Asked(start=asked.start):
+        paths = snapshot.paths(Standing.UNUSABLE)
+        total = len(paths)
+        skills = [snapshot.skills[path] for path in paths[asked.start : asked.start + PART + 1]]
+    else:
+        fitting = (skill for path in snapshot.paths(Standing.UNUSABLE) if accept(skill := snapshot.skills[path]))
+        all_fitting = list(fitting)
+        total = len(all_fitting)
+        skills = all_fitting[asked.start : asked.start + PART + 1]
+    rows = [_row(look, each, asked, used) for each in islice(skills, PART)]
+    return Found(rows, len(skills) > PART, total, trouble)
+
+
+def _unread(snapshot: Snapshot) -> Iterator[Skill]:
+    usable = set(snapshot.paths(Standing.LENIENT))
+    return (snapshot.skills[path] for path in snapshot.paths(Standing.UNUSABLE) if path not in usable)
+
+
+def _condition(asked: Asked, used: Mapping[str, Line] | None) -> Callable[[Skill], bool]:
+    def accept(skill: Skill) -> bool:
+        if asked.source and str(skill.root) != asked.source:
+            return False
+        if asked.tag and asked.tag not in map(str, tags_of(skill.frontmatter)):
+            return False
+        if asked.problem == LEFT_OUT:
+            if skill.standing is Standing.VALID:
+                return False
+        elif asked.problem and not any(asked.problem in (ANY, each.code) for each in skill.problems):
+            return False
+        if asked.used and used is not None:
+            line = used.get(skill.path)
+            return (line is not None and line.last is not None) == (asked.used == "used")
+        return True
+
+    return accept
+
+
+def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None) -> Row:
+    title = identity.title(skill) or ""
+    return Row(
+        skill,
+        title if title != skill.name else "",
+        source_name(look, skill.root),
+        tags_of(skill.frontmatter)[:20],
+        reason_left_out(skill),
+        None if used is None else used.get(skill.path),
+        reasons(skill, asked.question) if asked.question else (),
+    )
+
+
+def reason_left_out(skill: Skill) -> Problem | None:
+    """What keeps a skill from being served to everybody: its first error."""
+    if skill.standing is Standing.VALID:
+        return None
+    return next((each for each in skill.problems if each.severity == "error"), None)
+
+
+def facets_of(look: Look) -> Facets:
+    """What the viewer's skills can be filtered by. Made once for a snapshot."""
+    snapshot = look.snapshot
+    found = _facets.get(snapshot)
+    if found is None:
+        roots: Counter[int] = Counter()
+        tags: Counter[str] = Counter()
+        codes: Counter[str] = Counter()
+        left_out = 0
+        for skill in snapshot.skills.values():
+            roots[skill.root] += 1
+            tags.update({str(tag) for tag in tags_of(skill.frontmatter)})
+            codes.update({each.code for each in skill.problems})
+            left_out += skill.standing is not Standing.VALID
+        found = _facets[snapshot] = Facets(
+            [(str(root), source_name(look, root), count) for root, count in sorted(roots.items())],
+            sorted(tags.most_common(_MOST_TAGS)),
+            sorted(codes.items()),
+            left_out,
+            [each._replace(message=without_folders(look, each.message)) for each in snapshot.problems[:_MOST_PLACES]],
+        )
+    return found

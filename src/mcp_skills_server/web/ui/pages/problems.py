@@ -1,0 +1,138 @@
+"""What is wrong, each beside the lines that it is about."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+from urllib.parse import urlencode
+from weakref import WeakKeyDictionary
+
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.errors import StaleFileError
+from mcp_skills_server.model import Problem, Skill, Snapshot
+from mcp_skills_server.web.ui.look import Look, base
+
+PART: Final = 50
+"""Problems that one answer has."""
+_AROUND: Final = 2
+"""Lines before and after."""
+_MOST_BYTES: Final = 4 << 20
+"""A larger file is not read for its lines."""
+_SEVERITIES: Final = ("error", "warning")
+
+_found: WeakKeyDictionary[Snapshot, Sequence[Problem]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A line of a file.
+
+    Attributes:
+        number: counted from 1.
+        text: the line, without what ends it.
+        is_it: whether the problem is there.
+    """
+
+    number: int
+    text: str
+    is_it: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A problem as it is shown.
+
+    Attributes:
+        problem: the problem.
+        skill: the skill that it is of, None for one of a root.
+        file: the path in the skill of the file that it is in, "" for the skill as a whole.
+        lines: of that file, around the place; empty where no line is meant, or none can be read.
+    """
+
+    problem: Problem
+    skill: Skill | None
+    file: str
+    lines: Sequence[SourceLine] = ()
+
+
+async def page(request: Request, look: Look) -> Response:
+    """The view, for problems of one severity or one code."""
+    given = request.query_params
+    severity, code, start = given.get("severity", ""), given.get("code", ""), given.get("from", "")
+    severity = severity if severity in _SEVERITIES else ""
+    first = int(start) if start.isascii() and start.isdigit() and len(start) < 7 else 0
+    every = await to_thread.run_sync(problems_of, look)
+    codes = sorted(Counter(each.code for each in every).items())
+    fitting = [each for each in every if severity in ("", each.severity) and code in ("", each.code)]
+    shown = [await _shown(look, each) for each in islice(fitting, first, first + PART)]
+
+    def address(at: int) -> str:
+        fields = {"severity": severity, "code": code, "from": str(at or "")}
+        return f"{base()}/problems?{urlencode({key: each for key, each in fields.items() if each})}"
+
+    return look.page(
+        "problems.html",
+        shown=shown,
+        total=len(fitting),
+        severity=severity,
+        code=code,
+        codes=codes,
+        start=first,
+        before=address(max(0, first - PART)) if first else "",
+        following=address(first + PART) if len(fitting) > first + PART else "",
+    )
+
+
+def problems_of(look: Look) -> Sequence[Problem]:
+    """All problems of the viewer's skills by place; those of roots for who may see what the operator sees."""
+    found = _found.get(look.snapshot)
+    if found is None:
+        found = _found[look.snapshot] = look.runtime.registry.problems(look.snapshot)
+    return found if look.is_admin else [each for each in found if each.skill]
+
+
+async def _shown(look: Look, problem: Problem) -> Shown:
+    skill = look.snapshot.skills.get(problem.skill)
+    if skill is None:
+        return Shown(problem, None, "")
+    file = file_of(problem, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
+    if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
+        return Shown(problem, skill, file)
+    try:
+        raw = await look.view.read(skill, file)
+    except StaleFileError:
+        if not look.view.last_try:
+            raise
+        return Shown(problem, skill, file)
+    return Shown(problem, skill, file, lines_around(raw, problem.line))
+
+
+def file_of(problem: Problem, place: str, files: Mapping[str, object]) -> str:
+    """The path in its skill of the file that a problem names; "" where it names none of its files.
+
+    Args:
+        problem: the problem.
+        place: the directory of the skill, as problems name it.
+        files: the skill's files by path.
+    """
+    path = problem.path.removeprefix(place).lstrip(os.sep).replace(os.sep, "/")
+    return path if path in files else ""
+
+
+def lines_around(raw: bytes, line: int) -> Sequence[SourceLine]:
+    """The lines of a file around this one, counted from 1; empty where there is no such line."""
+    lines = raw.split(b"\n", line + _AROUND)[: line + _AROUND]
+    if line > len(lines):
+        return ()
+    first = max(1, line - _AROUND)
+    return [
+        SourceLine(number, each.removesuffix(b"\r").decode("utf-8", "replace"), number == line)
+        for number, each in enumerate(lines[first - 1 :], first)
+    ]

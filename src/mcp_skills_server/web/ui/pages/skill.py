@@ -1,0 +1,200 @@
+"""One skill: what it says, rendered beside the raw text, its files, who sees it, what it costs, how it is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from anyio import to_thread
+from markupsafe import Markup
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from mcp_skills_server.dialects import prompts, runtime
+from mcp_skills_server.errors import RequestError
+from mcp_skills_server.format import arguments, frontmatter, hidden, identity, media
+from mcp_skills_server.format.fields import text as text_of
+from mcp_skills_server.model import SKILL_MD, Json, Skill, SkillFile, Standing
+from mcp_skills_server.telemetry.usage_store import Line
+from mcp_skills_server.web.forwarded import HOST
+from mcp_skills_server.web.ui.estimate import tokens
+from mcp_skills_server.web.ui.hosts import Snippet, snippets
+from mcp_skills_server.web.ui.look import Look, prefix
+from mcp_skills_server.web.ui.render import render
+from mcp_skills_server.web.ui.sources import source_name
+
+GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
+_MOST_RAW: Final = 200_000
+"""Characters of a SKILL.md that are shown; the raw file has all of them."""
+_GIVEN: Final = "arg."
+_INLINE: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A SKILL.md as people see it.
+
+    Attributes:
+        raw: the text, cut where it is very long.
+        is_cut: whether it was.
+        rendered: the body as HTML, None where it is too much for that.
+        hidden: how many characters in it nobody sees.
+        trouble: why there is no text; "" where there is.
+        body_tokens: about how many tokens the instructions take.
+    """
+
+    raw: str = ""
+    is_cut: bool = False
+    rendered: Markup | None = None
+    hidden: int = 0
+    trouble: str = ""
+    body_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A declared argument with what was given for it."""
+
+    name: str
+    words: str
+    is_required: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file in the list."""
+
+    path: str
+    size: int
+    digest: str
+
+
+async def page(request: Request, look: Look) -> Response:
+    """The view of a skill."""
+    skill = skill_of(request, look)
+    text = await _text(look, skill)
+    declared, filled, trouble = await _filled(request, look, skill)
+    used = await to_thread.run_sync(look.used)
+    line: Line | None = None if used is None else used.get(skill.path)
+    digests = await look.view.digests(skill) if skill.standing > Standing.UNUSABLE else dict[str, str]()
+    return look.page(
+        "skill.html",
+        skill=skill,
+        title=identity.title(skill),
+        version=identity.version(skill.frontmatter),
+        text=text,
+        frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
+        files=[File(path, file.size, digests.get(path, "")) for path, file in skill.files.items()],
+        problems=sorted(skill.problems, key=lambda each: each.severity),
+        source=source_name(look, skill.root),
+        revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
+        place=look.runtime.registry.place(skill) if look.site.local else "",
+        seen=seen_by(look, skill),
+        costs=_costs(skill, text),
+        arguments=declared,
+        filled=filled,
+        fill_trouble=trouble,
+        line=line,
+        counts=look.site.usage.are_kept,
+        revisions=look.site.revisions.of(skill.path),
+        snippets=_snippets(request, look),
+    )
+
+
+def skill_of(request: Request, look: Look) -> Skill:
+    """The skill that the address names.
+
+    Raises:
+        HTTPException: 404, there is none that the viewer may see.
+    """
+    skill = look.snapshot.skills.get(request.path_params["path"])
+    if skill is None:
+        raise HTTPException(404, GONE)
+    return skill
+
+
+async def _text(look: Look, skill: Skill) -> Text:
+    file: SkillFile | None = skill.files.get(SKILL_MD)
+    if file is None:
+        return Text(trouble="There is no SKILL.md that can be read.")
+    if file.size > look.runtime.registry.limits.skill_md:
+        return Text(trouble=f"SKILL.md has {file.size:,} bytes, which is more than is read.")
+    raw = await look.view.read(skill, SKILL_MD)
+    if len(raw) <= _INLINE:
+        return _shown(raw, skill)
+    return await to_thread.run_sync(_shown, raw, skill)
+
+
+def _shown(given: bytes, skill: Skill) -> Text:
+    raw = given.decode("utf-8", "replace")
+    document = frontmatter.parse(given)
+    body = raw if document.frontmatter is None and not document.body else document.body  # what has no fences
+    rendered = render(body, skill.path, skill.files, SKILL_MD)
+    return Text(raw[:_MOST_RAW], len(raw) > _MOST_RAW, rendered, hidden.count(raw), "", tokens(body))
+
+
+async def _filled(request: Request, look: Look, skill: Skill) -> tuple[list[Argument], str | None, str]:
+    """The declared arguments with what was given, the instructions filled in with it, and why that cannot be done."""
+    declared = arguments.declared(skill.frontmatter) if skill.standing > Standing.UNUSABLE else []
+    given = {
+        key.removeprefix(_GIVEN): value
+        for key, value in request.query_params.items()
+        if key.startswith(_GIVEN) and value
+    }
+    shown = [_argument(each, given) for each in declared]
+    if not declared or "fill" not in request.query_params:
+        return shown, None, ""
+    body = await look.view.body(skill)
+    try:
+        return shown, arguments.fill_in(body.text, declared, given, skill.name), ""
+    except RequestError as error:
+        return shown, None, str(error)
+
+
+def _argument(declared: Mapping[str, Json], given: Mapping[str, str]) -> Argument:
+    name = str(declared["name"])
+    value = given.get(name) or text_of(declared.get("default")) or ""
+    return Argument(name, text_of(declared.get("description")) or "", declared.get("required") is True, value)
+
+
+def seen_by(look: Look, skill: Skill) -> list[tuple[str, bool, str]]:
+    """Who is shown a skill, whether that is so, and why not."""
+    strict = skill.standing is Standing.VALID
+    first = next((each.text for each in skill.problems if each.severity == "error"), "it breaks the specification")
+    model = runtime.is_offered(skill)
+    reserved = "its frontmatter reserves it for users, it has no description, or it cannot be read"
+    chosen = look.site.settings.prompt_choice
+    user = look.site.settings.prompts and prompts.is_offered(skill, chosen)
+    kept = "its frontmatter or an option of the server keeps it from users, or it cannot be read"
+    return [
+        ("Hosts that know skills", strict, "" if strict else first),
+        ("A model, by the tools", look.site.settings.tools and model, "" if model else reserved),
+        ("A user, as a prompt or slash command", user, "" if user else kept),
+    ]
+
+
+def _costs(skill: Skill, text: Text) -> list[tuple[str, int]]:
+    others = sum(
+        file.size for path, file in skill.files.items() if path != SKILL_MD and media.is_text(media.media_type(path))
+    )
+    return [
+        ("In every conversation, by name and description", tokens(f"{skill.name}{skill.description}")),
+        ("When its instructions are loaded", text.body_tokens),
+        ("If every other text file were read too", -(-others // 4)),
+    ]
+
+
+def _snippets(request: Request, look: Look) -> list[Snippet]:
+    if look.site.local:
+        return snippets([root.given for root in look.runtime.registry.roots])
+    named: str = request.scope.get(HOST) or request.url.netloc
+    address = f"{request.url.scheme}://{named}{prefix.get()}/mcp"
+    return snippets([], address, needs_token=not look.site.open)
+
+
+def _value(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)

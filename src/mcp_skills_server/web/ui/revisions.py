@@ -1,0 +1,163 @@
+"""What has changed in skills since the server started, as differences of their text files.
+
+What a skill was before is known only where its files were kept: a thread reads them once after the start, and again
+when they change, within a bound. A difference beyond it names files, and shows no lines.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.errors import SkillsServerError
+from mcp_skills_server.format import media
+from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
+from mcp_skills_server.provenance.difference import Difference, compare
+
+logger = logging.getLogger(__name__)
+
+_MOST_KEPT: Final = 32 << 20
+"""Bytes of all files that are kept to be compared."""
+_MOST_OF_ONE: Final = 256 << 10
+"""Bytes of one file that is kept."""
+_MOST_REVISIONS: Final = 20
+_MOST_SKILLS: Final = 1_000
+"""Revisions of one skill, and skills that have some, that are remembered."""
+_MOST_LINES: Final = 500
+_PAUSE_EVERY: Final = 50
+
+_State = Mapping[str, tuple[bytes, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One change of a skill.
+
+    Attributes:
+        time: when it was seen, in seconds since 1970.
+        kind: "added", "removed" or "changed".
+        first: what a reviewer must see first, one line each.
+        lines: the remaining lines: other fields, files, unified diffs.
+        is_whole: whether there are no more lines.
+    """
+
+    time: float
+    kind: str
+    first: Sequence[str]
+    lines: Sequence[str]
+    is_whole: bool = True
+
+
+class Revisions:
+    """Remembers the changes of a registry's skills.
+
+    Args:
+        registry: whose skills they are.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._states: OrderedDict[str, tuple[_State, int]] = OrderedDict()
+        """What each skill was when it was last looked at, and how many bytes are kept for that."""
+        self._kept = 0
+        self._found: OrderedDict[str, deque[Revision]] = OrderedDict()
+        self._changes: queue.SimpleQueue[tuple[float, Changes]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Follow the registry from now on, in a thread that ends with the process."""
+        self._registry.subscribe(lambda changes: self._changes.put((time.time(), changes)))
+        threading.Thread(target=self._follow, name="skills-revisions", daemon=True).start()
+
+    def of(self, path: str) -> list[Revision]:
+        """The changes of a skill, the newest first."""
+        with self._lock:
+            return [*reversed(self._found.get(path, ()))]
+
+    def _follow(self) -> None:
+        self._registry.loaded.wait()
+        begun = self._registry.snapshot
+        for number, path in enumerate(begun.paths(Standing.LENIENT)):
+            if self._kept >= _MOST_KEPT:
+                break
+            self._keep(path, self._read(begun.skills[path]))
+            if number % _PAUSE_EVERY == 0:
+                time.sleep(0.01)  # what nobody waits for gives way
+        while True:
+            when, changes = self._changes.get()
+            came = changes.after.items()
+            if not changes.before and all(begun.skills.get(path) is skill for path, skill in came):
+                continue  # the first scan
+            for path in sorted({*changes.before, *changes.after}):
+                try:
+                    self._note(when, path, changes)
+                except Exception:  # a bug here must not end what follows
+                    logger.exception("a change of %s could not be compared", path)
+
+    def _note(self, when: float, path: str, changes: Changes) -> None:
+        after, before = changes.after.get(path), changes.before.get(path)
+        was = self._states.get(path, (None, 0))[0]
+        now = None if after is None else self._read(after)
+        if was is None and before is not None:  # its bytes were not kept
+            known, files = self._names(before, after)
+            found: Difference | None = Difference(path, known, (), files)
+        else:
+            found = compare(path, was, now)
+        if now is None:
+            self._kept -= self._states.pop(path, ({}, 0))[1]
+        else:
+            self._keep(path, now)
+        if found is None:
+            return
+        made = Revision(
+            when, found.kind, found.first[:_MOST_LINES], found.rest[:_MOST_LINES], len(found.rest) <= _MOST_LINES
+        )
+        with self._lock:
+            self._found.setdefault(path, deque(maxlen=_MOST_REVISIONS)).append(made)
+            self._found.move_to_end(path)
+            while len(self._found) > _MOST_SKILLS:
+                self._found.popitem(last=False)
+
+    def _keep(self, path: str, state: _State) -> None:
+        size = sum(len(raw) for raw, _ in state.values())
+        self._kept += size - self._states.pop(path, ({}, 0))[1]
+        self._states[path] = state, size
+        while self._kept > _MOST_KEPT:
+            self._kept -= self._states.popitem(last=False)[1][1]
+
+    def _read(self, skill: Skill) -> _State:
+        """The text files of a skill that are not too large; of the others their digests in place of their bytes."""
+        out: dict[str, tuple[bytes, bool]] = {}
+        for path, file in _own_files(skill).items():
+            try:
+                if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
+                    raw = self._registry.read(file)
+                else:
+                    raw = f"\0{self._registry.digest(file)}".encode() if skill.standing > Standing.UNUSABLE else b"\0"
+            except (SkillsServerError, OSError):
+                continue  # it changes again; the next look has it
+            out[path] = raw, file.executable
+        return out
+
+    @staticmethod
+    def _names(before: Skill, after: Skill | None) -> tuple[str, tuple[str, ...]]:
+        if after is None:
+            return "removed", ()
+        old, new = _own_files(before), _own_files(after)
+        lines = [f"file added: {each}" for each in new if each not in old]
+        lines += [f"file removed: {each}" for each in old if each not in new]
+        lines += [f"file changed: {each}" for each in new if each in old and new[each] is not old[each]]
+        return "changed", tuple(lines)
+
+
+def _own_files(skill: Skill) -> dict[str, SkillFile]:
+    """The files of a skill without those of skills in it, which not everybody may read who reads this one."""
+    nested = tuple(path.removesuffix(SKILL_MD) for path in skill.files if path.endswith(f"/{SKILL_MD}"))
+    return {path: file for path, file in skill.files.items() if not path.startswith(nested)}

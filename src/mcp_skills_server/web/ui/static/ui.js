@@ -1,0 +1,100 @@
+// What the page does better with a script: it works without. No foreign text ever becomes code or markup here.
+"use strict";
+
+(() => {
+  // Filter as you type: the server searches, and its rows replace those that are there.
+  const form = document.getElementById("search");
+  const results = document.getElementById("results");
+  if (form && results) {
+    let waiting = 0;
+    let asking = null;
+    let shown = new URLSearchParams(new FormData(form)).toString();
+
+    const ask = async () => {
+      const fields = new URLSearchParams();
+      for (const [name, value] of new FormData(form)) if (value) fields.set(name, value);
+      const now = fields.toString();
+      if (now === shown) return;
+      shown = now;
+      if (asking) asking.abort();
+      asking = new AbortController();
+      const given = new URLSearchParams(fields);
+      given.set("part", "1");
+      try {
+        const answer = await fetch(`${form.action}?${given}`, { signal: asking.signal, redirect: "manual" });
+        if (!answer.ok) { form.submit(); return; }
+        const made = new DOMParser().parseFromString(await answer.text(), "text/html");
+        results.replaceChildren(...made.body.childNodes);
+        history.replaceState(null, "", now ? `${form.action}?${now}` : form.action);
+      } catch (error) {
+        if (error.name !== "AbortError") form.submit();
+      }
+    };
+    form.addEventListener("input", (event) => {
+      clearTimeout(waiting);
+      waiting = setTimeout(ask, event.target.type === "search" ? 40 : 0);
+    });
+    form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(waiting); ask(); });
+    document.addEventListener("keydown", (event) => {
+      const typing = event.target.closest("input, textarea, select");
+      if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+        event.preventDefault();
+        document.getElementById("q").focus();
+      }
+    });
+  }
+
+  // Buttons that copy what stands in another element.
+  for (const button of document.querySelectorAll("button[data-copies]")) {
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      const text = document.getElementById(button.dataset.copies).textContent;
+      const words = button.textContent;
+      try {
+        await navigator.clipboard.writeText(text);
+        button.textContent = "Copied";
+      } catch {
+        const range = document.createRange();
+        range.selectNodeContents(document.getElementById(button.dataset.copies));
+        getSelection().removeAllRanges();
+        getSelection().addRange(range);
+        button.textContent = "Marked: press Ctrl+C";
+      }
+      setTimeout(() => { button.textContent = words; }, 2000);
+    });
+  }
+})();
+
+// Live parts: the server says that there is something new, and the page asks for it.
+(() => {
+  const state = document.querySelector("[data-follows]");
+  if (!state || !("EventSource" in window)) return;
+  const results = document.getElementById(state.dataset.results);
+  const number = results.querySelector("[data-number]").dataset.number;
+  const source = new EventSource(`${state.dataset.follows}?after=${number}`);
+  const say = (words) => { if (state.textContent !== words) state.textContent = words; };
+
+  const show = async () => {
+    try {
+      const answer = await fetch(`${location.pathname}?part=1`, { redirect: "manual" });
+      if (!answer.ok) { say("You are signed out, or may not see this any more. Load the page again."); source.close(); return; }
+      const known = new Set([...results.querySelectorAll("[id]")].map((each) => each.id));
+      const made = new DOMParser().parseFromString(await answer.text(), "text/html");
+      results.replaceChildren(...made.body.childNodes);
+      for (const each of results.querySelectorAll("[id]")) if (!known.has(each.id)) each.classList.add("flash");
+      const last = results.querySelector(".flash");
+      if (last) say(`The last change: ${last.textContent.trim().replace(/\s+/g, " ")}`);
+    } catch { /* the stream says when the server is back */ }
+  };
+  source.addEventListener("open", () => say("Changes show here as they happen."));
+  source.addEventListener("change", show);
+  source.addEventListener("replaced", () => {
+    source.close();
+    say("You opened this view too often; this one follows nothing any more.");
+  });
+  source.addEventListener("error", () => {
+    say(source.readyState === EventSource.CLOSED
+      ? "Changes are not followed here any more. Load the page again."
+      : "The connection is lost; trying again.");
+  });
+})();

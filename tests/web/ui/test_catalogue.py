@@ -1,0 +1,136 @@
+"""The catalogue over HTTP: all skills, in the order of a search, filtered, in parts."""
+
+from __future__ import annotations
+
+import html
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from mcp_skills_server.web.ui.why import reasons
+from web.http_wire import Server, client
+from web.ui.serving import get, names, page_serving, words
+from wire import FIXTURES, write_skill
+
+
+def shown(server: Server, query: str = "") -> list[str]:
+    reply = get(server, f"/ui/{query}")
+    assert reply.status == 200
+    return names(reply)
+
+
+def test_every_skill_is_a_link_with_its_name(tmp_path: Path) -> None:
+    write_skill(tmp_path / "team" / "refunds")
+    write_skill(tmp_path / "a b&c", name="ampersand")
+    with page_serving(tmp_path) as server:
+        reply = get(server, "/ui/")
+        assert names(reply) == ["a%20b%26c", "team/refunds"]
+        assert '<a href="/ui/skills/team/refunds"><bdi>refunds</bdi></a>' in reply.body.decode()
+        assert get(server, "/ui/skills/a%20b%26c").status == 200
+        assert "2 skills" in words(reply)
+
+
+def test_a_search_has_the_order_of_skills_search_and_says_why(tmp_path: Path) -> None:
+    question = "a customer wants money back"
+    with page_serving(FIXTURES) as server, client(server, "modern") as one:
+        answer = one.request("tools/call", {"name": "skills_search", "arguments": {"query": question}})
+        found = [each["name"] for each in answer["structuredContent"]["skills"]]
+        reply = get(server, f"/ui/?q={quote(question)}")
+        ours = [each.rpartition("/")[2] for each in names(reply)]
+        assert found and ours[: len(found)] == [each.rpartition("/")[2] for each in found]
+        assert "Found by description: customer" in words(reply)
+
+
+def test_what_is_left_out_is_there_with_its_reason_and_what_to_do(tmp_path: Path) -> None:
+    write_skill(tmp_path / "fine")
+    write_skill(tmp_path / "torn").joinpath("SKILL.md").write_text("no frontmatter at all", encoding="utf-8")
+    write_skill(tmp_path / "Loud", name="Loud")
+    with page_serving(tmp_path) as server:
+        reply = get(server, "/ui/?problem=left-out")
+        assert names(reply) == ["Loud", "torn"]
+        assert words(reply).count("left out") >= 2
+        assert shown(server, "?q=torn") == ["torn"]
+        assert 'class="hint"' in reply.body.decode()
+        assert "hidden by" not in words(reply)
+
+
+def test_a_skill_that_another_hides_is_said(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one" / "same")
+    write_skill(tmp_path / "two" / "same")
+    with page_serving(tmp_path / "one", tmp_path / "two") as server:
+        reply = get(server, "/ui/")
+        assert names(reply) == ["same"] and "shadowed" in words(reply)
+        assert str(tmp_path) not in reply.body.decode()  # where folders lie is the operator's matter
+
+
+def test_filters_by_source_tag_and_problem(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one" / "a", description='x\ntags: ["red", "green"]')
+    write_skill(tmp_path / "one" / "b", description="x\nunknown-field: 1")
+    write_skill(tmp_path / "two" / "c", description='x\ntags: ["red"]')
+    with page_serving(tmp_path / "one", tmp_path / "two") as server:
+        assert shown(server, "?source=0") == ["a", "b"]
+        assert shown(server, "?source=1") == ["c"]
+        assert shown(server, "?tag=red") == ["a", "c"]
+        assert shown(server, "?tag=red&source=1") == ["c"]
+        assert shown(server, "?tag=none") == []
+        assert shown(server, "?problem=any&source=0") == ["a", "b"]
+        assert shown(server, "?q=a&tag=green") == ["a"]
+        for wrong in ("?source=%00", "?from=-1", "?from=99999999999", "?used=x", "?q=%ff%fe", "?problem=%3Cb%3E"):
+            assert get(server, f"/ui/{wrong}").status == 200, wrong
+
+
+def test_filters_by_use(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    write_skill(tmp_path / "skills" / "b")
+    store = f"sqlite:{tmp_path / 'usage.db'}"
+    with page_serving(tmp_path / "skills", "--usage", store) as server:
+        with client(server, "modern") as one:
+            one.read("skill://a/SKILL.md")
+        until = time.monotonic() + 20
+        while shown(server, "?used=used") != ["a"]:  # they are written once a second, and read every five
+            assert time.monotonic() < until
+        assert shown(server, "?used=never") == ["b"]
+        get(server, "/ui/skills/b")
+        assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
+    with page_serving(tmp_path / "skills", "--usage", store) as server:
+        assert shown(server, "?used=never") == ["b"]  # to look at a skill is not to use it
+
+
+def test_ten_thousand_skills_come_in_parts_at_once(tmp_path: Path) -> None:
+    for number in range(1_050):
+        write_skill(tmp_path / f"skill-{number:05}", description=f"Does thing number {number} of many.", body="x" * 500)
+    with page_serving(tmp_path) as server:
+        first = get(server, "/ui/")
+        assert len(names(first)) == 100 and len(first.body) < 500_000
+        assert names(get(server, "/ui/?from=1000")) == [f"skill-{number:05}" for number in range(1_000, 1_050)]
+        assert 'href="/ui/?from=100"' in first.body.decode()
+        found = get(server, "/ui/?q=number&part=1")
+        assert len(names(found)) == 100 and "<html" not in found.body.decode()
+        assert html.unescape(found.body.decode()).count("/ui/?q=number&from=100") == 1
+        again = get(server, "/ui/?q=number&from=100")
+        assert not {*names(found)} & {*names(again)}
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("refund", {"name": ["refund"], "description": ["refund"]}),
+        ("refunds money", {"name": ["refunds"], "description": ["refunds", "money"]}),
+        ("the of and", {}),
+        ("", {}),
+        ("nothing like it", {}),
+    ],
+)
+def test_reasons_name_the_texts_that_have_the_words(
+    tmp_path: Path, question: str, expected: dict[str, list[str]]
+) -> None:
+    from mcp_skills_server.catalog.registry import Registry
+
+    write_skill(
+        tmp_path / "refunds", name="refunds", description="Handles a refund of money.", body="# Steps\n\nDo it.\n"
+    )
+    with Registry([tmp_path]) as registry:
+        found = dict(reasons(registry.snapshot.skills["refunds"], question))
+    assert {key: [*value] for key, value in found.items() if key in {"name", "description"}} == expected

@@ -1,0 +1,106 @@
+"""Grants hold on every view: who may not read a skill finds no trace of it, of its changes or of its runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.telemetry.events import Event, Use
+from mcp_skills_server.web.ui.pages import activity
+from web.http_wire import Server, client
+from web.test_grants import ANN, BOB, configure
+from web.ui.serving import get, page_serving, words
+from web.ui.test_live import following
+from web.ui.views import look_at
+from wire import write_skill
+
+GRANTS = """
+[[grant]]
+who = ["token:ann"]
+skills = ["finance/**"]
+
+[[grant]]
+who = ["token:bob"]
+skills = ["tea"]
+may = ["admin"]
+"""
+VIEWS = ("", "model", "model?dialect=sep-2640&era=legacy", "try?prompt=xylophone+finance", "problems", "live",
+         "sources", "?q=xylophone", "skills/finance/refunds", "runs", "clients")  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Two skills with a problem each, and two tokens."""
+    write_skill(tmp_path / "skills" / "finance" / "refunds", name="refundz", description="Speaks of the xylophone.")
+    write_skill(tmp_path / "skills" / "tea", name="teas", description="Makes tea.")
+    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    return tmp_path
+
+
+def as_(server: Server, token: str, view: str) -> str:
+    reply = get(server, f"/ui/{view}", Authorization=f"Bearer {token}")
+    assert reply.status in {200, 403, 404}, (view, reply.status)
+    return words(reply) + reply.body.decode()
+
+
+def test_no_view_has_a_trace_of_what_is_withheld(place: Path) -> None:
+    with page_serving("--config", configure(place, GRANTS)) as server:
+        assert "refundz" in as_(server, ANN, "") and "refundz" in as_(server, ANN, "problems")
+        for view in VIEWS:
+            text = as_(server, BOB, view).replace("xylophone+finance", "").replace("xylophone finance", "")
+            text = text.replace('value="xylophone"', "").replace("xylophone - mcp", "").replace("xylophone</title>", "")
+            if view != "skills/finance/refunds":
+                assert "finance" not in text, view
+            assert "refundz" not in text and "xylophone" not in text, view
+
+
+def test_changes_of_what_is_withheld_are_not_even_known_to_have_been(place: Path) -> None:
+    with page_serving("--config", configure(place, GRANTS)) as server:
+        assert "Nothing has changed" in as_(server, ANN, "live") and "Nothing has changed" in as_(server, BOB, "live")
+        with following(server, Authorization=f"Bearer {ANN}") as ann:
+            write_skill(place / "skills" / "finance" / "audit")
+            assert ann.event() == "change"
+        with following(server, Authorization=f"Bearer {BOB}") as bob:
+            write_skill(place / "skills" / "tea", description="Makes green tea.")
+            assert bob.event() == "change"
+            assert bob.reply.readline() == b"data: 1\n", "the first change that there ever was"
+        assert "audit" in as_(server, ANN, "live")
+        seen = as_(server, BOB, "live")
+        assert "audit" not in seen and "changed" in seen
+
+
+def test_a_stream_ends_where_grants_are_others(place: Path) -> None:
+    file = configure(place, GRANTS)
+    with page_serving("--config", file) as server, following(server, Authorization=f"Bearer {ANN}") as ann:
+        configure(place, GRANTS.replace("finance/**", "tea"))
+        server.said("read again|in force")
+        write_skill(place / "skills" / "finance" / "audit")
+        assert ann.event() == ""
+
+
+def test_runs_and_clients_are_for_who_may_be_an_administrator(place: Path) -> None:
+    with page_serving("--config", configure(place, GRANTS)) as server:
+        with client(server, "modern", token=ANN) as ann:
+            ann.request("skills/list")
+        for view in ("runs", "clients"):
+            assert get(server, f"/ui/{view}", Authorization=f"Bearer {ANN}").status == 403
+            assert f"/ui/{view}" not in as_(server, ANN, "")
+        assert "token:ann" in as_(server, BOB, "clients")
+
+
+def test_an_administrator_reads_of_no_skill_by_its_runs(place: Path) -> None:
+    who = Principal("token", "bob")
+    grants = Grants([Grant((who.id,), (Pattern("tea"),), frozenset({"admin"}))], local=False)
+    look = look_at(place, grants=grants, principal=who)
+    assert look.is_admin
+    for skill in ("tea", "finance/refunds", ""):
+        use = Use("run", skill, f"scripts/{skill.partition('/')[0]}.py", "")
+        look.site.activity.take(Event(time=1, protocol="mcp", method="tools/call", outcome="begun", uses=(use,)))
+    page = words(bytes(anyio.run(activity.runs, None, look).body).decode())
+    assert "tea" in page and "finance" not in page and page.count("of a skill that you may not read") == 1
+    assert "code that came with the call" in page

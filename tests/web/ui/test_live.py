@@ -1,0 +1,283 @@
+"""Changes as they happen: what is kept of them, who hears of them, and that a stream costs nothing in between."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import shutil
+import signal
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from starlette.requests import Request
+
+from catalog.forest import loaded, plant, skill_md
+from dialects import build
+from mcp_skills_server.catalog.skill_set import SkillSet
+from mcp_skills_server.model import Changes
+from mcp_skills_server.runtime.quota import QuotaError
+from mcp_skills_server.web.ui import live
+from mcp_skills_server.web.ui.live import Feed, Live, Stream
+from mcp_skills_server.web.ui.pages import live as page
+from web.http_wire import Server
+from web.ui.serving import get, page_serving, words
+from web.ui.views import look_at
+from wire import DEADLINE, write_skill
+
+
+async def always() -> bool:
+    return True
+
+
+def ready() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def changes(*paths: str) -> Changes:
+    return Changes({}, {path: build.skill(path) for path in paths})
+
+
+# What is kept
+
+
+def test_what_the_first_scan_finds_is_no_change(tmp_path: Path) -> None:
+    plant(tmp_path, {"one/SKILL.md": skill_md("one")})
+    registry = loaded(tmp_path)
+    feed = Live().feed(registry)
+    assert feed.latest() == []
+    unread = Feed(threading.Event())
+    unread.note(changes("a"))
+    assert unread.latest() == []
+
+
+def test_each_change_is_kept_with_what_it_is(tmp_path: Path) -> None:
+    plant(tmp_path, {"one/SKILL.md": skill_md("one"), "two/SKILL.md": skill_md("two")})
+    registry = loaded(tmp_path)
+    feed = Live().feed(registry)
+    plant(tmp_path, {"one/a.txt": "a", "three/SKILL.md": skill_md("other")})
+    registry.refresh()
+    shutil.rmtree(tmp_path / "two")
+    registry.refresh()
+    gone, came, changed = feed.latest()
+    assert (gone.kind, gone.path, gone.name) == ("vanished", "two", "two")
+    assert (came.kind, came.path, came.name, came.left_out) == ("appeared", "three", "other", True)
+    assert (changed.kind, changed.files, changed.more, changed.left_out) == ("changed", ("a.txt",), 0, False)
+    assert [each.number for each in feed.latest()] == [3, 2, 1]
+
+
+def test_never_more_are_kept_than_so_many_and_all_are_counted() -> None:
+    feed = Feed(ready())
+    feed.note(changes(*(f"skill-{number:04}" for number in range(1_000))))
+    assert (feed.number, len(feed.latest()), feed.latest()[0].number) == (1_000, live.KEPT, 1_000)
+
+
+def test_a_feed_goes_with_its_skills(tmp_path: Path) -> None:
+    kept = Live()
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    gone = weakref.ref(kept.feed(registry))
+    del registry
+    gc.collect()
+    assert gone() is None
+
+
+# Streams
+
+
+async def rest(lines: AsyncGenerator[str]) -> list[str]:
+    with anyio.fail_after(DEADLINE):
+        return [each async for each in lines]
+
+
+async def opened(kept: Live, skills: SkillSet, owner: str = "a") -> tuple[Stream, AsyncGenerator[str]]:
+    stream = kept.open(skills, owner, kept.feed(skills).number, always)
+    lines = stream.lines()
+    assert (await anext(lines)).startswith("retry:")
+    return stream, lines
+
+
+def test_a_burst_is_one_line_and_a_line_has_nothing_but_a_number(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+
+    async def follow() -> None:
+        kept = Live()
+        _, lines = await opened(kept, registry)
+        feed = kept.feed(registry)
+        await anyio.to_thread.run_sync(feed.note, changes("secret-a", "secret-b"))
+        await anyio.to_thread.run_sync(feed.note, changes("secret-c"))
+        with anyio.fail_after(DEADLINE):
+            assert await anext(lines) == "id: 3\nevent: change\ndata: 3\n\n"
+        kept.close()
+        assert await rest(lines) == []
+
+    anyio.run(follow)
+
+
+def test_the_end_of_a_server_ends_streams_that_wait_that_pause_and_that_come_later(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+
+    async def follow() -> None:
+        kept = Live()
+        _, waits = await opened(kept, registry)
+        _, pauses = await opened(kept, registry)
+        kept.feed(registry).note(changes("a"))
+        assert "change" in await anext(pauses)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(rest, waits)
+            tasks.start_soon(rest, pauses)
+            await anyio.wait_all_tasks_blocked()
+            kept.close()
+        _, later = await opened(kept, registry)
+        assert await rest(later) == []
+
+    anyio.run(follow)
+
+
+def test_who_opens_too_many_loses_his_oldest_and_nobody_elses(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+
+    async def follow() -> None:
+        kept = Live(share=2)
+        others, _ = await opened(kept, registry, "b")
+        _, oldest = await opened(kept, registry)
+        mine = [await opened(kept, registry) for _ in range(2)]
+        assert await rest(oldest) == ["event: replaced\ndata: 1\n\n"]
+        assert len(kept) == 3 and not others.is_replaced and not any(stream.is_replaced for stream, _ in mine)
+        for stream in (others, *(stream for stream, _ in mine)):
+            stream.close()
+        assert len(kept) == 0
+
+    anyio.run(follow)
+
+
+def test_where_others_hold_all_places_a_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    kept = Live(share=1)
+    held = [kept.open(registry, owner, 0, always) for owner in "ab"]
+    with pytest.raises(QuotaError):
+        kept.open(registry, "c", 0, always)
+    assert not any(each.is_replaced for each in held)
+
+
+def test_a_stream_ends_when_its_viewer_may_not_look_any_more(tmp_path: Path) -> None:
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+
+    async def follow() -> None:
+        kept, may = Live(), True
+
+        async def stays() -> bool:
+            return may
+
+        lines = kept.open(registry, "a", 0, stays).lines()
+        await anext(lines)
+        may = False
+        kept.feed(registry).note(changes("secret"))
+        assert await rest(lines) == [], "not even that something changed"
+
+    anyio.run(follow)
+
+
+def test_while_nothing_changes_there_is_a_line_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert live.HEARTBEAT_S == 30
+    monkeypatch.setattr(live, "HEARTBEAT_S", 0.01)
+    registry = loaded(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+
+    async def follow() -> None:
+        _, lines = await opened(Live(), registry)
+        assert [await anext(lines) for _ in range(2)] == [":\n\n"] * 2
+        await lines.aclose()
+
+    anyio.run(follow)
+
+
+# Over HTTP
+
+
+class Following:
+    """A connection with an open stream."""
+
+    def __init__(self, server: Server, **headers: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+        self._connection.request("GET", "/ui/live/events", headers=headers)
+        self.reply = self._connection.getresponse()
+
+    def event(self) -> str:
+        """The next event that has a name, "" at the end."""
+        while line := self.reply.readline():
+            if line.startswith(b"event:"):
+                return line.decode().partition(" ")[2].strip()
+        return ""
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextmanager
+def following(server: Server, **headers: str) -> Iterator[Following]:
+    with closing(Following(server, **headers)) as made:
+        yield made
+
+
+def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server, following(server) as stream:
+        assert stream.reply.status == 200 and stream.reply.headers["Cache-Control"] == "no-store"
+        assert "Nothing has changed." in words(get(server, "/ui/live"))
+        write_skill(tmp_path / "two")
+        assert stream.event() == "change"
+        page = get(server, "/ui/live?part=1")
+        assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
+
+
+def test_streams_end_with_the_server(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server, ExitStack() as stack:
+        streams = [stack.enter_context(following(server)) for _ in range(20)]
+        code, _ = server.signal(signal.SIGTERM)
+        assert code == 0
+        # None was cut off, which would be an IncompleteRead.
+        assert {each.reply.read() for each in streams} == {b"retry: 3000\n\n"}
+
+
+def test_whoever_leaves_gives_the_place_back(tmp_path: Path) -> None:
+    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    left = False
+
+    async def leave(_: object = None) -> dict[str, Any]:
+        nonlocal left
+        assert len(look.site.live) == 1
+        left = True
+        return {"type": "http.disconnect"}
+
+    async def ask() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b"", "client": None}
+        response = await page.events(Request(scope), look)
+        with anyio.fail_after(DEADLINE):
+            await response(scope, leave, lambda _: anyio.lowlevel.checkpoint())
+
+    anyio.run(ask)
+    assert left and len(look.site.live) == 0
+
+
+def test_what_only_looks_at_the_head_holds_no_stream(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server:
+        assert server.send("HEAD", "/ui/live/events").status == 200
+
+
+def test_two_hundred_open_pages_are_served_and_all_hear_of_a_change(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server, ExitStack() as stack:
+        streams = [stack.enter_context(following(server)) for _ in range(200)]
+        assert {each.reply.status for each in streams} == {200}
+        write_skill(tmp_path / "two")
+        assert {each.event() for each in streams} == {"change"}

@@ -1,0 +1,167 @@
+"""The way to the issuer and back: whatever comes back that does not belong together lets nobody in."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+import anyio
+import pytest
+
+from access.signing import public, signed
+from mcp_skills_server.access.admission import Admission
+from mcp_skills_server.access.oauth import ResourceServer
+from mcp_skills_server.access.settings import OAuthSettings
+from mcp_skills_server.web.ui.oauth import Flow
+from mcp_skills_server.web.ui.session import SignInError
+
+ISSUER, AUDIENCE = "https://login.example", "https://skills.example/team/mcp"
+METADATA = {
+    "issuer": ISSUER,
+    "jwks_uri": f"{ISSUER}/keys",
+    "authorization_endpoint": f"{ISSUER}/authorize?tenant=1",
+    "token_endpoint": f"{ISSUER}/token",
+}
+
+
+class Issuer:
+    """What an issuer answers, and the forms that it got."""
+
+    def __init__(self, metadata: Mapping[str, object] = METADATA) -> None:
+        self.metadata = metadata
+        self.forms: list[dict[str, str]] = []
+        self.answer: dict[str, Any] = {"access_token": self.token()}
+        self.status = 200
+        self.now = 0.0
+        self.flow = Flow(
+            ResourceServer(OAuthSettings(ISSUER, AUDIENCE, AUDIENCE), self.fetch),
+            "page",
+            self.fetch,
+            self.post,
+            mark="_w3",
+            now=lambda: self.now,
+        )
+
+    @staticmethod
+    def token(**more: object) -> str:
+        now = int(time.time())
+        return signed({"iss": ISSUER, "sub": "ann", "aud": AUDIENCE, "iat": now, "exp": now + 600, **more})
+
+    async def fetch(self, url: str) -> tuple[int, bytes]:
+        found = {"keys": [public()]} if url.endswith("/keys") else self.metadata
+        return 200, json.dumps(found).encode()
+
+    async def post(self, url: str, form: bytes) -> tuple[int, bytes]:
+        assert url == f"{ISSUER}/token"
+        self.forms.append(dict(parse_qsl(form.decode())))
+        return self.status, json.dumps(self.answer).encode()
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        return await work()
+
+    return anyio.run(main)
+
+
+async def led(issuer: Issuer) -> dict[str, str]:
+    place = urlsplit(await issuer.flow.begin("browser"))
+    return {key: values[0] for key, values in parse_qs(place.query).items()}
+
+
+def test_who_comes_back_is_who_went() -> None:
+    issuer = Issuer()
+
+    async def work() -> None:
+        asked = await led(issuer)
+        assert asked["redirect_uri"] == "https://skills.example/team/ui/oauth/callback" and asked["tenant"] == "1"
+        assert asked["state"].endswith("_w3") and asked["resource"] == AUDIENCE
+        found: Admission = await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
+        assert found.principal.name == "ann"
+        (form,) = issuer.forms
+        assert form["code"] == "c" and len(form["code_verifier"]) == 43 and "client_secret" not in form
+        with pytest.raises(SignInError, match="did not begin"):  # once
+            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    ("change", "browser", "said"),
+    [
+        ({"state": "other"}, "browser", "did not begin"),
+        ({}, "another", "did not begin"),
+        ({}, "", "did not begin"),
+        ({"iss": "https://evil.example"}, "browser", "Another issuer"),
+        ({"error": "access_denied"}, "browser", "let nobody in"),
+        ({"code": ""}, "browser", "let nobody in"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(change: dict[str, str], browser: str, said: str) -> None:
+    issuer = Issuer()
+
+    async def work() -> None:
+        asked = await led(issuer)
+        with pytest.raises(SignInError, match=said):
+            await issuer.flow.finish({"state": asked["state"], "code": "c", **change}, browser)
+
+    run(work)
+    assert issuer.forms == []
+
+
+def test_after_ten_minutes_it_has_to_begin_again() -> None:
+    issuer = Issuer()
+
+    async def work() -> None:
+        asked = await led(issuer)
+        issuer.now = 601
+        with pytest.raises(SignInError, match="too long ago"):
+            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
+
+    run(work)
+
+
+def _identity(nonce: str) -> str:
+    return ".".join(["e30", base64.urlsafe_b64encode(json.dumps({"nonce": nonce}).encode()).decode().rstrip("="), "x"])
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        ({"access_token": Issuer.token(aud="https://other.example")}, 200, "lets nobody in"),
+        ({"access_token": "no token"}, 200, "lets nobody in"),
+        ({"access_token": 7}, 200, "gave no token"),
+        ({}, 200, "gave no token"),
+        ({"access_token": Issuer.token()}, 400, "gave no token"),
+        ({"access_token": Issuer.token(), "id_token": _identity("another")}, 200, "something else"),
+        ({"access_token": Issuer.token(), "id_token": "x.!.y"}, 200, "something else"),
+    ],
+)
+def test_tokens_of_others_let_nobody_in(answer: dict[str, Any], status: int, said: str) -> None:
+    issuer = Issuer()
+    issuer.answer, issuer.status = answer, status
+
+    async def work() -> None:
+        asked = await led(issuer)
+        with pytest.raises(SignInError, match=said):
+            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{}, {**METADATA, "issuer": "https://evil.example"}, {**METADATA, "authorization_endpoint": "http://a.example/x"}],
+)
+def test_an_issuer_that_says_nothing_safe_is_not_gone_to(metadata: dict[str, object]) -> None:
+    issuer = Issuer(metadata)
+
+    async def work() -> None:
+        with pytest.raises(SignInError):
+            await issuer.flow.begin("browser")
+
+    run(work)

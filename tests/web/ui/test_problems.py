@@ -1,0 +1,101 @@
+"""What is wrong stands beside the lines that it is about."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from catalog.forest import plant, skill_md
+from mcp_skills_server.codes import problem
+from mcp_skills_server.web.ui.pages import problems
+from web.ui.serving import get, names, page_serving, words
+from web.ui.views import look_at
+from wire import ROOT
+
+BROKEN = ROOT / "fixtures" / "broken"
+
+
+def test_the_lines_are_those_around_the_place() -> None:
+    raw = b"one\ntwo\r\nthree\nfour\nfive\nsix\n"
+    assert [(each.number, each.text, each.is_it) for each in problems.lines_around(raw, 2)] == [
+        (1, "one", False),
+        (2, "two", True),
+        (3, "three", False),
+        (4, "four", False),
+    ]
+    assert [each.number for each in problems.lines_around(raw, 6)] == [4, 5, 6, 7]
+    assert problems.lines_around(raw, 9) == ()
+    assert problems.lines_around(b"\xff\n", 1)[0].text == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("place/a/SKILL.md", "SKILL.md"),
+        ("place/a/references/x.md", "references/x.md"),
+        ("place/a", ""),
+        ("place/a/gone.md", ""),
+        ("elsewhere/SKILL.md", ""),
+    ],
+)
+def test_a_problem_names_a_file_of_its_skill_or_none(path: str, file: str) -> None:
+    found = problem("body-empty", "x").at(path, "a")
+    assert problems.file_of(found, "place/a", {"SKILL.md": 1, "references/x.md": 1}) == file
+
+
+def test_problems_of_a_root_are_for_the_operator(tmp_path: Path) -> None:
+    one, two = (
+        plant(tmp_path / "1", {"a/SKILL.md": skill_md("b")}),
+        plant(tmp_path / "2", {"c/SKILL.md": skill_md("c")}),
+    )
+    look = look_at(one, two)
+    lost = problem("root-missing", "is gone").at(str(two), "")
+    look.runtime.registry.snapshot = look.snapshot.replacing({}, (), (lost,))
+    again = look_at(registry=look.runtime.registry)
+    assert [each.code for each in problems.problems_of(replace(again, is_admin=False))] == ["name-mismatch"]
+    assert {each.code for each in problems.problems_of(replace(again, is_admin=True))} == {"name-mismatch", lost.code}
+
+
+def test_every_problem_of_the_broken_skills_is_shown_and_that_of_a_line_beside_it() -> None:
+    with page_serving(BROKEN) as server:
+        page = get(server, "/ui/problems")
+        total = re.search(r"(\d+) problems", words(page))
+        assert total and page.body.count(b'<li class="skill">') == int(total[1]) > 40
+        error = get(server, "/ui/problems?severity=error&code=yaml-syntax").body.decode()
+        assert error.count('<li class="skill">') == 1 and error.count("<mark>") == 1
+        line = re.search(r"yaml-syntax / SKILL\.md :(\d+)", words(error))
+        assert line and f'<tr class="it"><th scope="row" class="number">{line[1]}</th>' in error
+        assert str(BROKEN) not in error, "where folders lie is nobody's matter but the operator's"
+
+
+def test_hidden_characters_in_a_line_are_visible_and_nothing_is_markup(tmp_path: Path) -> None:
+    body = "ignore\u200b all <script>window.hit=1</script>"
+    plant(tmp_path, {"a/SKILL.md": f"---\nname: b\ndescription: x {body}\n---\n\ntext\n"})
+    with page_serving(tmp_path) as server:
+        page = get(server, "/ui/problems").body.decode()
+        assert '<span class="hidden">U+200B</span>' in page and "<script>window" not in page
+
+
+def test_nonsense_in_the_address_is_no_condition() -> None:
+    with page_serving(BROKEN) as server:
+        everything = get(server, "/ui/problems").body
+        assert get(server, "/ui/problems?severity=bad&from=-1").body == everything
+        none = words(get(server, "/ui/problems?code=no-such"))
+        assert "0 problems" in none and "Nothing is wrong." in none
+
+
+def test_many_problems_come_in_parts_that_lead_to_each_other(tmp_path: Path) -> None:
+    plant(tmp_path, {f"skill-{number:03}/SKILL.md": skill_md("other") for number in range(120)})
+    with page_serving(tmp_path) as server:
+        path, shown = "/ui/problems?code=name-mismatch", list[str]()
+        while path:
+            page = get(server, path)
+            shown += names(page)
+            following = re.search(r'rel="next" href="([^"]*)"', page.body.decode())
+            path = html.unescape(following[1]) if following else ""
+        assert shown == [f"skill-{number:03}" for number in range(120)]
+        assert "from number 101" in words(page) and "Previous" in words(page)

@@ -1,0 +1,182 @@
+"""Markdown and foreign text as HTML: what comes out has no markup and no address but ours."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_skills_server.web.ui.estimate import tokens
+from mcp_skills_server.web.ui.foreign import marked, visible
+from mcp_skills_server.web.ui.raster import is_raster_name, raster_type
+from mcp_skills_server.web.ui.render import MOST, render
+from web.ui.corpus import MARKDOWN, MARKUP
+
+FILES = {"SKILL.md", "references/a.md", "b c.md", "p.png", "x.svg", "scripts/run.py"}
+ALLOWED: dict[str, set[str]] = {
+    "a": {"href", "rel"},
+    "img": {"src", "alt", "loading"},
+    "span": {"class"},
+    "pre": {"tabindex"},
+    "ol": {"start"},
+}
+"""Elements with attributes, and which."""
+BARE = {
+    "p",
+    "br",
+    "hr",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "ul",
+    "li",
+    "blockquote",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "th",
+    "td",
+    "em",
+    "strong",
+    "s",
+    "code",
+}
+
+
+class Reader(HTMLParser):
+    """What elements there are, and where they lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+
+def check(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    found = render(text, "acme/x", FILES, "SKILL.md")
+    assert found is not None
+    elements = Reader(str(found)).elements
+    for tag, attributes in elements:
+        assert tag in {*ALLOWED, *BARE} and attributes.keys() <= ALLOWED.get(tag, set()), (tag, attributes)
+        for value in (attributes.get("href"), attributes.get("src")):
+            assert value is None or re.match(r"https?://[^/]|mailto:|/ui/(files|raw)/acme/x\?file=", value), value
+        assert "src" not in attributes or (attributes["src"] or "").startswith("/ui/raw/")
+    return elements
+
+
+@pytest.mark.parametrize("text", [*MARKUP, *MARKDOWN])
+def test_hostile_texts_become_nothing_but_text(text: str) -> None:
+    check(text)
+    check(f"- > # {text}\n\n| {text} |\n|---|\n| {text} |\n")
+
+
+_PIECES = st.sampled_from(
+    [
+        "[",
+        "](",
+        ")",
+        "![",
+        "<",
+        ">",
+        "`",
+        "```",
+        "\n",
+        "\n\n",
+        "# ",
+        "- ",
+        "1. ",
+        "> ",
+        "|",
+        "---",
+        "*",
+        "_",
+        "~~",
+        "\\",
+        "&",
+        ";",
+        ":",
+        "javascript:",
+        "JaVa",
+        "script",
+        "data:",
+        "http://a.b",
+        "//c.d",
+        "..",
+        "/",
+        "%2e",
+        "?",
+        "#",
+        '"',
+        "'",
+        "onerror=",
+        "=",
+        "x",
+        "p.png",
+        "references/a.md",
+        "\u200b",
+        "\u202e",
+        "\t",
+        "&#106;",
+        "&colon;",
+        "    ",
+        "<script>",
+        "[x]: ",
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=40).map("".join))
+def test_whatever_is_written_there_is_no_markup_but_ours(text: str) -> None:
+    check(text)
+
+
+def test_links_lead_to_files_of_the_skill_or_away() -> None:
+    def led(text: str, place: str = "SKILL.md") -> list[str | None]:
+        found = Reader(str(render(text, "acme/x", FILES, place))).elements
+        return [attributes.get("href") or attributes.get("src") for tag, attributes in found if tag in {"a", "img"}]
+
+    assert led("[x](references/a.md#part)") == ["/ui/files/acme/x?file=references/a.md"]
+    assert led("[x](./b%20c.md?x=1)") == ["/ui/files/acme/x?file=b%20c.md"]
+    assert led("[x](../p.png) ![x](../p.png) ![y](../x.svg)", "references/a.md") == [
+        "/ui/files/acme/x?file=p.png", "/ui/raw/acme/x?file=p.png", "/ui/files/acme/x?file=x.svg",
+    ]  # fmt: skip
+    assert led("[x](../SKILL.md) [x](missing.md) [x](/ui/sign-out) [x](#y) [x](ftp://a.b/c) [x](http:///x)") == []
+    assert led("<mailto:a@b.c> <https://a.b/c?d=e&f>") == ["mailto:a@b.c", "https://a.b/c?d=e&f"]
+
+
+def test_headings_follow_each_other_without_a_gap() -> None:
+    assert [tag for tag, _ in check("#### A\n# B\n###### C\n## D\n") if tag[0] == "h"] == ["h3", "h3", "h4", "h4"]
+
+
+@pytest.mark.parametrize("text", ["x" * (MOST + 1), "*a" * 10_000, "[" * 10_000, "|" * 10_000, "<" * 10_000])
+def test_what_takes_long_to_parse_is_not_rendered(text: str) -> None:
+    assert render(text, "x", (), "SKILL.md") is None
+
+
+def test_hidden_characters_are_written_out() -> None:
+    assert str(marked("a\u200b<\u202e")) == (
+        'a<span class="hidden">U+200B</span>&lt;<span class="hidden">U+202E</span>'
+    )
+    assert str(visible("x" * 50, 10)) == "<bdi>xxxxxxx...</bdi>"
+    assert "\ud800" not in str(marked("a\ud800"))
+    assert str(marked("\u200b" * 3_000)).count("<span") == 2_000
+
+
+def test_pictures_are_known_by_their_bytes() -> None:
+    assert raster_type(b"\x89PNG\r\n\x1a\n") == "image/png" and raster_type(b"GIF89a") == "image/gif"
+    assert raster_type(b"\xff\xd8\xff\xe0") == "image/jpeg" and raster_type(b"RIFF1234WEBP") == "image/webp"
+    assert raster_type(b"<svg") is None and raster_type(b"") is None
+    assert is_raster_name("a/B.PNG") and not is_raster_name("a.svg") and not is_raster_name("png")
+
+
+def test_tokens_are_a_quarter_of_the_bytes() -> None:
+    assert [tokens(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [0, 1, 1, 2, 1, 2]

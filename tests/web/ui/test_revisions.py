@@ -1,0 +1,94 @@
+"""What is remembered of changes: differences within a bound, names of files beyond it, and nothing of other skills."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.web.ui import revisions
+from mcp_skills_server.web.ui.revisions import Revision, Revisions
+from wire import DEADLINE, write_skill
+
+
+def wait(found: Revisions, path: str, count: int) -> list[Revision]:
+    """The changes of a skill, once there are so many."""
+    until = monotonic() + DEADLINE
+    while len(known := found.of(path)) < count:
+        assert monotonic() < until
+    return known
+
+
+def test_each_change_is_one_difference_the_newest_first(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", body="one\n")
+    with Registry([tmp_path]) as registry:
+        found = Revisions(registry)
+        found.start()
+        wait_until_read(found, "a")
+        write_skill(tmp_path / "a", body="two\n", scripts__run_sh="#!/bin/sh\n")
+        registry.refresh()
+        (first,) = wait(found, "a", 1)
+        assert first.kind == "changed" and "script new: scripts/run.sh" in first.first
+        assert "-one" in first.lines and "+two" in first.lines
+        shutil.rmtree(tmp_path / "a")
+        registry.refresh()
+        assert [each.kind for each in wait(found, "a", 2)] == ["removed", "changed"]
+        write_skill(tmp_path / "a", body="three\n")
+        registry.refresh()
+        assert wait(found, "a", 3)[0].kind == "added"
+        assert found.of("b") == []
+
+
+def wait_until_read(found: Revisions, path: str) -> None:
+    until = monotonic() + DEADLINE
+    while path not in found._states:
+        assert monotonic() < until
+
+
+def test_what_was_not_kept_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revisions, "_MOST_KEPT", 0)
+    write_skill(tmp_path / "a", body="one\n", old_md="x")
+    write_skill(tmp_path / "a" / "inner")
+    with Registry([tmp_path]) as registry:
+        found = Revisions(registry)
+        found.start()
+        write_skill(tmp_path / "a", body="two\n", new_md="x")
+        (tmp_path / "a" / "old.md").unlink()
+        write_skill(tmp_path / "a" / "inner", body="other\n")
+        registry.refresh()
+        (only,) = wait(found, "a", 1)
+    assert {*only.lines} == {"file added: new.md", "file removed: old.md", "file changed: SKILL.md"}
+
+
+def test_a_skill_inside_of_another_is_no_part_of_its_history(tmp_path: Path) -> None:
+    write_skill(tmp_path / "outer", body="one\n")
+    write_skill(tmp_path / "outer" / "inner", body="secret one\n", notes_md="secret\n")
+    with Registry([tmp_path]) as registry:
+        found = Revisions(registry)
+        found.start()
+        wait_until_read(found, "outer/inner")
+        write_skill(tmp_path / "outer", body="two\n")
+        write_skill(tmp_path / "outer" / "inner", body="secret two\n", notes_md="secret too\n")
+        registry.refresh()
+        wait(found, "outer/inner", 1)
+        (outer,) = wait(found, "outer", 1)
+    assert "+two" in outer.lines and not any("secret" in each for each in outer.lines)
+
+
+def test_only_so_many_changes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revisions, "_MOST_REVISIONS", 2)
+    write_skill(tmp_path / "a", body="0\n")
+    with Registry([tmp_path]) as registry:
+        found = Revisions(registry)
+        found.start()
+        wait_until_read(found, "a")
+        for number in range(1, 5):
+            write_skill(tmp_path / "a", body=f"{number}\n" * number)
+            registry.refresh()
+            until = monotonic() + DEADLINE
+            while not (known := found.of("a")) or f"+{number}" not in known[0].lines:
+                assert monotonic() < until
+        assert len(found.of("a")) == 2

@@ -1,0 +1,203 @@
+"""Who may look: one-time addresses, tokens, an issuer; and who may not."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+
+from web.authorization_server import authorization_server
+from web.http_wire import Reply, Server, http_serving
+from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from wire import write_skill
+
+SECRET = "0123456789abcdef"
+TOKENS = {"MCP_SKILLS_TOKENS": f"laptop={SECRET}"}
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "skills" / "refunds")
+    return tmp_path / "skills"
+
+
+def sign_in(server: Server, token: str, **headers: str | None) -> Reply:
+    given = {"Sec-Fetch-Site": "same-origin", "Origin": f"http://127.0.0.1:{server.port}", **headers}
+    return server.send("POST", "/ui/sign-in", urlencode({"token": token}).encode(), given)
+
+
+def test_there_is_no_page_unless_it_is_asked_for(skills: Path) -> None:
+    with http_serving(skills) as server:
+        assert server.send("GET", "/ui/").status == 404
+
+
+def test_an_open_server_asks_nobody(skills: Path) -> None:
+    with page_serving(skills) as server:
+        reply = get(server, "/ui/")
+        assert reply.status == 200 and "refunds" in words(reply) and "Sign out" not in words(reply)
+        assert get(server, "/ui").headers["Location"] == "/ui/"
+
+
+def test_every_answer_has_the_headers_of_a_page_that_nothing_foreign_runs_in(skills: Path) -> None:
+    with page_serving(skills) as server:
+        for path in ("/ui/", "/ui/static/ui.js", "/ui/no/such", "/ui/skills/none", "/ui/sign-in"):
+            headers = get(server, path).headers
+            policy = headers["Content-Security-Policy"] or ""
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';"), path
+            assert "unsafe" not in policy and "frame-ancestors 'none'" in policy
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Referrer-Policy"] == "same-origin"
+            assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
+
+
+def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_address(skills: Path) -> None:
+    with own_page(skills) as address:
+        origin = address.partition("/ui/")[0]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/ui/enter\?once=[\w-]{43}", address)
+        assert ask(f"{origin}/ui/")[0] == 303
+        assert ask(f"{origin}/ui/enter?once=wrong")[0] == 403
+        status, headers, _ = ask(address)
+        assert (status, headers["Location"]) == (303, "/ui/")
+        given = headers["Set-Cookie"] or ""
+        assert "HttpOnly" in given and "SameSite=strict" in given and "Path=/ui" in given
+        assert address.partition("once=")[2] not in given
+        assert ask(address)[0] == 403
+        assert "was used before" in words(ask(address)[2])
+        assert ask(f"{origin}/ui/", cookie_of(headers))[0] == 200
+        assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
+
+
+def test_a_token_lets_in_and_is_not_in_the_cookie(skills: Path) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        assert get(server, "/ui/").headers["Location"] == "/ui/sign-in"
+        assert get(server, "/ui/skills/refunds").status == 303
+        assert 'type="password"' in get(server, "/ui/sign-in").body.decode()
+        reply = sign_in(server, SECRET)
+        cookie = cookie_of(reply.headers)
+        assert reply.status == 303 and SECRET not in cookie
+        shown = words(get(server, "/ui/", Cookie=cookie))
+        assert "refunds" in shown and "laptop" in shown
+        out = server.send("POST", "/ui/sign-out", b"", {"Cookie": cookie, "Sec-Fetch-Site": "same-origin"})
+        assert out.status == 303 and get(server, "/ui/", Cookie=cookie).status == 303
+        assert SECRET not in server.stderr
+
+
+def test_a_bearer_may_look_without_a_form(skills: Path) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        assert get(server, "/ui/", Authorization=f"Bearer {SECRET}").status == 200
+        assert get(server, "/ui/", Authorization="Bearer wrong-wrong-wrong-wrong").status == 303
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": None, "Sec-Fetch-Site": None},
+    ],
+)
+def test_a_form_of_another_page_is_refused(skills: Path, headers: dict[str, str | None]) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        reply = sign_in(server, SECRET, **headers)
+        assert reply.status == 403 and "Set-Cookie" not in reply.headers
+
+
+def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Path) -> None:
+    with page_serving(skills, "--host", "0.0.0.0", environment=TOKENS) as server:
+        named = {"Host": "skills.example", "Origin": "http://skills.example"}
+        assert sign_in(server, SECRET, **named).status == 303
+        assert sign_in(server, SECRET, **{**named, "Origin": "http://evil.example"}).status == 403
+        body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+        assert server.send("POST", "/mcp", body, {**named, "Authorization": f"Bearer {SECRET}"}).status == 403
+
+
+def test_whoever_tries_tokens_has_to_wait(skills: Path) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        statuses = [sign_in(server, f"wrong-{number}").status for number in range(62)]
+        assert statuses[:60] == [403] * 60 and statuses[61] == 429
+        reply = sign_in(server, SECRET)
+        assert reply.status == 429 and int(reply.headers["Retry-After"] or 0) >= 1
+
+
+def test_a_session_ends_with_its_token(tmp_path: Path, skills: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"laptop={SECRET}\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    with page_serving(skills, "--token-file", tokens) as server:
+        cookie = cookie_of(sign_in(server, SECRET).headers)
+        assert get(server, "/ui/", Cookie=cookie).status == 200
+        tokens.write_text("other=fedcba9876543210\n", encoding="utf-8")
+        server.process.send_signal(signal.SIGHUP)
+        server.said(r"token", 1)
+        while get(server, "/ui/", Cookie=cookie).status != 303:
+            assert server.process.poll() is None
+        assert sign_in(server, "fedcba9876543210").status == 303
+
+
+def test_a_prefix_before_the_page_stands_in_its_addresses(skills: Path) -> None:
+    with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
+        assert get(server, "/team/ui/").headers["Location"] == "/team/ui/sign-in"
+        reply = server.send(
+            "POST", "/team/ui/sign-in", urlencode({"token": SECRET}).encode(), {"Sec-Fetch-Site": "same-origin"}
+        )
+        assert reply.headers["Location"] == "/team/ui/" and "Path=/team/ui" in (reply.headers["Set-Cookie"] or "")
+        shown = get(server, "/team/ui/", Cookie=cookie_of(reply.headers)).body.decode()
+        assert 'href="/team/ui/skills/refunds"' in shown and '"/ui/' not in shown
+
+
+def _oauth_page(folder: Path, issuer: str, more: str = 'ui-client-id = "page"') -> Path:
+    config = folder / "config.toml"
+    config.write_text(
+        f'[oauth]\nissuer = "{issuer}"\naudience = "https://skills.example/mcp"\n{more}\n', encoding="utf-8"
+    )
+    return config
+
+
+def test_the_issuer_signs_in_with_pkce_state_and_a_browser_of_its_own(tmp_path: Path, skills: Path) -> None:
+    from mcp.shared.auth import OAuthClientInformationFull
+    from pydantic import AnyUrl
+
+    with authorization_server() as issuer:
+        back = "https://skills.example/ui/oauth/callback"
+        issuer.clients["page"] = OAuthClientInformationFull(
+            client_id="page", redirect_uris=[AnyUrl(back)], token_endpoint_auth_method="none"
+        )
+        with page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url)) as server:
+            assert "Sign in at" in words(get(server, "/ui/sign-in"))
+            begun = get(server, "/ui/oauth/begin")
+            place = begun.headers["Location"] or ""
+            asked = parse_qs(urlsplit(place).query)
+            assert asked["code_challenge_method"] == ["S256"] and asked["redirect_uri"] == [back]
+            assert "SameSite=lax" in (begun.headers["Set-Cookie"] or "")
+            away = cookie_of(begun.headers)
+            returned = urlsplit(ask(place)[1]["Location"] or "")
+            assert returned.netloc == "skills.example"
+            callback = f"/ui/oauth/callback?{returned.query}"
+            assert get(server, callback).status == 403  # of another browser, and used up by that
+            assert get(server, callback, Cookie=away).status == 403
+
+            begun = get(server, "/ui/oauth/begin")
+            away = cookie_of(begun.headers)
+            returned = urlsplit(ask(begun.headers["Location"] or "")[1]["Location"] or "")
+            done = get(server, f"/ui/oauth/callback?{returned.query}", Cookie=away)
+            assert done.status == 200 and done.headers["Refresh"] == "0; url=/ui/"
+            cookie = (done.headers.get_all("Set-Cookie") or [""])[0].partition(";")[0]
+            assert "ann" in words(get(server, "/ui/", Cookie=cookie))
+
+
+def test_an_issuer_that_does_not_know_the_page_signs_nobody_in(tmp_path: Path, skills: Path) -> None:
+    with (
+        authorization_server() as issuer,
+        page_serving(skills, "--config", _oauth_page(tmp_path, issuer.url, "")) as server,
+    ):
+        assert get(server, "/ui/oauth/begin").status == 404
+        assert get(server, "/ui/").status == 303
+        bearer = issuer.token("https://skills.example/mcp", [])
+        assert get(server, "/ui/", Authorization=f"Bearer {bearer}").status == 200

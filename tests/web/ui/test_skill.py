@@ -1,0 +1,214 @@
+"""The view of a skill and of its files over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import os
+import re
+import shutil
+import struct
+import subprocess
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from web.http_wire import Server
+from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
+from wire import FIXTURES, write_skill
+
+BODY = "# Refunds\n\nSee [limits](references/limits.md), ![scheme](scheme.png) and [far](https://example.org/x).\n"
+
+
+def png() -> bytes:
+    """One black pixel."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+
+
+def page(server: Server, path: str) -> str:
+    reply = get(server, path)
+    assert reply.status == 200, words(reply)
+    return reply.body.decode()
+
+
+def test_it_shows_what_the_skill_says_rendered_and_as_it_is(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path / "refunds", body=BODY, references__limits_md="# Limits\n")
+    (directory / "scheme.png").write_bytes(png())
+    with page_serving(tmp_path) as server:
+        text = page(server, "/ui/skills/refunds")
+        assert '<a href="/ui/files/refunds?file=references/limits.md">limits</a>' in text
+        assert '<img src="/ui/raw/refunds?file=scheme.png" alt="scheme"' in text
+        assert '<a href="https://example.org/x" rel="noopener noreferrer nofollow">far</a>' in text
+        raw = re.search(r'<pre id="raw"[^>]*>(.*?)</pre>', text, re.DOTALL)
+        assert raw and html.unescape(raw[1]) == (directory / "SKILL.md").read_text(encoding="utf-8")
+        digest = hashlib.sha256((directory / "SKILL.md").read_bytes()).hexdigest()
+        assert f"sha256:{digest[:16]}" in text
+        assert "Hosts that know skills" in words(text) and str(tmp_path) not in text
+        assert "/mcp" in text and "Bearer" not in text
+
+
+def test_a_file_is_shown_by_its_kind(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path / "a", notes_md="# Notes\n", plain_txt="x<y\u200bz", script_py="print(1)\n")
+    (directory / "scheme.png").write_bytes(png())
+    (directory / "data.bin").write_bytes(bytes(range(256)))
+    with page_serving(tmp_path) as server:
+        assert "<h3>Notes</h3>" in page(server, "/ui/files/a?file=notes.md")
+        assert 'x&lt;y<span class="hidden">U+200B</span>z' in page(server, "/ui/files/a?file=plain.txt")
+        assert "1 characters in it that nobody sees" in words(page(server, "/ui/files/a?file=plain.txt"))
+        assert 'src="/ui/raw/a?file=scheme.png"' in page(server, "/ui/files/a?file=scheme.png")
+        assert "It is no text" in words(page(server, "/ui/files/a?file=data.bin"))
+        reply = get(server, "/ui/raw/a?file=scheme.png")
+        assert reply.headers["Content-Type"] == "image/png" and reply.body == png()
+        reply = get(server, "/ui/raw/a?file=data.bin")
+        assert reply.headers["Content-Type"] == "application/octet-stream" and reply.body == bytes(range(256))
+        assert "attachment" in (get(server, "/ui/raw/a?file=notes.md&keep=1").headers["Content-Disposition"] or "")
+
+
+def test_only_files_of_the_skill_can_be_had(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    with page_serving(tmp_path / "skills") as server:
+        for file in (
+            "../secret.txt",
+            "../../secret.txt",
+            "/etc/passwd",
+            "",
+            ".",
+            "SKILL.md/../../../secret.txt",
+            "%00",
+        ):
+            for view in ("files", "raw"):
+                reply = get(server, f"/ui/{view}/a?file={file}")
+                assert reply.status == 404 and b"secret" not in reply.body.replace(b"secret.txt", b""), file
+        for path in ("../a", "%2e%2e/a", "b", "a/b", "%ff", "a%00"):
+            assert get(server, f"/ui/skills/{path}").status in {404, 200 if path.endswith("a") else 404}, path
+
+
+def test_large_files_binary_ones_and_very_many(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path / "large", big_txt="x\n" * (7 << 20))
+    (directory / "zero.bin").write_bytes(bytes(1 << 20))
+    write_skill(tmp_path / "many", **{f"f{number}_md": f"# {number}\n" for number in range(500)})
+    write_skill(tmp_path / "long", body="*a [b](c) " * 60_000)
+    with page_serving(tmp_path) as server:
+        assert "It is too large to be shown" in words(page(server, "/ui/files/large?file=big.txt"))
+        assert len(get(server, "/ui/raw/large?file=big.txt").body) == 14 << 20
+        assert "It is no text" in words(page(server, "/ui/files/large?file=zero.bin"))
+        text = page(server, "/ui/skills/many")
+        assert text.count('href="/ui/files/many?file=') == 501 and len(text) < 500_000
+        text = page(server, "/ui/skills/long")
+        assert "too long to be rendered" in words(text) and len(text) < 500_000
+
+
+def test_arguments_are_filled_in(tmp_path: Path) -> None:
+    fields = "x\narguments: [{name: city, description: Which one, required: true}, {name: day, default: today}]"
+    write_skill(tmp_path / "weather", description=fields, body="Weather of {{city}} on {{day}} {{other}}\n")
+    with page_serving(tmp_path) as server:
+        text = page(server, "/ui/skills/weather")
+        assert 'name="arg.city"' in text and 'value="today"' in text and 'id="filled"' not in text
+        text = page(server, "/ui/skills/weather?fill=1&arg.city=%3Cb%3EBonn")
+        assert "Weather of &lt;b&gt;Bonn on today {{other}}" in text
+        assert "Missing required argument" in words(page(server, "/ui/skills/weather?fill=1"))
+        assert "has no argument" in words(page(server, "/ui/skills/weather?fill=1&arg.city=x&arg.none=y"))
+
+
+def test_who_sees_it_is_what_its_frontmatter_says(tmp_path: Path) -> None:
+    write_skill(tmp_path / "user", description="x\ndisable-model-invocation: true")
+    write_skill(tmp_path / "model", description="x\nuser-invocable: false")
+    with page_serving(tmp_path) as server:
+        assert "no A model, by the tools" in words(page(server, "/ui/skills/user"))
+        assert "yes A user, as a prompt" in words(page(server, "/ui/skills/user"))
+        assert "yes A model, by the tools" in words(page(server, "/ui/skills/model"))
+        assert "no A user, as a prompt" in words(page(server, "/ui/skills/model"))
+
+
+def test_a_skill_that_went_while_its_page_was_open_is_said_with_a_way_back(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    write_skill(tmp_path / "b")
+    with page_serving(tmp_path) as server:
+        page(server, "/ui/skills/a")
+        shutil.rmtree(tmp_path / "a")
+        until = time.monotonic() + 20
+        while (reply := get(server, "/ui/skills/a")).status != 404:
+            assert time.monotonic() < until
+        assert "not there any more" in words(reply) and 'href="/ui/"' in reply.body.decode()
+        assert get(server, "/ui/files/a?file=SKILL.md").status == 404
+
+
+def test_a_change_is_shown_as_a_difference(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path / "a", body="# One\n\nfirst line\n")
+    with page_serving(tmp_path) as server:
+        assert "It has not changed." in words(page(server, "/ui/history/a"))
+        until = time.monotonic() + 20
+        number = 0
+        while "-first line" not in (text := words(page(server, "/ui/history/a"))):
+            assert time.monotonic() < until, text
+            if number == 0:
+                write_skill(directory, body="# One\n\nsecond <b>line\n", more_md="new\n")
+            number += 1
+        assert "+second <b>line" in text and "file added: more.md" in text
+        assert "changed" in words(page(server, "/ui/skills/a"))
+
+
+@pytest.mark.needs_program("git")
+def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_path: Path) -> None:
+    directory = write_skill(tmp_path / "repo" / "skills" / "a", body="# One\n")
+    hit = tmp_path / "hit"
+
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=Ann & Bob", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path / "repo", check=True, capture_output=True)
+
+    git("init", "-q")
+    git("add", "."), git("commit", "-q", "-m", "first")
+    write_skill(directory, body="# Two\n")
+    git("commit", "-q", "-a", "-m", "second <script>")
+    (tmp_path / "repo" / ".gitattributes").write_text("*.md diff=evil\n", encoding="utf-8")
+    for key in (
+        "diff.evil.textconv",
+        "diff.evil.command",
+        "diff.external",
+        "gpg.program",
+        "core.fsmonitor",
+        "core.pager",
+    ):
+        git("config", key, f"touch {hit}")
+    git("config", "log.showSignature", "true")
+    with page_serving(tmp_path / "repo" / "skills") as server:
+        text = page(server, "/ui/history/a")
+        assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
+        assert "-# One" in text and "+# Two" in text
+    assert not hit.exists()
+
+
+def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with own_page(tmp_path) as address:
+        origin = address.partition("/ui/")[0]
+        cookie = cookie_of(ask(address)[1])
+        until = time.monotonic() + 20
+        while (answer := ask(f"{origin}/ui/skills/a", cookie))[0] != 200:
+            assert time.monotonic() < until
+        text = html.unescape(answer[2])
+        assert os.fspath(tmp_path / "a") in text
+        assert f"mcp-skills-server install cursor {tmp_path}" in text and '"mcpServers"' in text
+
+
+def test_every_skill_of_the_fixtures_has_a_page() -> None:
+    with page_serving(FIXTURES, FIXTURES.parent / "broken") as server:
+        seen: list[str] = []
+        address = "/ui/"
+        while address:
+            text = page(server, address)
+            seen += re.findall(r'<h2><a href="([^"]*)">', text)
+            following = re.search(r'rel="next" href="([^"]*)"', text)
+            address = html.unescape(following[1]) if following else ""
+        assert len(seen) > 50
+        for each in seen:
+            page(server, html.unescape(each))

@@ -1,0 +1,35 @@
+"""A look of a viewer without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from catalog.forest import loaded
+from mcp_skills_server.access.grants import Grants
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.runtime.runtime import Runtime
+from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.sources.follower import SourceState
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.ui.app import Ui
+from mcp_skills_server.web.ui.look import Look
+from mcp_skills_server.web.ui.settings import UiSettings
+
+
+def look_at(
+    *roots: Path,
+    settings: Settings | None = None,
+    sources: Sequence[SourceState] = (),
+    registry: Registry | None = None,
+    grants: Grants | None = None,
+    principal: Principal | None = None,
+) -> Look:
+    """What a viewer sees of these roots, read once."""
+    runtime = Runtime(registry or loaded(*roots))
+    http = HttpSettings("127.0.0.1", 0, make_policy("127.0.0.1", (), (), ()), sites=lambda: sources)
+    page = Ui(runtime, settings or Settings(), http, UiSettings(), Views(runtime.registry, grants))
+    return page._look(page._runtime_of(principal), None, principal)  # pyright: ignore[reportPrivateUsage]

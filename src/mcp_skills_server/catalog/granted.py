@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -120,6 +121,7 @@ class Granted:
     def _without_withheld(self, skill: Skill) -> Skill:
         """A skill without the skills in its folder that have no grant of their own."""
         nested = [path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)]
+        nested += self._unusable_below(skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
             return skill
@@ -139,6 +141,23 @@ class Granted:
             findings=findings,
             standing=min(skill.reading.standing, codes.standing(findings)),
         )
+
+    def _unusable_below(self, skill: Skill) -> list[str]:
+        """Where in its folder there are skills whose SKILL.md is no file of it: it cannot be read, or is a link.
+
+        What lies beside such a SKILL.md is that skill's all the same.
+        """
+        whole, below = self._registry.snapshot, f"{skill.path}/"
+        paths = whole.paths(Standing.UNUSABLE)
+        out: list[str] = []
+        for position in range(bisect_left(paths, below), len(paths)):
+            path = paths[position]
+            if not path.startswith(below):
+                break
+            found = whole.skills[path]
+            if found.root == skill.root and SKILL_MD not in found.files:
+                out.append(path.removeprefix(below))
+        return out
 
     def _follow(self) -> Snapshot:
         with self._lock:

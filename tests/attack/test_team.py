@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.sessions import UnknownSessionError
 from runtime.test_shared_sessions import Replica, Store
+from web.http_wire import Server, client, http_serving
+from wire import write_skill
 
 BOB = Principal("token", "bob")
 
@@ -58,3 +61,58 @@ def test_a_record_whose_owner_is_no_hash_is_of_nobody(tmp_path: Path, owner: str
             await Replica(tree, store).sessions.open(handle, "ann", "ann")
 
     anyio.run(opened)
+
+
+ANNS, BOBS = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
+
+
+def write_anew(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o600)
+    os.replace(fresh, file)
+
+
+def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(tmp_path: Path) -> None:
+    for path in ("finance/tax", "tea"):
+        write_skill(tmp_path / "skills" / path)
+    tokens, file = tmp_path / "tokens", tmp_path / "c.toml"
+    write_anew(tokens, f"ann={ANNS} groups=finance\n")
+    grants = "".join(
+        f"[[grant]]\nwho = ['{who}']\nskills = ['{skills}']\n"
+        for who, skills in (("group:finance", "finance/**"), ("token:ann", "tea"))
+    )
+    file.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{grants}")
+    tax, tea = "skill://finance/tax/SKILL.md", "skill://tea/SKILL.md"
+    with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
+        ann.hear(tax, tea)
+        write_anew(tokens, f"ann={ANNS}\n")
+        server.said("the tokens were read again")
+        assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
+        heard = ann.follow()
+        write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
+        server.said("finance/tax.*changed|changed.*finance/tax")
+        write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")
+        assert not [uri for _, uri in heard.until("notifications/resources/updated", tea) if uri == tax]
+
+
+def rpc(server: Server, method: str, token: str = ANNS, **params: object) -> dict[str, object]:
+    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    return json.loads(server.send("POST", "/rpc", sent, headers).body)
+
+
+def test_files_that_are_laid_out_for_code_of_a_call_are_in_the_audit_log(tmp_path: Path, sandbox_mode: str) -> None:
+    write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
+    (tmp_path / "tokens").write_text(f"ann={ANNS}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    audit = tmp_path / "audit"
+    options = ("--rpc", "--allow-scripts", "--allow-code", "--sandbox", sandbox_mode, "--audit-log", audit)
+    with http_serving(tmp_path / "skills", "--token-file", tmp_path / "tokens", *options) as server:
+        (listed,) = [e for e in rpc(server, "list_skills")["result"]["skills"] if "tax" in e["name"]]
+        code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
+        given = {"language": "python", "code": code, "mount_skills": [listed["name"]]}
+        done = rpc(server, "run_code", **given)
+    assert "19 percent" in json.dumps(done), done
+    said = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {"tax"} <= {each.get("skill") for each in said}, said

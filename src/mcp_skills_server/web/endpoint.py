@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -21,7 +22,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.web.shares import giver
 
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
+_SESSION: Final = b"mcp-session-id"
 _opener: ContextVar[str] = ContextVar("opener")
 
 
@@ -38,6 +41,10 @@ class Sessions(StreamableHTTPSessionManager):
 
     Args:
         mark: what their ids end with.
+
+    Attributes:
+        on_follow: called when the stream of a session is opened on which its client hears of changes, with the
+            connection and whom the opener proved to be.
     """
 
     def __init__(self, *args: Any, mark: str = "", **kwargs: Any) -> None:
@@ -45,6 +52,7 @@ class Sessions(StreamableHTTPSessionManager):
         self._mark = mark
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
+        self.on_follow: Callable[[Connection, Principal | None], object] = lambda *_: None
 
     @property
     def transports(self) -> list[StreamableHTTPServerTransport]:
@@ -78,6 +86,11 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")
+        if scope["method"] == "GET":
+            session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), "")
+            connection = self.open_to(session, scope)
+            if connection is not None:
+                self.on_follow(connection, principal(scope))
         await super()._handle_stateful_request(scope, receive, send)
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:

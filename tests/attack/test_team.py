@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from mcp_skills_server.access.grants import Grant, Grants, Pattern
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.runtime.sessions import UnknownSessionError
+from mcp_skills_server.telemetry.audit import AuditLog
+from mcp_skills_server.telemetry.events import Event
 from runtime.test_shared_sessions import Replica, Store
 from web.http_wire import Server, client, http_serving
 from wire import write_skill
@@ -50,6 +55,16 @@ def test_files_of_a_nested_skill_stay_withheld_when_its_manifest_cannot_be_read(
     assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
 
 
+def test_files_of_a_nested_skill_stay_withheld_while_its_manifest_is_being_replaced(tmp_path: Path) -> None:
+    folder = plant(tmp_path, {**skills("a", "a/in"), "a/in/secret.txt": "secret"})
+    registry = loaded(folder, quiet_s=600)
+    bob = Views(registry, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
+    (folder / "a" / "in" / "SKILL.md").unlink()
+    registry.refresh()
+    assert "a/in" in registry.snapshot.skills  # for as long as it may come back
+    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md"]
+
+
 @pytest.mark.parametrize("owner", ["\u00e9", "\ud800"])
 def test_a_record_whose_owner_is_no_hash_is_of_nobody(tmp_path: Path, owner: str) -> None:
     tree, store = plant(tmp_path, skills("a")), Store()
@@ -63,7 +78,7 @@ def test_a_record_whose_owner_is_no_hash_is_of_nobody(tmp_path: Path, owner: str
     anyio.run(opened)
 
 
-ANNS, BOBS = "anns-made-up-token-0123456789", "bobs-made-up-token-0123456789"
+ANNS = "anns-made-up-token-0123456789"
 
 
 def write_anew(file: Path, text: str) -> None:
@@ -116,3 +131,20 @@ def test_files_that_are_laid_out_for_code_of_a_call_are_in_the_audit_log(tmp_pat
     assert "19 percent" in json.dumps(done), done
     said = [json.loads(line) for line in audit.read_text().splitlines()]
     assert {"tax"} <= {each.get("skill") for each in said}, said
+
+
+def test_bytes_on_a_connection_end_a_chunk_only_where_a_proxy_sees_its_end() -> None:
+    """Earlier versions of h11 take any two bytes for the end of a chunk, and a proxy sees another request then."""
+    with Path("pyproject.toml").open("rb") as file:
+        wanted = tomllib.load(file)["project"]["dependencies"]
+    assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in wanted)
+
+
+@pytest.mark.xfail(reason="each refusal is a line, and a full disk stops runs", strict=True)
+def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_path: Path) -> None:
+    audit = AuditLog(str(tmp_path / "audit"))
+    for _ in range(2_000):
+        audit.take(
+            Event(time.time(), "http", "POST", "refused", address="192.0.2.1", reason="no-token", request="0" * 16)
+        )
+    assert (tmp_path / "audit").stat().st_size < 64 << 10

@@ -11,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Final
 
@@ -120,12 +121,11 @@ class Granted:
 
     def _without_withheld(self, skill: Skill) -> Skill:
         """A skill without the skills in its folder that have no grant of their own."""
-        nested = [path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)]
-        nested += self._unusable_below(skill)
+        nested = {path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)} | self._below(skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
             return skill
-        granted = set(nested).difference(withheld)
+        granted = nested.difference(withheld)
 
         def is_left(path: str) -> bool:
             holders = [each for each in nested if within(path, each)]
@@ -142,22 +142,12 @@ class Granted:
             standing=min(skill.reading.standing, codes.standing(findings)),
         )
 
-    def _unusable_below(self, skill: Skill) -> list[str]:
-        """Where in its folder there are skills whose SKILL.md is no file of it: it cannot be read, or is a link.
-
-        What lies beside such a SKILL.md is that skill's all the same.
-        """
-        whole, below = self._registry.snapshot, f"{skill.path}/"
+    def _below(self, skill: Skill) -> set[str]:
+        """Where in its folder there are skills, also those whose SKILL.md is no file that can be read, or just gone."""
+        whole, before = self._registry.snapshot, f"{skill.path}/"
         paths = whole.paths(Standing.UNUSABLE)
-        out: list[str] = []
-        for position in range(bisect_left(paths, below), len(paths)):
-            path = paths[position]
-            if not path.startswith(below):
-                break
-            found = whole.skills[path]
-            if found.root == skill.root and SKILL_MD not in found.files:
-                out.append(path.removeprefix(below))
-        return out
+        known = takewhile(lambda path: path.startswith(before), islice(paths, bisect_left(paths, before), None))
+        return {path.removeprefix(before) for path in known if whole.skills[path].root == skill.root}
 
     def _follow(self) -> Snapshot:
         with self._lock:

@@ -36,6 +36,10 @@ _SESSION: Final = b"mcp-session-id"
 _opener: ContextVar[str] = ContextVar("opener")
 
 
+def _unheard(_connection: Connection, _principal: Principal | None) -> None:
+    """Nobody wants to know."""
+
+
 class Sessions(StreamableHTTPSessionManager):
     """The SDK's sessions of legacy clients. At the limit, the owner with most loses the one it left alone longest.
 
@@ -52,7 +56,7 @@ class Sessions(StreamableHTTPSessionManager):
         self._mark = mark
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
-        self.on_follow: Callable[[Connection, Principal | None], object] = lambda *_: None
+        self.on_follow: Callable[[Connection, Principal | None], object] = _unheard
 
     @property
     def transports(self) -> list[StreamableHTTPServerTransport]:

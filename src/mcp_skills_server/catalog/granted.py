@@ -11,7 +11,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Final
 
@@ -146,8 +145,13 @@ class Granted:
         """Where in its folder there are skills, also those whose SKILL.md is no file that can be read, or just gone."""
         whole, before = self._registry.snapshot, f"{skill.path}/"
         paths = whole.paths(Standing.UNUSABLE)
-        known = takewhile(lambda path: path.startswith(before), islice(paths, bisect_left(paths, before), None))
-        return {path.removeprefix(before) for path in known if whole.skills[path].root == skill.root}
+        out: set[str] = set()
+        at = bisect_left(paths, before)
+        while at < len(paths) and paths[at].startswith(before):
+            if whole.skills[paths[at]].root == skill.root:
+                out.add(paths[at].removeprefix(before))
+            at += 1
+        return out
 
     def _follow(self) -> Snapshot:
         with self._lock:

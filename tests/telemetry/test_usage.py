@@ -10,15 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from catalog.forest import loaded
+from mcp_skills_server import Runtime
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
+from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
 from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, UsageStore, spark
-from wire import COMMAND, DEADLINE, ROOT
+from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 DAY = 24 * 3600.0
 NOW = 20_000 * DAY + 3600
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 class Clock:
@@ -202,3 +210,40 @@ def test_what_is_wrong_is_one_line(words: tuple[str, ...], said: str) -> None:
 def test_a_line_of_bars_is_as_high_as_its_highest_day() -> None:
     assert spark([0, 1, 8, 4]) == " ▁█▄"
     assert spark([]) == "" and spark([0, 0]) == "  "
+
+
+@pytest.mark.anyio
+async def test_searches_and_skills_that_were_dropped_unused_are_events(tmp_path: Path) -> None:
+    for name in ("unused", "read", "replaced", "gone"):
+        write_skill(tmp_path / name, notes_md="other")
+    registry, seen = loaded(tmp_path), list[Event]()
+    session = Runtime(registry).session()
+
+    async def call(tool: str, **arguments: object) -> Event:
+        with events.Request("mcp", "tools/call", principal=None):
+            result = await session.call(tool, arguments)
+        assert not result.get("isError"), result
+        return seen[-1]
+
+    async def dropped(tool: str, **arguments: object) -> list[str]:
+        event = await call(tool, **arguments)
+        found = [each for each in event.uses if each.action == "dropped"]
+        assert all(each.digest == digests[each.skill] for each in found)
+        return [each.skill for each in found]
+
+    digests = {path: skill.files["SKILL.md"].digest for path, skill in registry.snapshot.skills.items()}
+    end = events.subscribe(seen.append)
+    try:
+        assert (await call("skills_search", query="unused")).found
+        assert (await call("skills_search", query="qqqqqq")).found == 0
+        assert await dropped("skills_load", names=["unused", "read", "replaced"]) == []
+        await call("skills_read", skill="read", path="SKILL.md")
+        await call("skills_read", skill="read", path="notes.md")
+        assert await dropped("skills_unload", names=["unused", "read"]) == ["unused"]
+        assert await dropped("skills_load", names=["unused"], mode="add") == []
+        assert await dropped("skills_load", names=["unused", "gone"]) == ["replaced"]  # which stays is not dropped
+        (tmp_path / "gone" / "SKILL.md").unlink()
+        registry.refresh()
+        assert await dropped("skills_unload", all=True) == ["unused"]  # who vanished was not dropped by anybody
+    finally:
+        end()

@@ -14,6 +14,7 @@ from mcp_skills_server.access.tokens import read_tokens
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.events import Event
 from mcp_skills_server.web.legacy import Legacy
 
 TOKENS: Final = read_tokens("alpha=made-up-token-of-alpha-000001\nbeta=made-up-token-of-beta-0000002\n", "tokens")
@@ -83,18 +84,29 @@ async def test_a_session_that_is_used_is_not_the_one_left_alone_longest(registry
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("waits", ["before the handshake is over", "somebody reads events", "an odd header"])
+@pytest.mark.parametrize("waits", ["before the handshake is over", "an odd header"])
 async def test_the_rest_is_the_sdks(registry: Registry, ours: list[bool], waits: str) -> None:
     async with serving(registry, Settings(), lean=True) as (app, _):
         session = await open_session(app)
         if waits != "before the handshake is over":
             await warm(app, session)
-        end = events.subscribe(lambda _: None) if waits == "somebody reads events" else None
-        try:
-            odd = ((b"mcp-protocol-version", b"2025-11-25"),) * 2 if waits == "an odd header" else ()
-            with anyio.fail_after(20):
-                assert (await ask(app, look(session, *odd), stays=True)).status == 200
-        finally:
-            if end is not None:
-                end()
+        odd = ((b"mcp-protocol-version", b"2025-11-25"),) * 2 if waits == "an odd header" else ()
+        with anyio.fail_after(20):
+            assert (await ask(app, look(session, *odd), stays=True)).status == 200
     assert ours[-1] is False
+
+
+@pytest.mark.anyio
+async def test_what_is_ours_is_one_event(registry: Registry, ours: list[bool]) -> None:
+    seen: list[Event] = []
+    async with serving(registry, Settings(), lean=True) as (app, _):
+        session = await open_session(app)
+        await warm(app, session)
+        end = events.subscribe(seen.append)
+        try:
+            with anyio.fail_after(20):
+                assert (await ask(app, look(session), stays=True)).status == 200
+        finally:
+            end()
+    assert ours[-1] is True
+    assert [(each.protocol, each.era, each.outcome) for each in seen] == [("mcp", "legacy", "ok")]

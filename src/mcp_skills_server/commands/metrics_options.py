@@ -28,6 +28,14 @@ class MetricsOptions(Options):
     )
 
 
+def known_methods() -> frozenset[str]:
+    """The methods of all protocols; what clients call beside them is not named in metrics and traces."""
+    from mcp_skills_server.dialects import skills_protocol
+    from mcp_skills_server.server.front.eras import LEGACY, MODERN
+
+    return frozenset((*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD"))
+
+
 def make_metrics(
     options: MetricsOptions, registry: Registry, sources: Callable[[], Sequence[SourceState]]
 ) -> Metrics | None:
@@ -44,8 +52,6 @@ def make_metrics(
         raise UsageError(
             "metrics need prometheus-client; install it with: pip install 'mcp-skills-server[metrics]'"
         ) from None
-    from mcp_skills_server.dialects import skills_protocol
-    from mcp_skills_server.server.front.eras import LEGACY, MODERN
 
     def gauges() -> dict[str, tuple[str, float]]:
         snapshot, states = registry.snapshot, sources()
@@ -57,8 +63,7 @@ def make_metrics(
             "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
         }
 
-    methods = (*LEGACY.fits, *MODERN.fits, *skills_protocol.METHODS, "GET", "HEAD")
-    metrics = Metrics(gauges, methods)
+    metrics = Metrics(gauges, known_methods())
     metrics.start()
     if options.metrics_address is not None:
         host, colon, port = options.metrics_address.rpartition(":")

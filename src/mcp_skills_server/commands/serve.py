@@ -45,6 +45,7 @@ from mcp_skills_server.commands.running import (
 )
 from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
+from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
 from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
 from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
 from mcp_skills_server.errors import UsageError
@@ -64,7 +65,7 @@ _OVER_HTTP = "(--transport http)"
 """The end of the headings of options that do nothing over stdio."""
 
 
-class RecordOptions(AuditOptions, UsageOptions, MetricsOptions):
+class RecordOptions(AuditOptions, UsageOptions, MetricsOptions, TracingOptions):
     """What is recorded and shown of what happens."""
 
 
@@ -149,6 +150,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
     views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
     end_usage = start_usage(options, registry, by_default=options.transport == "http")
+    end_traces = start_tracing(options)
     reopen = start_audit(options, stdout_is_free=options.transport == "http")
     if mirrors is not None:
         mirrors.report_to(registry.note)
@@ -183,8 +185,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             shared.stop()
     if mirrors is not None:
         mirrors.stop()
-    if end_usage is not None:
-        end_usage()
+    for end in (end_usage, end_traces):
+        if end is not None:
+            end()
     leave(code)
 
 

@@ -15,6 +15,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import MOST_BYTES
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot
 from mcp_skills_server.runtime.briefing import name_of
+from mcp_skills_server.telemetry import events
 
 if TYPE_CHECKING:
     from mcp_skills_server.runtime.runtime import Runtime
@@ -38,6 +39,8 @@ class ActiveSkills:
         self._runtime = runtime
         self._loaded: _Active = {}
         """By skill path. Replaced as a whole, never changed."""
+        self._unused: set[str] = set()
+        """Paths of those of which nothing but the instructions was asked for."""
         self._awaited: tuple[tuple[str, str], ...] | None = None
         """Path and digest of what is to be loaded instead, once files can be read; None where there is nothing."""
         self.changed = 0
@@ -101,8 +104,7 @@ class ActiveSkills:
         async with self._changing:
             await self._settle()
             fresh = await retry_when_stale(self._runtime.skill_set, lambda view: self._fresh(view, names, add=add))
-            self._loaded = {**self._loaded, **fresh} if add else fresh
-            self.changed += 1
+            self._replace({**self._loaded, **fresh} if add else fresh)
         return [loaded for _, loaded in fresh.values()]
 
     async def unload(self, names: Collection[str]) -> None:
@@ -110,14 +112,26 @@ class ActiveSkills:
         async with self._changing:
             await self._settle()
             gone = {self._path_of(name) for name in names}
-            self._loaded = {path: each for path, each in self._loaded.items() if path not in gone}
-            self.changed += 1
+            self._replace({path: each for path, each in self._loaded.items() if path not in gone})
 
     async def unload_all(self) -> None:
         """Unload every skill, also one that is being loaded now."""
         async with self._changing:
-            self._loaded, self._awaited = {}, None
-            self.changed += 1
+            self._awaited = None
+            self._replace({})
+
+    def was_used(self, path: str) -> None:
+        """Something of this skill was asked for beside its instructions."""
+        self._unused.discard(path)
+
+    def _replace(self, loaded: _Active) -> None:
+        """Have these loaded, as a model wants it. Which of the others it made no use of is said in the event."""
+        for path, (_, before) in self._loaded.items():
+            if path in self._unused and path not in loaded:
+                events.dropped(path, before.digest)
+        self._unused = {path for path in loaded if path not in self._loaded or path in self._unused}
+        self._loaded = loaded
+        self.changed += 1
 
     def clear(self) -> None:
         """Forget all at once: nobody is going to ask any more."""

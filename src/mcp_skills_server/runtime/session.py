@@ -20,13 +20,12 @@ from mcp_skills_server.catalog.view import View, retry_when_stale
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
-from mcp_skills_server.format import media
 from mcp_skills_server.format.portions import portion, weight
-from mcp_skills_server.format.uris import uri
-from mcp_skills_server.model import Json, Skill, Snapshot, Standing
+from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import ActiveSkills
 from mcp_skills_server.runtime.briefing import name_of
 from mcp_skills_server.runtime.execution_policy import policy
+from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
 from mcp_skills_server.telemetry import events
 
@@ -40,8 +39,6 @@ Progress: TypeAlias = Callable[[float], Awaitable[None]]
 """Awaited now and then, while a script runs, with the seconds that it has."""
 
 HERE: Final = "here"
-_MOST_OUTPUT: Final = 16 << 20
-"""Bytes of a file that a script left and that is read."""
 _NEAREST: Final = 3
 """Names that a model is shown whose question found nothing."""
 
@@ -222,6 +219,7 @@ class Session:
         limit = int(given.get("limit", 5))
         search, query = self._runtime.searches.of(self._runtime.skill_set), given["query"]
         found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
+        events.searched(query, len(found))
         note = self._news()
         if not found and snapshot.skills:
             near = await to_thread.run_sync(search.nearest, query, _NEAREST, runtime.is_offered)
@@ -247,7 +245,9 @@ class Session:
     async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
         output = runtime.in_workspace(given["path"])
         if output is not None:
-            return await self._read_output(output, given)
+            elsewhere = self.scripts_at not in {"", HERE}
+            settings = self._runtime.settings
+            return await output_file(self._workspace, output, given, settings, elsewhere=elsewhere)
         return await retry_when_stale(self._runtime.skill_set, lambda view: self._read_file(view, given))
 
     async def _read_file(self, view: View, given: Mapping[str, Any]) -> Result:
@@ -255,38 +255,9 @@ class Session:
         path = path_in(skill, given["path"], tuple(skill.files))
         async with in_turn(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
-            text = media.as_text(raw, media.media_type(path))
-            if text is None:
-                target = uri(skill.path, path) if skill.standing is Standing.VALID else None
-                return runtime.binary_file(path, target, raw, self._runtime.settings.media_bytes)
-            return self._part(path, text, given)
-
-    async def _read_output(self, path: str, given: Mapping[str, Any]) -> Result:
-        """A file that a script of this session left in the work directory."""
-        try:
-            if self._workspace is None:
-                raise RequestError(f"No script has run in this session, so there is nothing in {runtime.WORKSPACE}")
-            raw = await to_thread.run_sync(self._workspace.read, path, _MOST_OUTPUT)
-        except RequestError:
-            if self.scripts_at in {"", HERE}:
-                raise
-            raise RequestError(
-                f"A script of this session ran on another replica of this server, and what it left in "
-                f"{runtime.WORKSPACE} is on that machine's disk only; run the script again to have its files here"
-            ) from None
-        shown = runtime.WORKSPACE + path
-        text = media.as_text(raw, media.media_type(path))
-        if text is None:
-            return runtime.made_file(shown, raw, self._runtime.settings.media_bytes)
-        return self._part(shown, text, given)
-
-    def _part(self, path: str, text: str, given: Mapping[str, Any]) -> Result:
-        start, most = int(given.get("start_line", 1)), given.get("max_lines")
-        most = None if most is None else int(most)
-        within = int(given.get("start_character", 1))
-        return runtime.text_file(
-            path, text, start, most, self._runtime.settings.result_characters, start_character=within
-        )
+            if path != SKILL_MD:
+                self._active.was_used(skill.path)
+            return skill_file(skill, path, raw, given, self._runtime.settings)
 
     async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
         scripts = self._runtime.scripts
@@ -311,6 +282,7 @@ class Session:
             self.scripts_at = HERE
             self.moved += 1
         events.concerns([skill])
+        self._active.was_used(skill.path)
         outcome = await scripts.run(
             skill,
             path,

@@ -20,6 +20,7 @@ from mcp_skills_server.server.methods import MODERN_VERSIONS, fault_of, outcome_
 from mcp_skills_server.server.notify import Stream
 from mcp_skills_server.server.requests import Caller, Handler
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.trace_context import of_headers, trace_of
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 Call: TypeAlias = Callable[[Context, Any], Awaitable[Any]]
@@ -82,21 +83,26 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
     if ctx.request_id is None or not events.has_readers():
         return await call_next(ctx)
     client = ctx.session.client_params
-    who = principal(scope_of(ctx))
+    scope = scope_of(ctx)
+    who = principal(scope)
     with events.Request(
         "mcp",
         ctx.method,
         principal=None if who is None else who.id,
-        address=address(scope_of(ctx)),
+        address=address(scope),
         era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,
+        # A session of the SDK lives in the context of the request that began it.
+        trace=trace_of(ctx.method, ctx.params, ctx.request_id, of_headers(scope.get("headers", ()))),
     ) as request:
         try:
             result = await call_next(ctx)
         except MCPError as error:
+            request.code = error.error.code
             request.outcome = outcome_of_error(error.error.code)
             raise
         except ValidationError:
+            request.code = types.INVALID_PARAMS
             request.outcome = "refused"
             raise
         if isinstance(result, dict):

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
+from mcp_skills_server.telemetry.trace_context import Trace, trace_of
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class Event(NamedTuple):
         found: how many skills a search found, None where nothing was searched for.
         question: what was searched for, where a reader keeps that; else "".
         request: the id of the request of HTTP, which its answer carries; None where there is none.
+        code: of the error of JSON-RPC that it was answered by, None for none.
+        trace: where it belongs in a trace, where a reader wants that.
     """
 
     time: float
@@ -88,6 +91,8 @@ class Event(NamedTuple):
     found: int | None = None
     question: str = ""
     request: str | None = None
+    code: int | None = None
+    trace: Trace | None = None
 
     @property
     def skills(self) -> tuple[str, ...]:
@@ -174,9 +179,14 @@ class Request:
 
     An exception decides the outcome unless `outcome` was set: RequestError is "refused", another Exception "failed",
     and whatever else ends the work has it "cancelled".
+
+    Attributes:
+        outcome: what became of it.
+        code: of the error of JSON-RPC that answers it.
+        is_kept: whether it is emitted; False where the work is done anew as another one.
     """
 
-    __slots__ = ("_begun", "_bytes", "_fields", "_found", "_token", "_uses", "outcome")
+    __slots__ = ("_begun", "_bytes", "_fields", "_found", "_token", "_uses", "code", "is_kept", "outcome")
 
     def __init__(
         self,
@@ -187,12 +197,16 @@ class Request:
         address: str | None = None,
         era: str | None = None,
         host: str | None = None,
+        trace: Trace | None = None,
     ) -> None:
-        self._fields = protocol, clipped(method), principal, address, era, None if host is None else clipped(host)
+        host = None if host is None else clipped(host)
+        self._fields = protocol, clipped(method), principal, address, era, host, trace
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
         self._found: tuple[int | None, str] = None, ""
         self.outcome: Outcome | None = None
+        self.code: int | None = None
+        self.is_kept = True
 
     def __enter__(self) -> Request:
         self._begun = time.time(), time.perf_counter()
@@ -201,7 +215,8 @@ class Request:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         _current.reset(self._token)
-        emit(self._event(self.outcome or _outcome_of(error), tuple(Use(*use, d) for use, d in self._uses.items())))
+        if self.is_kept:
+            emit(self._event(self.outcome or _outcome_of(error), tuple(Use(*use, d) for use, d in self._uses.items())))
 
     def add(self, use: Use, size: int = 0) -> None:
         """Something was done with a file of a skill, of which so many bytes were read for the answer."""
@@ -228,7 +243,7 @@ class Request:
         emit(self._event("begun", uses))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
-        protocol, method, principal, address, era, host = self._fields
+        protocol, method, principal, address, era, host, trace = self._fields
         began, started = self._begun
         return Event(
             time=began,
@@ -245,14 +260,18 @@ class Request:
             found=self._found[0],
             question=self._found[1],
             request=request_id.get(),
+            code=self.code,
+            trace=trace,
         )
 
 
 def observe(
-    protocol: str, method: str, *, principal: str | None = None, address: str | None = None
+    protocol: str, method: str, *, principal: str | None = None, address: str | None = None, id_: object = None
 ) -> AbstractContextManager[Request | None]:
-    """A `Request` to enter around the work, or nothing while nobody reads events."""
-    return Request(protocol, method, principal=principal, address=address) if _readers else nullcontext()
+    """A `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its message."""
+    if not _readers:
+        return nullcontext()
+    return Request(protocol, method, principal=principal, address=address, trace=trace_of(method, id_=id_))
 
 
 _current: Final[ContextVar[Request | None]] = ContextVar("request", default=None)

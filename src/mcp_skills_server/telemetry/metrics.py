@@ -59,10 +59,18 @@ class Metrics:
         )
         self._uses = Counter(
             "skills_uses",
-            "How often a skill was loaded, a file of it read, or a script of it run.",
+            "How often a skill was loaded, a file of it read, a script of it run, or it was dropped unused.",
             ("action", "skill"),
             registry=self._registry,
         )
+        self._searches = Counter(
+            "skills_searches",
+            "Searches for skills, and those that found none.",
+            ("result",),
+            registry=self._registry,
+        )
+        for result in ("found", "nothing"):
+            self._searches.labels(result)
         self._bytes = Counter("skills_read_bytes", "Bytes of skill files that were read.", registry=self._registry)
         self._refused = Counter(
             "skills_refused_requests",
@@ -105,6 +113,8 @@ class Metrics:
         for use in event.uses:
             if use.action not in ("", "run") and event.outcome == "ok":
                 self._uses.labels(use.action, self._known(use.skill)).inc()
+        if event.found is not None:
+            self._searches.labels("found" if event.found else "nothing").inc()
         if event.bytes:
             self._bytes.inc(event.bytes)
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mcp_skills_server.telemetry import trace_context
 from mcp_skills_server.telemetry.events import request_id
 
 HEADER: Final = b"x-request-id"
@@ -30,8 +31,9 @@ class RequestIds:
                 message["headers"] = [*message.get("headers", ()), (HEADER, given.encode())]
             await send(message)
 
-        reset = request_id.set(given)
+        reset, around = request_id.set(given), trace_context.of_http.set(trace_context.of_headers(scope["headers"]))
         try:
             await self._app(scope, receive, sending)
         finally:
+            trace_context.of_http.reset(around)
             request_id.reset(reset)

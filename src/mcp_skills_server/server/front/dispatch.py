@@ -15,6 +15,7 @@ from mcp_skills_server.server.messages import Id
 from mcp_skills_server.server.methods import Fault, fault_of, outcome_of_error, outcome_of_result
 from mcp_skills_server.server.notify import Peer
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry.trace_context import trace_of
 
 _BEFORE_THE_HANDSHAKE = frozenset({INITIALIZE, PING})
 
@@ -47,13 +48,23 @@ class Dispatcher:
         It saves the task, which costs more than most answers. Whatever is not a plain result is left to `result`.
         """
         era, method, params = request.era, request.method, request.params
-        if events.has_readers() or not request.admitted or era.refusal(method, params) or era.refused(method, params):
+        if not request.admitted or era.refusal(method, params) or era.refused(method, params):
             return None
         if era.modern:
             request.client = self._clients.of(params or {})
         try:
-            found = self._at_once(request)
-            return None if found is None else _written(era.written(method, found))
+            if not events.has_readers():
+                found = self._at_once(request)
+                return None if found is None else _written(era.written(method, found))
+            with _observed(request) as event:
+                event.is_kept = False
+                found = self._at_once(request)
+                if found is None:
+                    return None
+                event.outcome = outcome_of_result(found)
+                body = _written(era.written(method, found))
+                event.is_kept = True
+                return body
         except Exception:  # which is answered, and logged where it is a bug, when it comes again
             return None
 
@@ -71,14 +82,11 @@ class Dispatcher:
             request.client = self._clients.of(request.params or {})
         if not events.has_readers():
             return _written(await self._handled(request))
-        channel, host = request.channel, request.client.name
-        name = None if channel.principal is None else channel.principal.id
-        with events.Request(
-            "mcp", request.method, principal=name, address=channel.address, era=era.name, host=host
-        ) as event:
+        with _observed(request) as event:
             try:
                 result = await self._handled(request)
             except FaultError as error:
+                event.code = error.fault.code
                 event.outcome = outcome_of_error(error.fault.code)
                 raise
             event.outcome = outcome_of_result(result)
@@ -98,6 +106,19 @@ class Dispatcher:
             if request.channel.is_gone:  # what failed is a notification for this request
                 raise
             raise FaultError(fault_of(error, method, modern=era.modern)) from None
+
+
+def _observed(request: Request) -> events.Request:
+    channel = request.channel
+    return events.Request(
+        "mcp",
+        request.method,
+        principal=None if channel.principal is None else channel.principal.id,
+        address=channel.address,
+        era=request.era.name,
+        host=request.client.name,
+        trace=trace_of(request.method, request.params, request.id),
+    )
 
 
 def _written(result: dict[str, Any]) -> bytes:

@@ -1,0 +1,93 @@
+"""Where a request belongs in a trace that its client has begun: W3C Trace Context, of a message and of HTTP.
+
+Nothing of it is looked at before a reader of events wants it. What clients send is bounded here and judged by who
+reads it; baggage is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, cast
+
+from mcp_skills_server.errors import clipped
+
+_PARENT: Final = "traceparent"
+_STATE: Final = "tracestate"
+_LONGEST: Final = 512
+"""Characters of either, which every implementation must take; longer ones are none."""
+_TARGETED: Final = frozenset(("tools/call", "prompts/get"))
+
+Carrier = dict[str, str]
+"""`traceparent`, and `tracestate` where there is one; empty where there is neither."""
+
+
+class Trace(NamedTuple):
+    """What a trace has of a request beside its event.
+
+    Attributes:
+        message: what `_meta` of the message says of the span that it belongs to.
+        http: what the headers of its HTTP request say.
+        id: of the message, at most 200 characters; "" where there is none.
+        target: the name of the tool or prompt that is asked for, at most 200 characters; "" where there is none.
+    """
+
+    message: Carrier
+    http: Carrier
+    id: str = ""
+    target: str = ""
+
+
+of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
+"""What the headers of the HTTP request say that is being answered here."""
+_is_wanted = False
+
+
+def want() -> None:
+    """Have events hold it from now on."""
+    global _is_wanted  # noqa: PLW0603 - the operator's choice, for the whole process like the readers of events
+    _is_wanted = True
+
+
+def is_wanted() -> bool:
+    """Whether events hold it."""
+    return _is_wanted
+
+
+def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
+    """What the headers of a request of HTTP say, their names in lower case; None where nobody wants it."""
+    if not _is_wanted:
+        return None
+    return _carrier({name.decode("latin-1"): value.decode("latin-1") for name, value in headers})
+
+
+def trace_of(
+    method: str, params: Mapping[str, Any] | None = None, id_: object = None, http: Carrier | None = None
+) -> Trace | None:
+    """Where a request belongs; None where nobody wants it.
+
+    Args:
+        method: which one is called.
+        params: as the client sent them.
+        id_: of the message.
+        http: what the headers say, where they are not those of the request that is being answered here.
+    """
+    if not _is_wanted:
+        return None
+    given = params or {}
+    meta, name = given.get("_meta"), given.get("name") if method in _TARGETED else None
+    return Trace(
+        _carrier(cast("Mapping[str, Any]", meta) if isinstance(meta, Mapping) else {}),
+        (of_http.get() if http is None else http) or {},
+        "" if id_ is None else clipped(str(id_)),
+        clipped(name) if isinstance(name, str) else "",
+    )
+
+
+def _carrier(found: Mapping[str, Any]) -> Carrier:
+    parent, state = found.get(_PARENT), found.get(_STATE)
+    if not isinstance(parent, str) or len(parent) > _LONGEST:
+        return {}
+    if not isinstance(state, str) or len(state) > _LONGEST:
+        return {_PARENT: parent}
+    return {_PARENT: parent, _STATE: state}

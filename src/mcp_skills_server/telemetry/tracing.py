@@ -1,0 +1,229 @@
+"""Traces by OpenTelemetry: a reader of events that makes one span of each request.
+
+Names and attributes are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development);
+`gen_ai.skill.name` is as it is proposed there, and what they have no name for begins with `skills.`. A span has no
+content, no arguments but the name of the tool or prompt, no handle, no token and no words of an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
+
+import mcp_skills_server
+from mcp_skills_server.telemetry import trace_context
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, Use, subscribe
+from mcp_skills_server.telemetry.trace_context import Carrier
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "mcp-skills-server"
+_SDK: Final = "mcp-python-sdk"
+"""The tracer of the MCP SDK, which makes a span of its own of a request where a global provider is set."""
+_OTHER: Final = "_OTHER"
+_MOST_USES: Final = 32
+_FLUSH_S: Final = 1.0
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_W3C: Final = TraceContextTextMapPropagator()
+
+
+class Tracing:
+    """Makes spans.
+
+    Args:
+        provider: makes tracers.
+        methods: the methods that spans are named after; what clients make up is "_OTHER".
+        tool_of: the tool that a name means, None for no tool.
+    """
+
+    def __init__(
+        self, provider: trace.TracerProvider, methods: Collection[str], tool_of: Callable[[str], str | None]
+    ) -> None:
+        self._tracer = provider.get_tracer(NAME, mcp_skills_server.__version__)
+        self._methods = frozenset(methods)
+        self._tool_of = tool_of
+
+    def start(self) -> Callable[[], None]:
+        """Make a span of every request from now on. Returns what ends that."""
+        trace_context.want()
+        return subscribe(self.take)
+
+    def take(self, event: Event) -> None:
+        """Make a span of an event, if it is the end of a request that was let in."""
+        if event.protocol == CATALOGUE or event.outcome == "begun" or event.reason:
+            return
+        ambient = trace.get_current_span()
+        scope = getattr(ambient, "instrumentation_scope", None)
+        if scope is not None and scope.name == _SDK and ambient.is_recording():
+            self._describe(ambient, event)  # which has its name, its time and its outcome from the SDK
+            return
+        method = event.method if event.method in self._methods else _OTHER
+        target = self._target(event)
+        parent, links = _place(event, ambient.get_span_context())
+        span = self._tracer.start_span(
+            f"{method} {target}" if target else method,
+            parent,
+            SpanKind.SERVER,
+            links=links,
+            start_time=int(event.time * 1e9),
+            attributes=_of_request(event, method, target),
+        )
+        if span.is_recording():
+            self._describe(span, event)
+            if event.outcome != "ok":
+                span.set_attribute("error.type", _error_type(event))
+                if event.code is not None:
+                    span.set_attribute("rpc.response.status_code", str(event.code))
+                span.set_status(Status(StatusCode.ERROR))
+        span.end(int((event.time + event.milliseconds / 1000) * 1e9))
+
+    def _target(self, event: Event) -> str:
+        """The tool or prompt, if there is one of this name: a span's name is one of few."""
+        target = "" if event.trace is None else event.trace.target
+        if event.method == "tools/call":
+            return self._tool_of(target) or ""
+        return target if event.uses else ""
+
+    def _describe(self, span: Span, event: Event) -> None:
+        """What OpenTelemetry has no convention for, or none yet."""
+        found: dict[str, AttributeValue] = {"skills.outcome": event.outcome, "skills.protocol": event.protocol}
+        if event.uses:
+            found |= _of_use(event.uses[0])
+        for name, value in (
+            ("skills.principal", event.principal),
+            ("skills.host", event.host),
+            ("skills.request", event.request),
+            ("skills.found", event.found),
+            ("skills.bytes", event.bytes or None),
+        ):
+            if value is not None:
+                found[name] = value
+        span.set_attributes(found)
+        for use in event.uses[1:_MOST_USES]:
+            span.add_event("skills.use", _of_use(use))
+
+
+def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {"network.transport": "pipe" if event.address is None else "tcp"}
+    if event.address is not None:
+        found |= {"network.protocol.name": "http", "client.address": event.address}
+    if event.protocol == "mcp":
+        found["mcp.method.name"] = method
+        if method == "tools/call":
+            found["gen_ai.operation.name"] = "execute_tool"
+        if target:
+            found["gen_ai.tool.name" if method == "tools/call" else "gen_ai.prompt.name"] = target
+    elif event.protocol == "discovery":
+        found["http.request.method"] = method
+    else:
+        found["rpc.method"] = method
+    if event.trace is not None and event.trace.id:
+        found["jsonrpc.request.id"] = event.trace.id
+    return found
+
+
+def _of_use(use: Use) -> dict[str, AttributeValue]:
+    found = {"gen_ai.skill.name": use.skill, "skills.file": use.file}
+    if use.action:
+        found["skills.action"] = use.action
+    if use.digest:
+        found["skills.digest"] = use.digest
+    return dict(found)
+
+
+def _error_type(event: Event) -> str:
+    if event.code is not None:
+        return str(event.code)
+    return "tool_error" if event.method == "tools/call" and event.outcome == "refused" else event.outcome
+
+
+def _place(event: Event, ambient: SpanContext) -> tuple[Context, list[Link]]:
+    """The parent of a span, and what it is linked to: what the message says is above what HTTP says."""
+    said = event.trace
+    around = _context(said.http) if said is not None else None
+    if ambient.is_valid:
+        around = trace.set_span_in_context(trace.NonRecordingSpan(ambient), Context())
+    own = _context(said.message) if said is not None else None
+    if own is None:
+        return around or Context(), []
+    outer = None if around is None else trace.get_current_span(around).get_span_context()
+    return own, [] if outer is None else [Link(outer)]
+
+
+def _context(carrier: Carrier) -> Context | None:
+    """What a client says, if it is well-formed."""
+    if not carrier:
+        return None
+    found = _W3C.extract(carrier, Context())
+    return found if trace.get_current_span(found).get_span_context().is_valid else None
+
+
+def make_provider() -> tuple[trace.TracerProvider, Callable[[], None]]:
+    """What makes tracers, as the variables of OpenTelemetry say, and what sends the rest within a second.
+
+    Where somebody has set a global provider, as `opentelemetry-instrument` does, it is that one, and theirs to end.
+    """
+    known = trace.get_tracer_provider()
+    if isinstance(known, TracerProvider):
+        return known, lambda: None
+    service = {"service.name": NAME, "service.version": mcp_skills_server.__version__}
+    resource = Resource.create(service).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(_Watched(OTLPSpanExporter(), _shown_endpoint())))
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # which says the same again at every try
+
+    def stop() -> None:
+        ending = threading.Thread(target=provider.shutdown, name="skills-traces-end", daemon=True)
+        ending.start()
+        ending.join(_FLUSH_S)
+
+    return provider, stop
+
+
+class _Watched(SpanExporter):
+    """An exporter, with one line in the log when it fails and one when it works again."""
+
+    def __init__(self, exporter: SpanExporter, endpoint: str) -> None:
+        self._exporter = exporter
+        self._endpoint = endpoint
+        self._fails = False
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)
+        fails = result is not SpanExportResult.SUCCESS
+        if fails and not self._fails:
+            logger.error(
+                "%s: traces cannot be sent and are lost (requests go on); see that it takes OTLP over HTTP",
+                self._endpoint,
+            )
+        elif self._fails and not fails:
+            logger.warning("%s: traces are sent again", self._endpoint)
+        self._fails = fails
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def _shown_endpoint() -> str:
+    """Where spans go, without a password."""
+    given = next((os.environ[each] for each in _ENDPOINTS if os.environ.get(each)), "http://localhost:4318")
+    parts = urlsplit(given)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

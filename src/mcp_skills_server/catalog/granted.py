@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -119,11 +120,11 @@ class Granted:
 
     def _without_withheld(self, skill: Skill) -> Skill:
         """A skill without the skills in its folder that have no grant of their own."""
-        nested = [path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)]
+        nested = {path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)} | self._below(skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
             return skill
-        granted = set(nested).difference(withheld)
+        granted = nested.difference(withheld)
 
         def is_left(path: str) -> bool:
             holders = [each for each in nested if within(path, each)]
@@ -139,6 +140,18 @@ class Granted:
             findings=findings,
             standing=min(skill.reading.standing, codes.standing(findings)),
         )
+
+    def _below(self, skill: Skill) -> set[str]:
+        """Where in its folder there are skills, also those whose SKILL.md is no file that can be read, or just gone."""
+        whole, before = self._registry.snapshot, f"{skill.path}/"
+        paths = whole.paths(Standing.UNUSABLE)
+        out: set[str] = set()
+        at = bisect_left(paths, before)
+        while at < len(paths) and paths[at].startswith(before):
+            if whole.skills[paths[at]].root == skill.root:
+                out.add(paths[at].removeprefix(before))
+            at += 1
+        return out
 
     def _follow(self) -> Snapshot:
         with self._lock:

@@ -155,7 +155,8 @@ class SharedSessions(Sessions):
         except SessionRecordError as error:
             logger.warning("a session cannot be read from what replicas share: it is %s", error, extra=REPEATS)
             raise UnknownSessionError(handle) from None
-        if not compare_digest(record.owner, _owner(owner)):
+        # As bytes: of text that is no ASCII, as foreign text may be, compare_digest takes none.
+        if not compare_digest(record.owner.encode("utf-8", "surrogatepass"), _owner(owner).encode()):
             raise UnknownSessionError(handle)
         return record
 

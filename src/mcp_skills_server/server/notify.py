@@ -165,6 +165,15 @@ class Notifier:
                 self._sent_to.add(client.mailbox)
                 self._tasks.start_soon(self._tell, peer, client.mailbox)
 
+    def follows(self, connection: object, principal: Principal | None) -> None:
+        """A legacy client opens its stream, and hears on it what is for whom it proves to be by that.
+
+        That may be somebody with fewer groups than when it shook hands.
+        """
+        client = self._legacy.get(connection)
+        if client is not None:
+            client.mailbox.principal = principal
+
     def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """A legacy client wants to hear of one resource.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -234,14 +234,15 @@ class Request:
         self._uses.clear()
         self._bytes = 0
 
-    def start(self, use: Use) -> None:
-        """A run is about to start.
+    def start(self, *uses: Use) -> None:
+        """A run is about to start, for which this is done with skills.
 
         Raises:
             NotRecordedError: it must not.
         """
-        self.add(use)
-        emit(self._event("begun", (use,)))
+        for use in uses:
+            self.add(use)
+        emit(self._event("begun", uses))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
         protocol, method, principal, address, era, host, trace = self._fields
@@ -294,24 +295,26 @@ def concerns(skills: Iterable[Skill]) -> None:
             request.add(Use("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or ""))
 
 
-def runs(skill: str, file: str, digest: str) -> None:
+def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
     """A file of a skill is about to be started, or with "" as the skill what came with a call.
 
     Args:
         skill: the skill path.
         file: the path of what is started.
         digest: over all files that are laid out for it.
+        laid_out: skills whose files are beside it for it to read: by path the digest over all of them.
 
     Raises:
         NotRecordedError: it must not be started, because nobody could say afterwards that it was.
     """
     if not _readers:
         return
-    use, request = Use("run", skill, file, digest), _current.get()
+    read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
+    uses, request = (*read, Use("run", skill, file, digest)), _current.get()
     if request is not None:
-        request.start(use)
+        request.start(*uses)
     else:
-        emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=(use,)))
+        emit(Event(time=time.time(), protocol=LIBRARY, method="", outcome="begun", uses=uses))
 
 
 def searched(question: str, found: int) -> None:

@@ -100,7 +100,8 @@ class Metrics:
             return
         if event.outcome == "begun":
             for use in event.uses:
-                self._uses.labels(use.action, self._known(use.skill)).inc()
+                if use.action == "run":  # the rest is counted at the end
+                    self._uses.labels(use.action, self._known(use.skill)).inc()
             return
         error = "" if event.outcome == "ok" else event.outcome
         method = event.method if event.method in self._methods else _OTHER

@@ -149,11 +149,12 @@ def _mcp(runtime: Runtime, settings: Settings, http: HttpSettings, watcher: Watc
     )
     if http.worker is not None:
         http.worker.open_sessions = lambda: len(manager.transports)
+    server.middleware.append(manager.middleware)
+    manager.on_follow = attachment.notifier.follows
     # Inside of the limit, which hands on whole bodies.
     modern = legacy = None
     if http.lean:
         modern, legacy = Modern(attachment), Legacy(attachment, manager)
-        server.middleware.append(manager.middleware)
     manager.asgi_app.app = Endpoint(Judged(manager.asgi_app.app, modern, legacy, http.routes))
 
     @contextlib.asynccontextmanager

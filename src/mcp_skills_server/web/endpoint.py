@@ -6,6 +6,7 @@ import json
 import logging
 import math
 from collections import Counter
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -21,7 +22,8 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_skills_server.server.callers import counted
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.web.over_quota import refuse
 from mcp_skills_server.web.shares import giver
@@ -31,15 +33,21 @@ logger = logging.getLogger(__name__)
 _ENVELOPE: Final = "io.modelcontextprotocol/protocolVersion"
 """The key of `params._meta` that makes a request one of the modern era."""
 _MISMATCH: Final = "mcp-protocol-version header does not match the request envelope's protocol version"
+_SESSION: Final = b"mcp-session-id"
 _opener: ContextVar[str] = ContextVar("opener")
 
 
+<<<<<<< HEAD
 class _OverShareError(Exception):
     """An owner has all the sessions that one may have, and none of them is idle."""
 
     def __init__(self, share: int) -> None:
         super().__init__(share)
         self.share = share
+=======
+def _unheard(_connection: Connection, _principal: Principal | None) -> None:
+    """Nobody wants to know."""
+>>>>>>> attacker15
 
 
 class Sessions(StreamableHTTPSessionManager):
@@ -47,8 +55,15 @@ class Sessions(StreamableHTTPSessionManager):
 
     Args:
         mark: what their ids end with.
+<<<<<<< HEAD
         share: sessions that one owner may have; None for all that nobody else wants. Beyond it the owner loses the one
             of its own that it left alone longest, or gets no other.
+=======
+
+    Attributes:
+        on_follow: called when the stream of a session is opened on which its client hears of changes, with the
+            connection and whom the opener proved to be.
+>>>>>>> attacker15
     """
 
     def __init__(self, *args: Any, mark: str = "", share: int | None = None, **kwargs: Any) -> None:
@@ -57,6 +72,7 @@ class Sessions(StreamableHTTPSessionManager):
         self._share = share
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
+        self.on_follow: Callable[[Connection, Principal | None], object] = _unheard
 
     @property
     def transports(self) -> list[StreamableHTTPServerTransport]:
@@ -90,10 +106,19 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")
+<<<<<<< HEAD
         try:
             await super()._handle_stateful_request(scope, receive, send)
         except _OverShareError as error:
             await refuse(scope, send, "sessions", error.share)
+=======
+        if scope["method"] == "GET":
+            session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), "")
+            connection = self.open_to(session, scope)
+            if connection is not None:
+                self.on_follow(connection, principal(scope))
+        await super()._handle_stateful_request(scope, receive, send)
+>>>>>>> attacker15
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         opener = _opener.get()

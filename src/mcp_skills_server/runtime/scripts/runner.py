@@ -275,9 +275,12 @@ class Scripts:
         if not events.has_readers():
             return
         skill = request.skills.get(request.within)
-        events.concerns(request.skills.values())  # what is laid out for code that came with the call
-        digest = "" if skill is None else self._registry.digest_over(skill)
-        events.runs("" if skill is None else skill.path, request.path, digest)
+        if skill is not None:
+            events.runs(skill.path, request.path, self._registry.digest_over(skill))
+            return
+        # Code that came with the call can read all of what is laid out for it.
+        laid_out = {each.path: self._registry.digest_over(each) for each in request.skills.values()}
+        events.runs("", request.path, "", laid_out=laid_out)
 
     def _tidy(self, directory: RunDirectory, workspace: Workspace) -> tuple[tuple[tuple[OutputFile, ...], int], bool]:
         """Remove what was made for one run; returns the files that it left, and whether they had to be removed too."""

@@ -1,0 +1,150 @@
+"""What one principal could learn or do of what is another's, and what leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from catalog.forest import loaded, plant, skill_md, skills
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.runtime.sessions import UnknownSessionError
+from mcp_skills_server.telemetry.audit import AuditLog
+from mcp_skills_server.telemetry.events import Event
+from runtime.test_shared_sessions import Replica, Store
+from web.http_wire import Server, client, http_serving
+from wire import write_skill
+
+BOB = Principal("token", "bob")
+
+
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def made_a_link_that_leaves(path: Path) -> None:
+    outside = path.parent.parent.parent / "elsewhere.md"
+    outside.write_text(skill_md("in"))
+    path.unlink()
+    path.symlink_to(outside)
+
+
+@pytest.mark.parametrize("broken", [made_a_folder, made_a_link_that_leaves])
+def test_files_of_a_nested_skill_stay_withheld_when_its_manifest_cannot_be_read(
+    tmp_path: Path, broken: Callable[[Path], None]
+) -> None:
+    folder = plant(tmp_path / "root", {**skills("a", "a/in"), "a/in/secret.txt": "secret", "a/own.txt": "own"})
+    registry = loaded(folder)
+    bob = Views(registry, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
+    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
+    broken(folder / "a" / "in" / "SKILL.md")
+    registry.refresh()
+    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
+    anew = loaded(folder)
+    bob = Views(anew, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
+    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md", "own.txt"]
+
+
+def test_files_of_a_nested_skill_stay_withheld_while_its_manifest_is_being_replaced(tmp_path: Path) -> None:
+    folder = plant(tmp_path, {**skills("a", "a/in"), "a/in/secret.txt": "secret"})
+    registry = loaded(folder, quiet_s=600)
+    bob = Views(registry, Grants([Grant(("token:bob",), (Pattern("a"),))], local=False)).of(BOB)
+    (folder / "a" / "in" / "SKILL.md").unlink()
+    registry.refresh()
+    assert "a/in" in registry.snapshot.skills  # for as long as it may come back
+    assert sorted(bob.snapshot.skills["a"].files) == ["SKILL.md"]
+
+
+@pytest.mark.parametrize("owner", ["\u00e9", "\ud800"])
+def test_a_record_whose_owner_is_no_hash_is_of_nobody(tmp_path: Path, owner: str) -> None:
+    tree, store = plant(tmp_path, skills("a")), Store()
+    handle = "h" * 24
+    store.texts[handle] = json.dumps({"version": 1, "owner": owner, "since": 0, "skills": []})
+
+    async def opened() -> None:
+        with pytest.raises(UnknownSessionError):
+            await Replica(tree, store).sessions.open(handle, "ann", "ann")
+
+    anyio.run(opened)
+
+
+ANNS = "anns-made-up-token-0123456789"
+
+
+def write_anew(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o600)
+    os.replace(fresh, file)
+
+
+def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(tmp_path: Path) -> None:
+    for path in ("finance/tax", "tea"):
+        write_skill(tmp_path / "skills" / path)
+    tokens, file = tmp_path / "tokens", tmp_path / "c.toml"
+    write_anew(tokens, f"ann={ANNS} groups=finance\n")
+    grants = "".join(
+        f"[[grant]]\nwho = ['{who}']\nskills = ['{skills}']\n"
+        for who, skills in (("group:finance", "finance/**"), ("token:ann", "tea"))
+    )
+    file.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{grants}")
+    tax, tea = "skill://finance/tax/SKILL.md", "skill://tea/SKILL.md"
+    with http_serving("--config", file) as server, client(server, "legacy", token=ANNS) as ann:
+        ann.hear(tax, tea)
+        write_anew(tokens, f"ann={ANNS}\n")
+        server.said("the tokens were read again")
+        assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
+        heard = ann.follow()
+        write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
+        server.said("finance/tax.*changed|changed.*finance/tax")
+        write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")
+        assert not [uri for _, uri in heard.until("notifications/resources/updated", tea) if uri == tax]
+
+
+def rpc(server: Server, method: str, token: str = ANNS, **params: object) -> dict[str, object]:
+    sent = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    return json.loads(server.send("POST", "/rpc", sent, headers).body)
+
+
+def test_files_that_are_laid_out_for_code_of_a_call_are_in_the_audit_log(tmp_path: Path, sandbox_mode: str) -> None:
+    write_skill(tmp_path / "skills" / "tax", rates_md="19 percent\n")
+    (tmp_path / "tokens").write_text(f"ann={ANNS}\n")
+    (tmp_path / "tokens").chmod(0o600)
+    audit = tmp_path / "audit"
+    options = ("--rpc", "--allow-scripts", "--allow-code", "--sandbox", sandbox_mode, "--audit-log", audit)
+    with http_serving(tmp_path / "skills", "--token-file", tmp_path / "tokens", *options) as server:
+        (listed,) = [e for e in rpc(server, "list_skills")["result"]["skills"] if "tax" in e["name"]]
+        code = "import os, pathlib\nfor f in pathlib.Path(os.environ['SKILL_DIR']).rglob('*.md'): print(f.read_text())"
+        given = {"language": "python", "code": code, "mount_skills": [listed["name"]]}
+        done = rpc(server, "run_code", **given)
+    assert "19 percent" in json.dumps(done), done
+    said = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {"tax"} <= {each.get("skill") for each in said}, said
+
+
+def test_bytes_on_a_connection_end_a_chunk_only_where_a_proxy_sees_its_end() -> None:
+    """Earlier versions of h11 take any two bytes for the end of a chunk, and a proxy sees another request then."""
+    with Path("pyproject.toml").open("rb") as file:
+        wanted = tomllib.load(file)["project"]["dependencies"]
+    assert any(re.fullmatch(r"h11>=0\.(1[6-9]|[2-9]\d)", each) for each in wanted)
+
+
+@pytest.mark.xfail(reason="each refusal is a line, and a full disk stops runs", strict=True)
+def test_a_stranger_without_a_token_does_not_fill_the_disk_of_the_audit_log(tmp_path: Path) -> None:
+    audit = AuditLog(str(tmp_path / "audit"))
+    for _ in range(2_000):
+        audit.take(
+            Event(time.time(), "http", "POST", "refused", address="192.0.2.1", reason="no-token", request="0" * 16)
+        )
+    assert (tmp_path / "audit").stat().st_size < 64 << 10

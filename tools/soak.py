@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from bench.report import table  # noqa: E402
+
 from shared.redis_servers import RealRedis, free_port, redis_server  # noqa: E402
 from web.http_wire import HttpClient, Server, client, proved  # noqa: E402
 from wire import COMMAND, Era, WireError  # noqa: E402
@@ -176,7 +177,7 @@ class Folder:
             there = sorted(each.name for each in self.path.iterdir() if each.name.startswith(prefix))
             absent = [each for number in range(20) if (each := f"{prefix}{number:02d}") not in there]
             kind = dice.choices(("edit", "add", "rename", "remove"), (7, 1, 1, 1))[0]
-            if kind == "add" and absent or len(there) < 4:
+            if (kind == "add" and absent) or len(there) < 4:
                 self.add(dice.choice(absent), dice)
                 return "add"
             skill = dice.choice(there)
@@ -329,8 +330,10 @@ class Soak:
         if target.excuses(began):
             self.score.add("answers lost with their process")
         else:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.score.fail(f"{what} at {target.name}: {error!r} in {where.name}, line {where.lineno}")
+            where = " > ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
+            about = f"{monotonic() - target.disturbed:.1f} s after the last kill, processes {target.processes()}"
+            said = "".join(target.server.stderr.splitlines(keepends=True)[-12:])
+            self.score.fail(f"{what} at {target.name}: {error!r}; {about}; {where}\n{said}")
 
     # What disturbs
 

@@ -1,0 +1,143 @@
+"""A flood: how long others wait while one principal asks as fast as it can, with and without a quota of requests.
+
+`python -m bench.flood`. The quiet figure is that of the others alone. One process asks for the others, one after the
+other, and another one floods over many connections; on a machine with two processors both take time from the server
+too, so read the flood without a quota as what the server's turns cost, and the one with a quota as what a quota brings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from bench.client import REPOSITORY, BenchError
+from bench.generate import generate, questions
+from bench.http import Load, Server, modern_request
+from bench.report import Row, Run
+
+_FLOODERS: Final = 32
+_OTHERS: Final = 4
+_TOKENS: Final = {
+    "flood": "made-up-token-of-flood-00001",
+    **{f"other{n}": f"made-up-token-of-other{n}" for n in range(4)},
+}
+_MS: Final = 1e3
+
+
+def borne(request: str, name: str) -> str:
+    """The request with this principal's token."""
+    return request.replace("\r\n", f"\r\nAuthorization: Bearer {_TOKENS[name]}\r\n", 1)
+
+
+def p99(times: list[float]) -> float:
+    """The slowest hundredth begins here, in milliseconds."""
+    return sorted(times)[round(0.99 * (len(times) - 1))] * _MS
+
+
+class Flood:
+    """One principal that asks as fast as it can, from a process of its own."""
+
+    def __init__(self, server: Server, request: str) -> None:
+        self.asked, self.seconds = 0, 0.0
+        self._over = threading.Event()
+        self._server, self._request = server, request
+        self._load = Load()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        began = perf_counter()
+        while not self._over.is_set():
+            # A quota answers at once, so that this is as fast as the refusals are.
+            self.asked += len(self._load.ask(self._server, [self._request] * _FLOODERS, 640).times)
+        self.seconds = perf_counter() - began
+
+    def __enter__(self) -> Flood:
+        self._load.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._load.__exit__(None, None, None)
+
+
+@contextmanager
+def serving(folder: Path, quota: int | None) -> Iterator[Server]:
+    """Our server for these principals, with so many requests a minute for each."""
+    lines = "".join(f"{name}={token}\n" for name, token in _TOKENS.items())
+    (folder / "tokens").write_text(lines)
+    (folder / "tokens").chmod(0o600)
+    table = f"[quota]\nrequests-per-minute = {quota}\n" if quota else ""
+    file = folder / "config.toml"
+    file.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{table}")
+    arguments = ("serve", "--config", str(file), "--transport", "http", "--port", "0", "--usage", "off")
+    with Server("-m", "mcp_skills_server", *arguments) as server:
+        yield server
+
+
+def supported(folder: Path) -> bool:
+    """Whether this version has quotas."""
+    file = folder / "quota.toml"
+    file.write_text("[quota]\nrequests-per-minute = 600\n")
+    command = [sys.executable, "-m", "mcp_skills_server", "config", "check", str(file)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False).returncode == 0
+
+
+def measure(folder: Path, size: int, count: int, quota: int) -> Iterator[Row]:
+    """The others alone, then in a flood of a page and of a search, without and with a quota."""
+    asked = questions(size)
+    read = [borne(modern_request(*asked["resources/read"]), f"other{number}") for number in range(_OTHERS)]
+    page = borne(modern_request(*asked["skills/list"]), "flood")
+    for most in (None, quota) if supported(folder) else (None,):
+        words = "no quota" if most is None else f"{most:,} requests a minute"
+        if most is not None and most < 60:
+            raise BenchError("the others would be over the quota themselves")
+        with serving(folder, most) as server, Load() as others:
+            ask = lambda: [time for _ in range(count) for time in _slowly(others, server, read)]  # noqa: E731
+            ask()
+            quiet = ask()
+            yield Row(f"{words}: others alone, p99", size, len(quiet), p99(quiet), None, "ms")
+            with Flood(server, page) as flood:
+                flooded = ask()
+            row = f"{words}: others in a flood of {flood.asked / flood.seconds:,.0f}/s, p99"
+            yield Row(row, size, len(flooded), p99(flooded), p99(quiet), "ms", most_ratio=3.0)
+
+
+def _slowly(others: Load, server: Server, requests: list[str]) -> list[float]:
+    """A request of each, and a pause, so that nobody of them is near the quota."""
+    _PAUSE.wait(0.02)
+    return others.ask(server, requests, len(requests)).times
+
+
+_PAUSE: Final = threading.Event()
+"""Never set."""
+
+
+def main() -> int:
+    """Measure, print one table and, when asked, write JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.flood", description="One floods, others ask.")
+    parser.add_argument("--size", type=int, default=1000, help="how many skills are served (default 1000)")
+    parser.add_argument("--count", type=int, default=500, help="how often each of the others asks, in each row")
+    parser.add_argument("--quota", type=int, default=6000, help="requests a minute of one principal")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    options = parser.parse_args()
+    run = Run()
+    with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
+        folder = Path(scratch).resolve()
+        generate(folder / "skills", options.size)
+        rows = [*measure(folder, options.size, options.count, options.quota)]
+    run.tell(rows, "wall time of the others' requests; floor: the others alone on the same server", options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -57,7 +57,7 @@ fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that cl
 	@$(BIN)/python tools/fuzz_front.py $(ARGS)
 
 soak: $(VENV)/.ready  ## kill workers, replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
-	@$(BIN)/python tools/soak.py $(ARGS)
+	@$(BIN)/python -m tools.soak $(ARGS)
 
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
 	@$(BIN)/python tools/interop.py $(ARGS)

@@ -75,6 +75,7 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.workers
+	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch

@@ -1,8 +1,8 @@
 """A flood: how long others wait while one principal asks as fast as it can, with and without a quota of requests.
 
 `python -m bench.flood`. The quiet figure is that of the others alone. Whoever floods is a process on the same machine
-and takes its processors too: the middle row has the same flood at another server, and what the last row has beyond it is
-what the server itself makes others wait.
+and takes its processors too: the middle row has the same flood at another server, and what the last row has beyond it
+is what the server itself makes others wait.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ is what the server itself makes others wait.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from statistics import median
 from time import perf_counter
 from typing import Final
 
-from bench.client import REPOSITORY
+from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, questions
 from bench.http import Load, Server, modern_request
 from bench.report import Row, Run
@@ -44,11 +45,17 @@ def p99(times: list[float]) -> float:
     return sorted(times)[round(0.99 * (len(times) - 1))] * _MS
 
 
+def processor(pid: int) -> float:
+    """Seconds of processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Flood:
     """One principal that asks as fast as it can, from a process of its own."""
 
     def __init__(self, server: Server, request: str) -> None:
-        self.asked, self.seconds = 0, 0.0
+        self.asked, self.seconds, self.answer = 0, 0.0, b""
         self._over = threading.Event()
         self._server, self._request = server, request
         self._load = Load()
@@ -58,7 +65,9 @@ class Flood:
         began = perf_counter()
         while not self._over.is_set():
             # A quota answers at once, so that this is as fast as the refusals are.
-            self.asked += len(self._load.ask(self._server, [self._request] * _FLOODERS, 640).times)
+            seen = self._load.ask(self._server, [self._request] * _FLOODERS, 640)
+            self.asked += len(seen.times)
+            self.answer = seen.answer
         self.seconds = perf_counter() - began
 
     def __enter__(self) -> Flood:
@@ -94,29 +103,40 @@ def supported(folder: Path) -> bool:
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False).returncode == 0
 
 
-def measure(folder: Path, size: int, count: int, quota: int) -> Iterator[Row]:
+def measure(folder: Path, size: int, count: int) -> Iterator[Row]:
     """The others alone, while the flood goes elsewhere, and in the flood; without and with a quota."""
     asked = questions(size)
     read = [borne(modern_request(*asked["resources/read"]), f"other{number}") for number in range(_OTHERS)]
     page = borne(modern_request(*asked["skills/list"]), "flood")
+    quota = 4 * _ROUNDS * count  # twice what each of the others asks in all
     for most in (None, quota) if supported(folder) else (None,):
         words = "no quota" if most is None else f"{most:,} requests a minute"
         with serving(folder, most) as server, serving(folder, most) as elsewhere, Load() as others:
+            for each in (server, elsewhere):  # all are warm then, and the quota of who floods is used up
+                others.ask(each, [page] * _FLOODERS, 640 + (most or 0))
             times: dict[str, list[float]] = {"alone": [], "elsewhere": [], "here": []}
             asks: list[float] = []
+            cpu: list[float] = []
             for _ in range(_ROUNDS):  # in turn, so that whatever else the machine does is in all of them
                 times["alone"] += _slowly(others, server, read, count)
                 with Flood(elsewhere, page):
                     times["elsewhere"] += _slowly(others, server, read, count)
+                before = processor(server.pid)
                 with Flood(server, page) as flood:
                     times["here"] += _slowly(others, server, read, count)
+                if most is not None and b" 429 " not in flood.answer.partition(b"\r\n")[0]:
+                    raise BenchError(f"the flood is not over its quota: {flood.answer[:200]!r}")
                 asks.append(flood.asked / flood.seconds)
+                cpu.append((processor(server.pid) - before) / (flood.asked + count * _OTHERS) * _MS)
             n, quiet = len(times["alone"]), p99(times["alone"])
             yield Row(f"{words}: others alone, p99", size, n, quiet, None, "ms")
             what = f"{words}: others, and the flood at another server, p99"
             yield Row(what, size, n, p99(times["elsewhere"]), quiet, "ms")
             what = f"{words}: others in a flood of {median(asks):,.0f}/s, p99"
             yield Row(what, size, n, p99(times["here"]), quiet, "ms", most_ratio=3.0)
+            yield Row(
+                f"{words}: processor time of the server, a request in the flood", size, n, median(cpu), None, "ms"
+            )
 
 
 def _slowly(others: Load, server: Server, requests: list[str], count: int) -> list[float]:
@@ -124,7 +144,10 @@ def _slowly(others: Load, server: Server, requests: list[str], count: int) -> li
     out: list[float] = []
     for _ in range(count):
         _PAUSE.wait(0.02)
-        out += others.ask(server, requests, len(requests)).times
+        seen = others.ask(server, requests, len(requests))
+        if b" 200 " not in seen.answer.partition(b"\r\n")[0]:
+            raise BenchError(f"the others were refused: {seen.answer[:200]!r}")
+        out += seen.times
     return out
 
 
@@ -137,14 +160,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.flood", description="One floods, others ask.")
     parser.add_argument("--size", type=int, default=1000, help="how many skills are served (default 1000)")
     parser.add_argument("--count", type=int, default=100, help="how often each of the others asks, in each of 5 rounds")
-    parser.add_argument("--quota", type=int, default=6000, help="requests a minute of one principal")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args()
     run = Run()
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         folder = Path(scratch).resolve()
         generate(folder / "skills", options.size)
-        rows = [*measure(folder, options.size, options.count, options.quota)]
+        rows = [*measure(folder, options.size, options.count)]
     run.tell(rows, "wall time of the others' requests; floor: the others alone on the same server", options.json)
     return 0
 

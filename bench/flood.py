@@ -117,6 +117,7 @@ def measure(folder: Path, size: int, count: int) -> Iterator[Row]:
             times: dict[str, list[float]] = {"alone": [], "elsewhere": [], "here": []}
             asks: list[float] = []
             cpu: list[float] = []
+            refused = 0
             for _ in range(_ROUNDS):  # in turn, so that whatever else the machine does is in all of them
                 times["alone"] += _slowly(others, server, read, count)
                 with Flood(elsewhere, page):
@@ -124,10 +125,11 @@ def measure(folder: Path, size: int, count: int) -> Iterator[Row]:
                 before = processor(server.pid)
                 with Flood(server, page) as flood:
                     times["here"] += _slowly(others, server, read, count)
-                if most is not None and b" 429 " not in flood.answer.partition(b"\r\n")[0]:
-                    raise BenchError(f"the flood is not over its quota: {flood.answer[:200]!r}")
+                refused += b" 429 " in flood.answer.partition(b"\r\n")[0]
                 asks.append(flood.asked / flood.seconds)
                 cpu.append((processor(server.pid) - before) / (flood.asked + count * _OTHERS) * _MS)
+            if most is not None and not refused:
+                raise BenchError("the flood was never over its quota")
             n, quiet = len(times["alone"]), p99(times["alone"])
             yield Row(f"{words}: others alone, p99", size, n, quiet, None, "ms")
             what = f"{words}: others, and the flood at another server, p99"

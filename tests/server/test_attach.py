@@ -283,7 +283,8 @@ async def test_a_skill_that_cannot_be_read_is_refused_and_is_no_bug(
     def unreadable(file: SkillFile) -> bytes:
         raise StaleFileError(str(tmp_path / file.location), "Permission denied")
 
-    monkeypatch.setattr(registry, "read", unreadable)
+    for way in ("read", "_prove"):  # the bytes, and their digest alone
+        monkeypatch.setattr(registry, way, unreadable)
     server = Server[Any]("mine")
     attach(server, registry, watch=False)
     async with Client(server, mode=mode) as client:

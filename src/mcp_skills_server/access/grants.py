@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.errors import SkillsServerError
 
 May: TypeAlias = Literal["read", "scripts", "code", "admin"]
 MAY: Final[tuple[May, ...]] = ("read", "scripts", "code", "admin")
@@ -29,7 +30,7 @@ _MOST_KNOWN: Final = 4096
 """Principals whose permissions are remembered."""
 
 
-class PatternError(ValueError):
+class PatternError(SkillsServerError, ValueError):
     """A text is no pattern of skill paths. The message says why, in one line."""
 
 

@@ -90,7 +90,7 @@ class Runtime:
 
             self.scripts = Scripts(registry, scripts)
         self._restricted = BySkillSet(self._restricted_to, _MOST_SKILLS, lambda each: each.briefing.close())
-        self._searches = BySkillSet(self._searched, _MOST_INDEXED)
+        self.searches = BySkillSet(self._searched, _MOST_INDEXED)
         self._begin(registry)
 
     def _begin(self, skill_set: SkillSet) -> None:
@@ -198,11 +198,6 @@ class Runtime:
 
     # Which skill is meant
 
-    @property
-    def search(self) -> Search:
-        """The index of words; it is built by the first question."""
-        return self._searches.of(self.skill_set)
-
     def warn_if_unsearchable(self) -> None:
         """Log a line if this Python cannot search: an operator is to know before a model asks."""
         from mcp_skills_server.runtime.full_text import missing
@@ -248,7 +243,7 @@ class Runtime:
         from mcp_skills_server.runtime.full_text import NoFullTextError
 
         try:
-            return self.search.find(wanted, _SUGGESTED, runtime.is_offered)
+            return self.searches.of(self.skill_set).find(wanted, _SUGGESTED, runtime.is_offered)
         except NoFullTextError:
             return []
 

@@ -220,7 +220,7 @@ class Session:
     async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
         snapshot = self._runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
-        search, query = self._runtime.search, given["query"]
+        search, query = self._runtime.searches.of(self._runtime.skill_set), given["query"]
         found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
         note = self._news()
         if not found and snapshot.skills:

@@ -15,7 +15,7 @@ $(VENV)/.docs: $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
-.PHONY: help demo screenshots test test-programs fuzz fuzz-front lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
+.PHONY: help demo screenshots test test-programs fuzz fuzz-front soak lint format docs requirements mutants threats golden interop record hosts image bench bench-peers clean
 
 help:  ## show what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -59,6 +59,9 @@ golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a
 fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python tools/fuzz_front.py $(ARGS)
 
+soak: $(VENV)/.ready  ## kill workers, replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
+	@$(BIN)/python -m tools.soak $(ARGS)
+
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
 	@$(BIN)/python tools/interop.py $(ARGS)
 
@@ -78,6 +81,7 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
 	@$(BIN)/python -m bench.workers
+	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch

@@ -37,17 +37,16 @@ _SESSION: Final = b"mcp-session-id"
 _opener: ContextVar[str] = ContextVar("opener")
 
 
-<<<<<<< HEAD
 class _OverShareError(Exception):
     """An owner has all the sessions that one may have, and none of them is idle."""
 
     def __init__(self, share: int) -> None:
         super().__init__(share)
         self.share = share
-=======
+
+
 def _unheard(_connection: Connection, _principal: Principal | None) -> None:
     """Nobody wants to know."""
->>>>>>> attacker15
 
 
 class Sessions(StreamableHTTPSessionManager):
@@ -55,15 +54,12 @@ class Sessions(StreamableHTTPSessionManager):
 
     Args:
         mark: what their ids end with.
-<<<<<<< HEAD
         share: sessions that one owner may have; None for all that nobody else wants. Beyond it the owner loses the one
             of its own that it left alone longest, or gets no other.
-=======
 
     Attributes:
         on_follow: called when the stream of a session is opened on which its client hears of changes, with the
             connection and whom the opener proved to be.
->>>>>>> attacker15
     """
 
     def __init__(self, *args: Any, mark: str = "", share: int | None = None, **kwargs: Any) -> None:
@@ -106,19 +102,15 @@ class Sessions(StreamableHTTPSessionManager):
 
     async def _handle_stateful_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         _opener.set(counted(scope) or "")
-<<<<<<< HEAD
-        try:
-            await super()._handle_stateful_request(scope, receive, send)
-        except _OverShareError as error:
-            await refuse(scope, send, "sessions", error.share)
-=======
         if scope["method"] == "GET":
             session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), "")
             connection = self.open_to(session, scope)
             if connection is not None:
                 self.on_follow(connection, principal(scope))
-        await super()._handle_stateful_request(scope, receive, send)
->>>>>>> attacker15
+        try:
+            await super()._handle_stateful_request(scope, receive, send)
+        except _OverShareError as error:
+            await refuse(scope, send, "sessions", error.share)
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         opener = _opener.get()

@@ -1,0 +1,227 @@
+"""The team's deployment on one machine: haproxy by its file in `deploy/`, two replicas, Redis, and an issuer of tokens.
+
+Two groups with two grants sign in by OAuth through the proxy, find their own skills, hear of edits wherever they are,
+and lose nothing when the replica that they are at is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp.client.client import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from shared.redis_servers import RealRedis, redis_server
+from web.authorization_server import AuthorizationServer, authorization_server
+from web.http_wire import HELLO, HttpClient, Server, Stream, client, http_serving, proved
+from web.proxies import HaProxy, edited, free_port, running, until
+from web.test_oauth import Remembered, own, signing_in
+from wire import DEADLINE, Era, write_skill
+
+pytestmark = pytest.mark.needs_program("haproxy", "redis-server")
+
+PROMPTS = "notifications/prompts/list_changed"
+GROUPS = {"ann": "finance", "bob": "research"}
+MODES = {"ann": "auto", "bob": "legacy"}
+EDITED = {"ann": "finance/tax", "bob": "research/papers"}
+SEEN = {"ann": {"refunds", "tax"}, "bob": {"papers"}}
+GROWN = {"ann": {"refunds", "tax", "audit"}, "bob": {"papers", "notes"}}
+HEARD = {"skillsListChanged": True, "promptsListChanged": True}
+REACHES_S = 1.0
+"""Seconds within which an edit reaches the clients of all replicas. The quickest of some edits has to."""
+GRANTED = """
+[oauth]
+issuer = "{issuer}"
+audience = "{audience}"
+[[grant]]
+who = ["group:finance"]
+skills = ["finance/**"]
+[[grant]]
+who = ["group:research"]
+skills = ["research/*"]
+"""
+
+
+@dataclass
+class Deployment:
+    """What runs, and whoever signed in: name to access token."""
+
+    folder: Path
+    proxy: HaProxy
+    redis: RealRedis
+    login: AuthorizationServer
+    stack: ExitStack
+    ports: list[int]
+    replicas: list[Server] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict)
+    edits: int = 0
+
+    def replica(self, port: int) -> Server:
+        """Start one as `deploy/compose.yaml` does."""
+        options = ("--config", self.folder / "config.toml", "--port", str(port), "--redis", self.redis.url)
+        behind = ("--trusted-proxy", "127.0.0.1", "--drain", "5", "--keep-alive", "75")
+        return self.stack.enter_context(http_serving(*options, *behind))
+
+    def at(self, server: Server, name: str, era: Era = "modern") -> HttpClient:
+        """A client that bears this user's token."""
+        return self.stack.enter_context(client(server, era, token=self.tokens[name]))
+
+    def edit(self) -> bytes:
+        """Of a skill of each group; what it says now."""
+        self.edits += 1
+        for path in EDITED.values():
+            fresh = write_skill(self.folder / "fresh" / path, body=f"# Edition {self.edits}.\n") / "SKILL.md"
+            os.replace(fresh, self.folder / "skills" / path / "SKILL.md")  # which leaves no moment without it
+        return f"# Edition {self.edits}.\n".encode()
+
+
+@contextmanager
+def deployed(folder: Path) -> Iterator[Deployment]:
+    """All of it, up, with nobody signed in."""
+    for path in ("finance/refunds", "finance/tax", "research/papers", "research/secret/plans"):
+        write_skill(folder / "skills" / path, guide_md=f"of {path}")
+    (folder / "tokens").write_text("robot=a-made-up-token-0123456789\n")
+    (folder / "tokens").chmod(0o600)
+    (folder / "proxy").mkdir()
+    ports = [free_port(), free_port()]
+    with (
+        redis_server(folder / "redis") as redis,
+        authorization_server() as login,
+        running(HaProxy(folder / "proxy", *ports)) as proxy,
+        ExitStack() as stack,
+    ):
+        assert isinstance(proxy, HaProxy)
+        places = [('"/skills"', '"skills"'), ('"/run/secrets/tokens"', '"tokens"')]
+        with edited(folder, "config.toml", places).open("a") as more:
+            more.write(GRANTED.format(issuer=login.url, audience=own(proxy.port)))
+        found = Deployment(folder, proxy, redis, login, stack, ports)
+        found.replicas = [found.replica(port) for port in ports]
+        for name in ("replica-1", "replica-2"):
+            proxy.sees(name, "UP")
+        yield found
+
+
+def sign_in(deployment: Deployment, name: str) -> set[str]:
+    """By the SDK's client, through the proxy; the skills that it finds."""
+    mode: Any = MODES[name]
+    deployment.login.user, deployment.login.groups = name, [GROUPS[name]]
+    url, kept = own(deployment.proxy.port), Remembered()
+
+    async def work() -> set[str]:
+        with anyio.fail_after(DEADLINE):
+            async with (
+                httpx2.AsyncClient(auth=signing_in(url, kept)) as http,
+                Client(streamable_http_client(url, http_client=http), mode=mode) as found,
+            ):
+                return {each.name for each in (await found.list_prompts()).prompts}
+
+    seen = anyio.run(work)
+    assert kept.tokens is not None
+    deployment.tokens[name] = kept.tokens.access_token
+    return seen
+
+
+def reaches(deployment: Deployment, clients: list[HttpClient], streams: list[Stream]) -> bool:
+    """Edit, and wait until each client was notified and reads the new edition; whether all were in time."""
+    edition, end = deployment.edit(), monotonic() + REACHES_S
+    for number, (one, stream) in enumerate(zip(clients, streams, strict=True)):
+        while edition not in one.read(f"skill://{EDITED[[*GROUPS][number % 2]]}/SKILL.md"):
+            message = stream.next()
+            assert message is not None, "the stream ended"
+    return monotonic() <= end
+
+
+def call(one: HttpClient, tool: str, **arguments: Any) -> tuple[str, Any]:
+    """What a tool answers where it does not fail."""
+    result = one.request("tools/call", {"name": f"skills_{tool}", "arguments": arguments})
+    text = result["content"][0]["text"]
+    assert not result.get("isError"), text
+    return text, result.get("structuredContent")
+
+
+def names(one: HttpClient) -> set[str]:
+    """The skills that it lists, each byte of which is proved."""
+    entries = one.every_skill()
+    assert all(proved(one, entry) for entry in entries)
+    return {entry["name"] for entry in entries}
+
+
+def test_a_team_signs_in_hears_of_edits_and_loses_nothing_with_a_replica(tmp_path: Path) -> None:
+    with deployed(tmp_path) as deployment:
+        proxy = deployment.proxy
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        refused = proxy.send(body=json.dumps(hello).encode(), headers={"Content-Type": "application/json"})
+        metadata = f"http://127.0.0.1:{proxy.port}/.well-known/oauth-protected-resource"
+        assert refused.status == 401 and metadata in refused.headers["WWW-Authenticate"]
+
+        # Each group finds its own skills, through the proxy and at either replica.
+        for name, seen in SEEN.items():
+            assert sign_in(deployment, name) == seen
+            for server in (proxy, *deployment.replicas):
+                assert names(deployment.at(server, name)) == seen
+
+        # An edit reaches the clients of both replicas: the proxy gives each of them some.
+        clients = [deployment.at(proxy, name) for name in (*GROUPS, *GROUPS)]
+        streams = [one.listen(number, **HEARD) for number, one in enumerate(clients)]
+        assert any(reaches(deployment, clients, streams) for _ in range(5))
+
+        # Conversations, of which the first replica gave one and the second the other, and a session of the old era.
+        at_first, at_second = (deployment.at(each, "ann") for each in deployment.replicas)
+        sessions = [call(one, "load", names=["tax"])[1]["session"] for one in (at_first, at_second)]
+        old = deployment.at(proxy, "bob", "legacy")
+        deployment.replicas[0].process.send_signal(signal.SIGKILL)
+        deployment.replicas[0].process.wait(DEADLINE)
+        # They go on through the proxy at once, with what they had loaded and what was edited since.
+        ann = deployment.at(proxy, "ann")
+        for session in sessions:
+            assert [
+                each["name"]
+                for each in call(ann, "load", session=session, names=["refunds"], mode="add")[1]["active_skills"]
+            ] == ["tax", "refunds"]
+        proxy.sees("replica-1", "DOWN")
+
+        # Streams of the dead one have ended, those of the other hear of what is new, and who comes back finds it.
+        dead = [stream.whole is not None for stream in streams]
+        assert any(dead) and not all(dead)  # leastconn gave each replica some
+        for stream in streams:
+            while not stream.messages.empty():
+                stream.messages.get()
+        for path in ("finance/audit", "research/notes"):
+            write_skill(tmp_path / "skills" / path)
+        for number, one in enumerate(clients):
+            if not dead[number]:
+                streams[number].until(PROMPTS)
+            else:
+                until(lambda one=one, number=number: names(one) == GROWN[[*GROUPS][number % 2]])
+                streams[number] = one.listen(number, **HEARD)
+            assert names(one) == GROWN[[*GROUPS][number % 2]]
+        if old.post(old.message("skills/list")).status == 404:  # it was of the replica that is gone
+            old.session = None
+            old.open()
+        assert names(old) == GROWN["bob"]
+
+        # The replica comes back and knows the conversations; nobody's grants have changed.
+        deployment.replicas[0] = deployment.replica(deployment.ports[0])
+        proxy.sees("replica-1", "UP")
+        back = deployment.at(deployment.replicas[0], "ann")
+        for session in sessions:
+            assert "# Edition" in call(back, "read", session=session, skill="tax", path="SKILL.md")[0]
+        bob = deployment.at(deployment.replicas[0], "bob")
+        assert names(bob) == GROWN["bob"]
+        foreign = bob.request("tools/call", {"name": "skills_load", "arguments": {"names": ["tax"]}})
+        absent = bob.request("tools/call", {"name": "skills_load", "arguments": {"names": ["nix"]}})
+        assert (
+            foreign["isError"] and foreign["content"][0]["text"].replace("tax", "nix") == absent["content"][0]["text"]
+        )
+        assert any(reaches(deployment, clients, streams) for _ in range(5))

@@ -1,0 +1,111 @@
+"""`make soak`: real servers under all that happens to them at once, for minutes, and what must hold all the same.
+
+One server with workers, replicas with one Redis (one of which is never killed), all on one folder. Writers edit, add,
+rename and remove; clients of both eras come and go; workers, replicas and Redis are killed by lot and come back. Now
+and then all is quiet, and then everybody must have heard of everything, each byte is proved, and processes are weighed.
+Ends with 1 if a byte was wrong, a notice or a session was lost, an answer was missing or a process grew. The seed that
+is printed draws the same lots again; what the machine makes of them differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from time import monotonic
+
+from bench.report import table
+from tools.soak.clients import ERAS, Follower, converse, visit, write
+from tools.soak.deployment import PAUSE, Deployment
+from tools.soak.judge import QUIET_S, Judge
+
+from shared.redis_servers import redis_server
+
+
+def run(soak: Deployment, minutes: float, dice: random.Random) -> Judge:
+    """Disturb, be quiet and judge, again and again."""
+    gate, end = soak.gate, monotonic() + minutes * 60
+    followers = [Follower(target, era, soak) for target in soak.targets for era in ERAS]
+    judge = Judge(soak, followers)
+    works = ((write, 0.3), (write, 0.3), (visit, 0.2), (visit, 0.2), (converse, 0.3))
+    threads: list[threading.Thread] = [*followers]
+    for number, (work, most_s) in enumerate(works):
+        threads.append(threading.Thread(target=_repeat, args=(soak, work, number, most_s), daemon=True))
+    for thread in threads:
+        thread.start()
+    while monotonic() < end:
+        stint = min(end, monotonic() + dice.uniform(10, 25))
+        while monotonic() < stint:
+            soak.disturb(dice)
+            PAUSE.wait(dice.uniform(0.5, 6))
+        with gate.quiet():
+            judge.judge()
+        soak.score.add("quiet moments")
+        print(f"soak: {max(0, end - monotonic()):.0f} s to go, {len(soak.score.failures)} failures", file=sys.stderr)
+    gate.over.set()
+    for thread in threads:
+        thread.join(QUIET_S)
+    return judge
+
+
+def _repeat(soak: Deployment, work: Callable[[Deployment, random.Random], None], number: int, most_s: float) -> None:
+    """Do it in turns until all is over."""
+    dice = random.Random(f"{soak.seed} {number}")
+    while not soak.gate.over.is_set():
+        with soak.gate.turn():
+            try:
+                work(soak, dice)
+            except Exception as error:  # a thread that ended would disturb nobody any more
+                soak.score.fail(f"{work.__name__}: {error!r}")
+        soak.gate.over.wait(dice.random() * most_s)
+
+
+def main() -> int:
+    """Run, print figures, and say by the exit code whether all held."""
+    parser = argparse.ArgumentParser(prog="make soak", description="Servers, clients, writers and death, for minutes.")
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None, help="draw the same lots again")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write what was counted to FILE")
+    options = parser.parse_args()
+    if shutil.which("redis-server") is None:
+        print("soak: there is no redis-server on PATH; install it", file=sys.stderr)
+        return 2
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
+    print(f"soak: {options.minutes:g} minutes, --seed {seed}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="skills-soak-") as scratch, ExitStack() as stack:
+        for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+            os.environ[variable] = str(Path(scratch, variable))
+        soak = Deployment(Path(scratch).resolve(), seed)
+        soak.start(stack.enter_context(redis_server(Path(scratch, "redis"))), stack)
+        judge = run(soak, options.minutes, random.Random(seed))
+    rows = judge.weigh()
+    score = soak.score
+    print(table([("what", "count"), *((what, f"{count:,}") for what, count in sorted(score.counts.items()))], {1}))
+    print()
+    print(
+        table(
+            [("process", "quiet moments", "MB then", "MB at the end", "descriptors then", "at the end"), *rows],
+            range(1, 6),
+        )
+    )
+    if not score.counts["quiet moments"] or not score.counts["reads proved by their digest"]:
+        score.fail("nothing was proved; give it more minutes")
+    print(
+        f"\nafter the last edit everybody knew everything within {score.slowest:.2f} s; {len(score.failures)} failures"
+    )
+    if options.json is not None:
+        about = {"seed": seed, "minutes": options.minutes, "counts": score.counts, "failures": score.failures}
+        options.json.write_text(json.dumps({**about, "processes": rows, "slowest_s": score.slowest}, indent=2) + "\n")
+    return 1 if score.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -308,3 +308,12 @@ def test_over_stdio_the_table_is_named_as_unused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("roots = ['skills']\n[quota]\nruns = 1\n")
     with serving("--config", tmp_path / "config.toml") as wire:
         wire.logs(b"unused without --transport http: [quota]")
+
+
+def test_the_calls_of_a_batch_count_one_by_one(tmp_path: Path) -> None:
+    batch = [{"jsonrpc": "2.0", "id": number, "method": "list_skills"} for number in range(5)]
+    headers = {"Content-Type": "application/json"}
+    with limited(tmp_path, "requests-per-minute = 7", tokens=False) as server:
+        first = server.send("POST", "/rpc", json.dumps(batch).encode(), headers)
+        assert (first.status, len(json.loads(first.body))) == (200, 5)
+        said_over(server.send("POST", "/rpc", json.dumps(batch).encode(), headers), "requests-per-minute")

@@ -32,7 +32,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     path = tmp_path_factory.mktemp("tokens") / "tokens"
     path.write_text(LINES)
     path.chmod(0o600)
-    with http_serving(FIXTURES, "--token-file", path, "--log-level", "debug") as started:
+    config = path.with_name("config.toml")
+    config.write_text("[quota]\nfailed-authentications-per-minute = 10000\n")
+    with http_serving(FIXTURES, "--token-file", path, "--log-level", "debug", "--config", config) as started:
         yield started
 
 

@@ -74,6 +74,17 @@ class Rpc:
                 size += len(answer)
         return b"[" + b",".join(answers) + b"]" if answers else None
 
+    @staticmethod
+    def calls_in(raw: bytes) -> int:
+        """How many calls a message holds: of a batch all of them, at most as many as are taken at once."""
+        if not raw.lstrip().startswith(b"["):
+            return 1
+        try:
+            message = messages.parse(raw)
+        except CallError:
+            return 1
+        return max(1, min(len(cast(list[Any], message)), MAX_BATCH)) if isinstance(message, list) else 1
+
     def too_long(self) -> bytes:
         """The answer to a message that was not read to its end."""
         message = f"Invalid Request: the message has more than {self.max_message:,} bytes"

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -23,6 +24,10 @@ logger = logging.getLogger(__name__)
 STDOUT: Final = "-"
 _ADMITTING: Final = frozenset(("initialize", "server/discover"))
 _RECORDED: Final = frozenset(("load", "read", "run"))
+_A_MINUTE: Final = 20
+"""Lines a minute of one address that is refused for one reason before it has proved anything; then they are counted."""
+_MINUTE_S: Final = 60.0
+_MOST_STRANGERS: Final = 10_000
 _UNRECORDED: Final = (
     "Nothing was run: this server records every run before it starts, and its audit log cannot be written now. "
     "Whoever runs this server must correct that"
@@ -45,6 +50,7 @@ class AuditLog:
         self._reopens = False
         self._is_torn = False
         self._fails = False
+        self._strangers: OrderedDict[tuple[str | None, str], list[float]] = OrderedDict()
         try:
             self._descriptor = self._open()
         except OSError as error:
@@ -66,7 +72,8 @@ class AuditLog:
         Raises:
             NotRecordedError: it cannot be written, and it is a run that is about to start.
         """
-        lines = b"".join(_lines(event))
+        left_out = self._left_out(event)
+        lines = b"".join(_lines(event, left_out or 0)) if left_out is not None else b""
         if not lines:
             return
         is_run = event.outcome == "begun"
@@ -87,6 +94,27 @@ class AuditLog:
             if self._fails:
                 self._fails = False
                 logger.warning("%s: the audit log is written again", self._file)
+
+    def _left_out(self, event: Event) -> int | None:
+        """How many lines like this one were left out before it; None where it is left out too.
+
+        Who proves nothing may be refused as often as it likes, and would fill the disk, which ends all runs.
+        """
+        if not event.reason or event.principal is not None:
+            return 0
+        with self._lock:
+            seen = self._strangers.setdefault((event.address, event.reason), [event.time, 0.0, 0.0])
+            self._strangers.move_to_end((event.address, event.reason))
+            if len(self._strangers) > _MOST_STRANGERS:
+                self._strangers.popitem(last=False)
+            if not 0 <= event.time - seen[0] < _MINUTE_S:
+                seen[0], seen[1] = event.time, 0.0
+            seen[1] += 1
+            if seen[1] > _A_MINUTE:
+                seen[2] += 1
+                return None
+            left_out, seen[2] = int(seen[2]), 0.0
+            return left_out
 
     def _open(self) -> int:
         if self._file == STDOUT:
@@ -114,11 +142,11 @@ class AuditLog:
             os.fsync(self._descriptor)
 
 
-def _lines(event: Event) -> Iterable[bytes]:
+def _lines(event: Event, left_out: int) -> Iterable[bytes]:
     if event.protocol == CATALOGUE:
         return
     if event.outcome == "refused":
-        yield _line(event, "refuse", *_first_skill(event))
+        yield _line(event, "refuse", *_first_skill(event), left_out)
         return
     if event.method in _ADMITTING and event.outcome == "ok":
         yield _line(event, "admit", {})
@@ -133,7 +161,7 @@ def _first_skill(event: Event) -> tuple[dict[str, str]]:
     return ({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest},)
 
 
-def _line(event: Event, what: str, skill: dict[str, str]) -> bytes:
+def _line(event: Event, what: str, skill: dict[str, str], left_out: int = 0) -> bytes:
     moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     fields: dict[str, Any] = {
         "time": moment,
@@ -145,6 +173,7 @@ def _line(event: Event, what: str, skill: dict[str, str]) -> bytes:
         "protocol": event.protocol,
         "method": event.method,
         "reason": event.reason,
+        "left_out": left_out,
         **skill,
     }
     return json.dumps({key: value for key, value in fields.items() if value}, separators=(",", ":")).encode() + b"\n"

@@ -61,11 +61,10 @@ class Event(NamedTuple):
         protocol: "mcp", "skills-protocol", "discovery", "page", or "http" for what was refused before any of them;
             "catalogue" for a difference of the catalogue, "library" for a run without a request.
         method: which one was called, at most 200 characters of what the client says; "" for a difference.
-        outcome: of a request "ok", "refused" for what was wrong with it, "failed" for a bug, "cancelled", or "begun"
-            for a run that is about to start; of a skill in the catalogue "appeared", "changed" or "vanished".
+        outcome: of a request "ok", "refused" for what is wrong with it, "failed" for a bug, "cancelled", or "begun" for
+            a run that is about to start; of a skill in the catalogue the rest.
         principal: the `id` of whom the client proved to be, None where nobody has to prove anything.
-        address: where the client is, None for a pipe.
-        era: "legacy" or "modern" for MCP, else None.
+        address, era: where the client is, and of which era of MCP; None where there is none.
         host: what the client calls itself, at most 200 characters, None where it does not say.
         uses: what was done with which skills, in order.
         reason: why it was refused, where that was before any protocol.
@@ -179,8 +178,7 @@ def emit_refusal(method: str, reason: str, *, principal: str | None = None, addr
 class Request:
     """A request that is being answered; entered around the work, it emits the event at its end.
 
-    An exception decides the outcome unless `outcome` was set: RequestError is "refused", another Exception "failed",
-    and whatever else ends the work has it "cancelled".
+    An exception decides the outcome unless `outcome` was set.
 
     Attributes:
         outcome: what became of it.

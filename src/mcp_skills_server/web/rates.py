@@ -19,6 +19,10 @@ from mcp_skills_server.web.over_quota import refuse
 
 _QUOTA: Final = "requests-per-minute"
 
+MORE: Final = "mcp_skills_server.more_requests"
+"""Where the scope has what counts further requests that came with this one: takes how many, and answers 429 and returns
+True where they are over the quota."""
+
 TakeShared: TypeAlias = Callable[[str, int], Awaitable[float]]
 """Counts a request of an owner, of so many a minute, with those at other replicas; the seconds until it may be made, 0
 where it was counted. Raises RequestError where nobody can count now."""
@@ -47,6 +51,13 @@ class RequestRate:
         if rate is None or owner is None:
             await self._app(scope, receive, send)
             return
+
+        async def more(count: int) -> bool:
+            wait = next((over for _ in range(count) if (over := rate.take(owner)) > 0), 0.0)
+            if wait > 0:
+                await refuse(scope, send, _QUOTA, rate.per_minute, wait)
+            return wait > 0
+
         wait = rate.take(owner)
         if wait <= 0 and self._shared is not None:  # who asks too often here does so of all
             with suppress(RequestError):
@@ -54,4 +65,4 @@ class RequestRate:
         if wait > 0:
             await refuse(scope, send, _QUOTA, rate.per_minute, wait)
         else:
-            await self._app(scope, receive, send)
+            await self._app({**scope, MORE: more}, receive, send)

@@ -12,13 +12,22 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from mcp_skills_server.rpc.server import Rpc
 from mcp_skills_server.server.callers import address, counted, principal
+from mcp_skills_server.web.rates import MORE
 from mcp_skills_server.web.workers.routing import Routes
 
 PATH: Final = "/rpc"
 _JSON: Final = "application/json"
+
+
+class _Sent(Response):
+    """An answer that somebody else has given."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send nothing."""
 
 
 def route(rpc: Rpc, routes: Routes | None = None) -> Route:
@@ -43,6 +52,9 @@ def route(rpc: Rpc, routes: Routes | None = None) -> Route:
         answer = Response(status_code=204)
         if routes is not None and await routes.call(bytes(body), request.scope, request.receive):
             return answer  # which nobody reads
+        more = request.scope.get(MORE)
+        if more is not None and await more(rpc.calls_in(bytes(body)) - 1):
+            return _Sent()
         async with anyio.create_task_group() as tasks:
 
             async def end_with_client() -> None:

@@ -34,9 +34,9 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
     # how long an artifact stays (tests/publish/test_static.py). A certificate must be valid on the day that it is
     # (tests/provenance/test_signatures.py), and a proof of one is kept for that day (tests/provenance/test_proofs.py).
     # The date of an approval is shown and decides nothing, and so is that of an event. How old an index file is decides
-    # when it is removed, and no more. When a token ends is a matter of the wall (tests/access),
-    # and so is the day on which a use is counted (tests/telemetry/test_usage.py). All else that waits, waits by
-    # time.monotonic.
+    # when it is removed, and no more. When a token ends, and with it a sign-in to the page, is a matter of the wall
+    # (tests/access, tests/web/ui/test_sign_in.py), and so is the day on which a use is counted
+    # (tests/telemetry/test_usage.py). All else that waits, waits by time.monotonic.
     assert {path.relative_to(SOURCE).as_posix() for path in found} == {
         "access/oauth.py",
         "catalog/disk.py",
@@ -53,11 +53,15 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "publish/static.py",
         "runtime/briefing.py",
         "sources/download.py",
+        "sources/follower.py",
         "sources/records.py",
         "telemetry/events.py",
         "telemetry/usage_store.py",
         "web/bearer.py",
         "web/guards.py",
+        "web/ui/live.py",
+        "web/ui/revisions.py",
+        "web/ui/session.py",
     }
 
 

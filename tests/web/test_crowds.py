@@ -303,7 +303,7 @@ def test_sessions_are_counted_by_token() -> None:
     [
         (b"GET /mcp HTTP/1.1\r\nHost: evil.example\r\n\r\n", 1),
         (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 1),
-        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 1),
+        (b"GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n", 2),  # without a token, and too often
         (b"\x16\x03\x01\x02\r\n\r\n", 1),
         (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 2),
     ],
@@ -317,3 +317,4 @@ def test_no_request_of_strangers_fills_the_log(said: bytes, lines: int) -> None:
                 stranger.sendall(said)
                 assert stranger.recv(1000)
         assert server.stderr.count("WARNING") == lines, server.stderr
+        assert server.stderr.count(" refused (") <= 2, server.stderr

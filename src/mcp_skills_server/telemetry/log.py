@@ -45,5 +45,8 @@ def _log(event: Event, level: int) -> None:
         event.milliseconds,
         event.protocol,
         who,
-        extra={"fields": {key: value for key, value in fields.items() if value}},
+        extra={
+            "fields": {key: value for key, value in fields.items() if value},
+            "repeats": bool(event.reason),  # a stranger, who would fill the disk
+        },
     )

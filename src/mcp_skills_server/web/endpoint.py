@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.server.callers import counted, principal
 from mcp_skills_server.server.entrance import Context, SessionPeer
 from mcp_skills_server.web.over_quota import refuse
@@ -37,7 +38,7 @@ _SESSION: Final = b"mcp-session-id"
 _opener: ContextVar[str] = ContextVar("opener")
 
 
-class _OverShareError(Exception):
+class _OverShareError(SkillsServerError):
     """An owner has all the sessions that one may have, and none of them is idle."""
 
     def __init__(self, share: int) -> None:

@@ -53,6 +53,7 @@ from mcp_skills_server.commands.workers import WorkerOptions, divided, is_superv
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
+    from mcp_skills_server.access.quotas import QuotaSettings
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
@@ -89,7 +90,7 @@ class ServeOptions(
     )
     front: Literal["lean", "sdk"] = option(
         "lean",
-        "What speaks MCP: our own front, or the SDK's, which is slower. Over HTTP ours speaks the modern era alone.",
+        "What speaks MCP: our own front, or the SDK's, which is slower.",
         type=click.Choice(["lean", "sdk"]),
     )
     log_level: Level = log_level("info")
@@ -135,7 +136,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     settle_after_load(registry)
     worker = worker_of(channel, registry)
     mark = worker.post.mark if worker is not None else ""
-    quotas = quotas_of(context) if options.transport == "http" else None
+    quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
     settings = Settings(
         dialect=options.dialect,
         page_size=options.page_size,
@@ -143,7 +144,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         tools=options.tools,
         prompts=options.prompts,
         prompt_choice=options.prompt_choice,
-        streams=quotas.streams if quotas is not None else None,
+        streams=quotas.streams,
     )
     if options.publish_only and not options.publish:
         raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
@@ -154,7 +155,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         catalog_chars=options.catalog_chars,
         roots=scripts,
         mark=mark,
-        runs=quotas.runs if quotas is not None else None,
+        runs=quotas.runs,
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
@@ -188,9 +189,9 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             mirrors,
             follows=options.watch and worker is None,
             says=worker is None,
-            runtime_sessions=quotas_of(context).runtime_sessions,
+            runtime_sessions=quotas.runtime_sessions,
         )
-        http, read_again = _http_settings(views, mirrors, options, worker, shared)
+        http, read_again = _http_settings(views, mirrors, options, worker, shared, quotas=quotas)
         if shared is not None:
             shared.start()
         if leads:
@@ -243,7 +244,13 @@ def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, ht
 
 
 def _http_settings(
-    views: Views, mirrors: Mirrors | None, options: ServeOptions, worker: Worker | None, shared: Shared | None
+    views: Views,
+    mirrors: Mirrors | None,
+    options: ServeOptions,
+    worker: Worker | None,
+    shared: Shared | None,
+    *,
+    quotas: QuotaSettings,
 ) -> tuple[HttpSettings, Callable[[], object] | None]:
     """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
 
@@ -267,7 +274,6 @@ def _http_settings(
     context = click.get_current_context()
     issuer = issuer_of(context)
     check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
-    quotas = quotas_of(context)
     rates = Rates(quotas)
     read_again = follow_configuration(
         context, views, mirrors, tokens, rates=rates, request_level=request_level(options.transport)

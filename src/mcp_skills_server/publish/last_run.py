@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.stamps import OUTSIDE, YOUNG, stamps
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import leave_in_cache, why_untrusted
 from mcp_skills_server.model import Standing
 from mcp_skills_server.publish.edition import Edition
 
@@ -112,15 +112,7 @@ class LastRuns:
         seen = asdict(run.seen) | {"young": sorted(run.seen.young)}
         fields = {name: getattr(run, name) for name in ("roots", "names", "left_out", "left_out_0_1", "skills")}
         raw = json.dumps({"key": self._key, "seen": seen, **fields}, separators=(",", ":")).encode()
-        with suppress(OSError):
-            self._place.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._place.with_suffix(f".{os.getpid()}")
-            try:
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(raw)
-                os.replace(fresh, self._place)
-            finally:
-                fresh.unlink(missing_ok=True)
+        leave_in_cache(self._place, raw)
 
 
 def stamps_of(registry: Registry) -> list[dict[str, str]] | None:

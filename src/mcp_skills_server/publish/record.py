@@ -22,7 +22,7 @@ from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import signature
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.dialects.wellknown import Artifact
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.durable import leave_in_cache, why_untrusted
 from mcp_skills_server.model import Skill
 
 RECORD: Final = ".mcp-skills-server.json"
@@ -164,15 +164,7 @@ class Memory:
             "files": files,
         }
         raw = json.dumps(fields, separators=(",", ":")).encode()
-        with suppress(OSError):
-            self._place.parent.mkdir(parents=True, exist_ok=True)
-            fresh = self._place.with_suffix(f".{os.getpid()}")
-            try:
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                    file.write(raw)
-                os.replace(fresh, self._place)
-            finally:
-                fresh.unlink(missing_ok=True)
+        leave_in_cache(self._place, raw)
 
     def _mark(self, skill: Skill) -> str:
         if skill not in self._marks:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, subscribe
+from mcp_skills_server.telemetry.events import CATALOGUE, Event, NotRecordedError, Use, subscribe
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class AuditLog:
             NotRecordedError: it cannot be written, and it is a run that is about to start.
         """
         left_out = self._left_out(event)
-        lines = b"".join(_lines(event, left_out or 0)) if left_out is not None else b""
+        lines = b"" if left_out is None else b"".join(_lines(event, left_out))
         if not lines:
             return
         is_run = event.outcome == "begun"
@@ -146,22 +146,17 @@ def _lines(event: Event, left_out: int) -> Iterable[bytes]:
     if event.protocol == CATALOGUE:
         return
     if event.outcome == "refused":
-        yield _line(event, "refuse", *_first_skill(event), left_out)
+        yield _line(event, "refuse", next(iter(event.uses), None), left_out)
         return
     if event.method in _ADMITTING and event.outcome == "ok":
-        yield _line(event, "admit", {})
+        yield _line(event, "admit", None)
         return
     for use in event.uses:
         if use.action in _RECORDED:
-            yield _line(event, use.action, {"skill": use.skill, "file": use.file, "digest": use.digest})
+            yield _line(event, use.action, use)
 
 
-def _first_skill(event: Event) -> tuple[dict[str, str]]:
-    use = next(iter(event.uses), None)
-    return ({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest},)
-
-
-def _line(event: Event, what: str, skill: dict[str, str], left_out: int = 0) -> bytes:
+def _line(event: Event, what: str, use: Use | None, left_out: int = 0) -> bytes:
     moment = datetime.fromtimestamp(event.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     fields: dict[str, Any] = {
         "time": moment,
@@ -174,6 +169,6 @@ def _line(event: Event, what: str, skill: dict[str, str], left_out: int = 0) -> 
         "method": event.method,
         "reason": event.reason,
         "left_out": left_out,
-        **skill,
+        **({} if use is None else {"skill": use.skill, "file": use.file, "digest": use.digest}),
     }
     return json.dumps({key: value for key, value in fields.items() if value}, separators=(",", ":")).encode() + b"\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry.events import CATALOGUE, Event, subscribe
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,6 @@ def _log(event: Event, level: int) -> None:
         who,
         extra={
             "fields": {key: value for key, value in fields.items() if value},
-            "repeats": bool(event.reason),  # a stranger, who would fill the disk
+            **(REPEATS if event.reason else {}),  # a stranger, who would fill the disk
         },
     )

@@ -1,6 +1,6 @@
 """Counts and times for Prometheus: a reader of events, and a look at the catalogue when somebody asks.
 
-Names and labels are those of OpenTelemetry's conventions for MCP (semantic conventions 1.39, in development) where they
+Names and labels are those of OpenTelemetry's conventions for MCP (GenAI conventions 1.42, in development) where they
 have one, in Prometheus' spelling, and `skills_` for the rest. A label has few values: what clients make up is "_OTHER".
 """
 
@@ -35,54 +35,57 @@ class Metrics:
     Args:
         gauges: what is looked at when somebody asks.
         methods: the methods that have a line of their own.
+
+    Attributes:
+        registry: where all of them are.
     """
 
     def __init__(self, gauges: Gauges, methods: Collection[str]) -> None:
         self._methods = frozenset(methods)
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=self._registry)
-        self._registry.register(_Now(gauges))
+            collector(registry=self.registry)
+        self.registry.register(_Now(gauges))
         self._operations = Histogram(
             "mcp_server_operation_duration_seconds",
             "Seconds from a request of MCP to its answer.",
             ("mcp_method_name", "error_type"),
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._others = Histogram(
             "skills_operation_duration_seconds",
             "Seconds from a request of another protocol to its answer.",
             ("protocol", "method", "error_type"),
             buckets=_SECONDS,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._uses = Counter(
             "skills_uses",
             "How often a skill was loaded, a file of it read, a script of it run, or it was dropped unused.",
             ("action", "skill"),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._searches = Counter(
             "skills_searches",
             "Searches for skills, and those that found none.",
             ("result",),
-            registry=self._registry,
+            registry=self.registry,
         )
         for result in ("found", "nothing"):
             self._searches.labels(result)
-        self._bytes = Counter("skills_read_bytes", "Bytes of skill files that were read.", registry=self._registry)
+        self._bytes = Counter("skills_read_bytes", "Bytes of skill files that were read.", registry=self.registry)
         self._refused = Counter(
             "skills_refused_requests",
             "Requests that were refused before any protocol.",
             ("reason",),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._changes = Counter(
             "skills_catalogue_changes",
             "Skills that appeared, changed or vanished.",
             ("change",),
-            registry=self._registry,
+            registry=self.registry,
         )
         self._skills: set[str] = set()
 
@@ -123,12 +126,7 @@ class Metrics:
     def written(self, accept: str) -> tuple[bytes, str]:
         """What Prometheus scrapes, and its Content-Type, as an Accept header wants it. Blocks for milliseconds."""
         encoder, content_type = choose_encoder(accept)
-        return encoder(self._registry), content_type
-
-    @property
-    def registry(self) -> CollectorRegistry:
-        """Where all of them are."""
-        return self._registry
+        return encoder(self.registry), content_type
 
     def _known(self, skill: str) -> str:
         if skill not in self._skills:

@@ -5,7 +5,6 @@ A token stands in one Authorization header and nowhere else. Nothing of it is ev
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from starlette.types import Scope, Send
 from mcp_skills_server.access.admission import Admission, RefusedError, ScopeError, UnavailableError
 from mcp_skills_server.access.tokens import Token, at, find
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.web.error_answers import send_error
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer  # which loads what proves signatures
@@ -48,14 +48,12 @@ class Refusal:
     async def send(self, send: Send, oauth: ResourceServer | None = None) -> None:
         """Answer with it. `oauth` is what the challenge names, where tokens of an issuer are taken."""
         code = -32603 if self.status == 503 else -32600
-        body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": self.message}}).encode()
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers: list[tuple[bytes, bytes]] = []
         if self.status == 401 or self.error:
             headers.append((b"www-authenticate", self._challenge(oauth).encode("latin-1")))
         elif self.status == 503:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
-        await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_error(send, self.status, {"code": code, "message": self.message}, headers)
 
     def _challenge(self, oauth: ResourceServer | None) -> str:
         said = {"realm": "mcp-skills-server"}

@@ -44,8 +44,6 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
 _FAILED: Final = "failed-authentications-per-minute"
-_PAGE: Final = "/ui/"
-"""What a person looks at in a browser; it asks who looks by itself."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -65,6 +63,7 @@ class Policy:
         oauth: takes the tokens of an issuer; None where there is none.
         open_below: what the paths begin with for which no token is wanted.
         open_at: paths for which none is wanted.
+        page: what the paths of the page begin with, which asks who looks by itself; None where there is none.
     """
 
     hosts: frozenset[str] | None
@@ -73,6 +72,7 @@ class Policy:
     oauth: ResourceServer | None = None
     open_below: tuple[str, ...] = ()
     open_at: frozenset[str] = frozenset()
+    page: str | None = None
 
     def host_allowed(self, header: str | None, forwarded: str | None = None) -> bool:
         """Whether this Host header names the server, and the one that a proxy says it got, if it does."""
@@ -243,7 +243,7 @@ def _is_form_of_own_page(scope: Scope, policy: Policy, headers: Mapping[bytes, s
     origin = _ORIGIN.fullmatch(headers.get(b"origin", ""))
     named: str = scope.get(HOST) or headers.get(b"host", "")
     same = origin is not None and origin[1].lower() == named.lower()
-    return not policy.is_open and same and scope["path"].startswith(_PAGE)
+    return not policy.is_open and same and policy.page is not None and scope["path"].startswith(policy.page)
 
 
 def _host_name(header: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 
@@ -12,6 +11,7 @@ from mcp_skills_server.dialects.jsonrpc import QUOTA_EXCEEDED
 from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.web.error_answers import send_error
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +32,4 @@ async def refuse(scope: Scope, send: Send, quota: str, most: int, wait: float = 
     seconds = max(1, math.ceil(wait))
     message = f"Over the quota {quota} ({most:,}); try again in {seconds} s"
     error = {"code": QUOTA_EXCEEDED, "message": message, "data": {"quota": quota}}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"retry-after", str(seconds).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 429, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await send_error(send, 429, error, [(b"cache-control", b"no-store"), (b"retry-after", str(seconds).encode())])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -17,13 +16,13 @@ from typing import Final
 from mcp_skills_server import codes
 from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.listeners import Listeners
+from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import StaleFileError
-from mcp_skills_server.model import SKILL_MD, Changes, Problem, Skill, Snapshot, Standing
+from mcp_skills_server.model import Changes, Problem, Skill, Snapshot, Standing
 
 _rest_of: Final = attrgetter("findings", "empty", "standing", "origin")
-_NESTED: Final = f"/{SKILL_MD}"
 
 
 class Granted:
@@ -120,7 +119,7 @@ class Granted:
 
     def _without_withheld(self, skill: Skill) -> Skill:
         """A skill without the skills in its folder that have no grant of their own."""
-        nested = {path.removesuffix(_NESTED) for path in skill.files if path.endswith(_NESTED)} | self._below(skill)
+        nested = nested_in(self._registry.snapshot, skill)
         withheld = [each for each in nested if not self.permissions.reads(f"{skill.path}/{each}")]
         if not withheld:
             return skill
@@ -140,18 +139,6 @@ class Granted:
             findings=findings,
             standing=min(skill.reading.standing, codes.standing(findings)),
         )
-
-    def _below(self, skill: Skill) -> set[str]:
-        """Where in its folder there are skills, also those whose SKILL.md is no file that can be read, or just gone."""
-        whole, before = self._registry.snapshot, f"{skill.path}/"
-        paths = whole.paths(Standing.UNUSABLE)
-        out: set[str] = set()
-        at = bisect_left(paths, before)
-        while at < len(paths) and paths[at].startswith(before):
-            if whole.skills[paths[at]].root == skill.root:
-                out.add(paths[at].removeprefix(before))
-            at += 1
-        return out
 
     def _follow(self) -> Snapshot:
         with self._lock:

@@ -92,3 +92,18 @@ def test_only_so_many_changes_are_remembered(tmp_path: Path, monkeypatch: pytest
             while not (known := found.of("a")) or f"+{number}" not in known[0].lines:
                 assert monotonic() < until
         assert len(found.of("a")) == 2
+
+
+def test_nor_is_one_whose_manifest_is_no_file_any_more(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a", body="one\n")
+    inner = write_skill(tmp_path / "a" / "inner", secret_md="kept from whom reads a alone")
+    with Registry([tmp_path], quiet_s=0) as registry:
+        found = Revisions(registry)
+        found.start()
+        wait_until_read(found, "a")
+        (inner / "SKILL.md").unlink()
+        (inner / "SKILL.md").mkdir()
+        write_skill(tmp_path / "a", body="two\n")
+        registry.refresh()
+        (made,) = wait(found, "a", 1)
+        assert "inner" not in repr(made) and "kept from" not in repr(made)

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format import media
-from mcp_skills_server.model import SKILL_MD, Changes, Skill, SkillFile, Standing
+from mcp_skills_server.model import Changes, Skill, SkillFile, Standing
 from mcp_skills_server.provenance.difference import Difference, compare
 
 logger = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class Revisions:
     def _read(self, skill: Skill) -> _State:
         """The text files of a skill that are not too large; of the others their digests in place of their bytes."""
         out: dict[str, tuple[bytes, bool]] = {}
-        for path, file in _own_files(skill).items():
+        for path, file in self._own_files(skill).items():
             try:
                 if file.size <= _MOST_OF_ONE and media.is_text(media.media_type(path)):
                     raw = self._registry.read(file)
@@ -146,18 +147,16 @@ class Revisions:
             out[path] = raw, file.executable
         return out
 
-    @staticmethod
-    def _names(before: Skill, after: Skill | None) -> tuple[str, tuple[str, ...]]:
+    def _names(self, before: Skill, after: Skill | None) -> tuple[str, tuple[str, ...]]:
         if after is None:
             return "removed", ()
-        old, new = _own_files(before), _own_files(after)
+        old, new = self._own_files(before), self._own_files(after)
         lines = [f"file added: {each}" for each in new if each not in old]
         lines += [f"file removed: {each}" for each in old if each not in new]
         lines += [f"file changed: {each}" for each in new if each in old and new[each] is not old[each]]
         return "changed", tuple(lines)
 
-
-def _own_files(skill: Skill) -> dict[str, SkillFile]:
-    """The files of a skill without those of skills in it, which not everybody may read who reads this one."""
-    nested = tuple(path.removesuffix(SKILL_MD) for path in skill.files if path.endswith(f"/{SKILL_MD}"))
-    return {path: file for path, file in skill.files.items() if not path.startswith(nested)}
+    def _own_files(self, skill: Skill) -> dict[str, SkillFile]:
+        """The files of a skill without those of skills in it, which not everybody may read who reads this one."""
+        nested = tuple(f"{each}/" for each in nested_in(self._registry.snapshot, skill))
+        return {path: file for path, file in skill.files.items() if not path.startswith(nested)}

@@ -8,7 +8,8 @@ from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mcp_skills_server.model import SKILL_MD, Skill
+from mcp_skills_server.catalog.nested import nested_in
+from mcp_skills_server.model import Skill
 from mcp_skills_server.web.ui.git_log import Commit, commits
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
@@ -29,5 +30,5 @@ def _commits(look: Look, skill: Skill) -> Sequence[Commit]:
     """What git knows, for whoever may see all of a folder: also what was another skill's once."""
     if not look.is_admin or look.runtime.registry.roots[skill.root].origin is not None:
         return ()
-    nested = tuple(each.removesuffix(f"/{SKILL_MD}") for each in skill.files if each.endswith(f"/{SKILL_MD}"))
-    return commits(look.runtime.registry.place(skill), nested)
+    registry = look.runtime.registry
+    return commits(registry.place(skill), tuple(sorted(nested_in(registry.snapshot, skill))))

@@ -56,7 +56,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "sources/follower.py",
         "sources/records.py",
         "telemetry/events.py",
-        "telemetry/usage_store.py",
+        "telemetry/usage_sqlite.py",
         "web/bearer.py",
         "web/guards.py",
         "web/ui/live.py",

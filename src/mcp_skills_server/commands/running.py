@@ -16,6 +16,7 @@ from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.telemetry import later
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -147,5 +148,6 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
 
 def leave(code: int = 0) -> NoReturn:
     """End at once: a peer that has stopped reading may hold a thread in a write for ever, and with it the process."""
+    later.drain()
     sys.stderr.flush()
     os._exit(code)

@@ -6,7 +6,7 @@ have one, in Prometheus' spelling, and `skills_` for the rest. A label has few v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
@@ -17,7 +17,8 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
+from mcp_skills_server.telemetry import later
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
@@ -91,7 +92,12 @@ class Metrics:
 
     def start(self) -> Callable[[], None]:
         """Count every event from now on. Returns what ends that."""
-        return subscribe(self.take)
+        return later.subscribe(self.take_all)
+
+    def take_all(self, events: Iterable[Event]) -> None:
+        """Count events."""
+        for event in events:
+            self.take(event)
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -152,6 +158,7 @@ class _Now(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for each."""
+        """One family for each. What has happened is counted first: this is asked before the counts are."""
+        later.drain()
         for name, (text, value) in self._gauges().items():
             yield GaugeMetricFamily(name, text, value=value)

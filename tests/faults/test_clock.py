@@ -56,6 +56,7 @@ def test_every_reader_of_the_wall_clock_is_known() -> None:
         "sources/follower.py",
         "sources/records.py",
         "telemetry/events.py",
+        "telemetry/usage_redis.py",
         "telemetry/usage_sqlite.py",
         "web/bearer.py",
         "web/guards.py",

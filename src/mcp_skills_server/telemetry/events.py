@@ -135,11 +135,6 @@ def emit(event: Event) -> None:
     """
     if later.readers:
         later.put(lambda: event)
-    if _readers:
-        _emit_at_once(event)
-
-
-def _emit_at_once(event: Event) -> None:
     unrecorded: NotRecordedError | None = None
     for reader in list(_readers.values()):
         try:
@@ -168,19 +163,8 @@ def emit_changes(changes: Changes) -> None:
 def emit_refusal(method: str, reason: str, *, principal: str | None = None, address: str | None = None) -> None:
     """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
     if has_readers():
-        now, method = time.time(), clipped(method)
-        emit(
-            Event(
-                time=now,
-                protocol="http",
-                method=method,
-                outcome="refused",
-                principal=principal,
-                address=address,
-                reason=reason,
-                request=request_id.get(),
-            )
-        )
+        here = request_id.get()
+        emit(Event(time.time(), "http", clipped(method), "refused", principal, address, reason=reason, request=here))
 
 
 class Request:
@@ -195,8 +179,8 @@ class Request:
     """
 
     __slots__ = (
-        "_began", "_bytes", "_fields", "_found", "_milliseconds", "_outcome", "_question", "_request", "_started",
-        "_token", "_uses", "code", "is_kept", "outcome",
+        "_began", "_bytes", "_call", "_found", "_milliseconds", "_outcome", "_request", "_started", "_token", "_trace",
+        "_uses", "_who", "code", "is_kept", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -210,12 +194,12 @@ class Request:
         host: str | None = None,
         trace: Trace | None = None,
     ) -> None:
-        host = None if host is None else clipped(host)
-        self._fields = protocol, clipped(method), principal, address, era, host, trace
+        self._call = protocol, clipped(method)
+        self._who = principal, address, era, None if host is None else clipped(host)
+        self._trace = trace
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
-        self._found: int | None = None
-        self._question = ""
+        self._found: tuple[int | None, str] = None, ""
         self._outcome: Outcome = "ok"
         self.outcome: Outcome | None = None
         self.code: int | None = None
@@ -245,7 +229,7 @@ class Request:
 
     def searched(self, question: str, found: int) -> None:
         """So many skills were found."""
-        self._found, self._question = found, clipped(question) if _keeps_questions else ""
+        self._found = found, clipped(question) if _keeps_questions else ""
 
     def begin_again(self) -> None:
         """The work starts from its beginning; what was read so far does not count."""
@@ -267,24 +251,9 @@ class Request:
         return self._event(self._outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
-        protocol, method, principal, address, era, host, trace = self._fields
+        seen = self._milliseconds, self._bytes, *self._found
         return Event(
-            time=self._began,
-            protocol=protocol,
-            method=method,
-            outcome=outcome,
-            principal=principal,
-            address=address,
-            era=era,
-            host=host,
-            uses=uses,
-            milliseconds=self._milliseconds,
-            bytes=self._bytes,
-            found=self._found,
-            question=self._question,
-            request=self._request,
-            code=self.code,
-            trace=trace,
+            self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace
         )
 
 

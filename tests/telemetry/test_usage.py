@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,13 +149,37 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
     assert store.report().lines[0].loads == 3 and "are counted again" in caplog.messages[-1]
 
 
-def test_two_processes_count_in_one_file(tmp_path: Path) -> None:
+ADDING = """
+import sys, time
+from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, day_of
+print("ready", flush=True)
+sys.stdin.readline()
+store, now = SqliteStore(sys.argv[1]), time.time()
+for number in range(50):
+    store.serve(["a", "never"])
+    store.add(Batch(number, {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
+"""
+
+
+def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Path) -> None:
     file = str(tmp_path / "usage.db")
-    one, other = Usage(SqliteStore(file, now=Clock())), Usage(SqliteStore(file, now=Clock()))
-    for each in (one, other):
-        each.take([event(use("load"))])
-        each.flush()
-    assert SqliteStore(file, now=Clock()).report().lines[0].loads == 2
+    command = [sys.executable, "-c", ADDING, file]
+    writers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for each in writers:
+        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    for each in writers:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=60)[1] for each in writers]
+    assert said == [""] * 4
+    report = SqliteStore(file).report()
+    assert [(each.name, each.loads) for each in report.lines] == [("a", 600), ("never", 0)]
+    assert report.questions == (("x", 200),)
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])

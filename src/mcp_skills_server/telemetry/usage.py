@@ -51,11 +51,10 @@ class Usage:
     def start(self) -> Callable[[], None]:
         """Count every event from now on. Returns what writes the rest and ends that."""
         end = later.subscribe(self.take)
-        thread = threading.Thread(target=self._write_on, name="skills-usage", daemon=True)
+        thread = threading.Thread(target=self._write_on, args=(end,), name="skills-usage", daemon=True)
         thread.start()
 
         def stop() -> None:
-            end()
             self._stopping.set()
             thread.join(_END_S)
 
@@ -143,9 +142,10 @@ class Usage:
                 self._unstored = Batch(self._batches, waiting, questions)
         return self._unstored
 
-    def _write_on(self) -> None:
+    def _write_on(self, end: Callable[[], None]) -> None:
         while not self._stopping.wait(_EVERY_S):
             self._try_to_flush()
+        end()
         self._try_to_flush()
         if self._unstored is not None:
             logger.error("%s: what was counted last could not be written, and is lost", self._store.name)

@@ -23,7 +23,8 @@ from mcp_skills_server.shared.link import Link
 from mcp_skills_server.telemetry import usage, usage_redis
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.usage import Usage
-from mcp_skills_server.telemetry.usage_redis import OTHER, RedisStore
+from mcp_skills_server.telemetry.usage_redis import RedisStore
+from mcp_skills_server.telemetry.usage_redis_report import OTHER
 from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
 from mcp_skills_server.telemetry.usage_store import (
     DAY_S,
@@ -212,6 +213,27 @@ def test_a_full_redis_refuses_counts_with_one_line_and_they_wait(
         assert any("takes counts of uses again" in each for each in caplog.messages)
 
 
+def test_what_is_too_much_at_once_is_written_and_read_in_parts(redis: RealRedis) -> None:
+    mine = store(redis)
+    mine.add(batch(1, *(load(f"skill {each}", host=f"host {each % 7}") for each in range(9_000)), times=3))
+    assert len(found := loads(mine)) == 9_000 and {*found.values()} == {3}
+    assert {each.loads for each in mine.report("host").lines} == {3 * 1285, 3 * 1286}
+
+
+def test_the_commands_that_the_documentation_allows_are_enough(redis: RealRedis) -> None:
+    words = re.search(r"ACL SETUSER (skills .*)", (ROOT / "docs" / "redis.md").read_text())
+    assert words is not None
+    redis.say("acl", "setuser", *words[1].split())
+    link = Link(redis_settings(redis.url.replace("//", "//skills:PASSWORD@")))
+    mine = RedisStore(link, now=lambda: NOON)
+    mine.serve(["a", "b"], ["c"])
+    mine.add(batch(1, *(load(f"skill {each}") for each in range(300))))
+    assert len(mine.report().lines) == 302
+    redis.say("acl", "setuser", "skills", "-hscan")
+    with pytest.raises(UsageError, match="see to the user of --redis"):
+        mine.report()
+
+
 def test_every_key_has_the_prefix_an_end_and_no_clients_text(redis: RealRedis) -> None:
     mine = store(redis, prefix="one:")
     mine.serve(["skill-name"])
@@ -227,7 +249,7 @@ def test_every_key_has_the_prefix_an_end_and_no_clients_text(redis: RealRedis) -
 def test_a_day_has_a_bound_and_what_is_new_beyond_it_counts_together(
     redis: RealRedis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, by: By, field: str
 ) -> None:
-    monkeypatch.setattr(usage_redis, "_MOST", {**dict.fromkeys(BY, 6), "questions": 2})
+    monkeypatch.setattr(usage_redis, "MOST", {**dict.fromkeys(BY, 6), "questions": 2})
     mine = store(redis)
     for number in range(1, 21):
         count = load()._replace(**{field: f"made up {number}"})

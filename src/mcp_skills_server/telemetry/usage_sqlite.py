@@ -118,7 +118,8 @@ class SqliteStore:
                 ]
                 versions = dict(
                     connection.execute(
-                        "SELECT skill, count(DISTINCT nullif(digest, '')) FROM used WHERE day >= ? AND action = 'load' GROUP BY 1",
+                        "SELECT skill, count(DISTINCT nullif(digest, '')) FROM used "
+                        "WHERE day >= ? AND action = 'load' GROUP BY 1",
                         (first,),
                     ).fetchall()
                     if by == "skill"

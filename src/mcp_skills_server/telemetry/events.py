@@ -179,8 +179,8 @@ class Request:
     """
 
     __slots__ = (
-        "_began", "_bytes", "_call", "_found", "_milliseconds", "_outcome", "_request", "_started", "_token", "_trace",
-        "_uses", "_who", "code", "is_kept", "outcome",
+        "_began", "_bytes", "_call", "_found", "_outcome", "_request", "_started", "_token", "_took", "_trace", "_uses",
+        "_who", "code", "is_kept", "outcome",
     )  # fmt: skip
 
     def __init__(
@@ -195,7 +195,7 @@ class Request:
         trace: Trace | None = None,
     ) -> None:
         self._call = protocol, clipped(method)
-        self._who = principal, address, era, None if host is None else clipped(host)
+        self._who = principal, address, era, host and clipped(host)
         self._trace = trace
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
@@ -214,17 +214,17 @@ class Request:
         _current.reset(self._token)
         if not self.is_kept:
             return
-        self._milliseconds = (time.perf_counter() - self._started) * 1000
-        self._outcome = self.outcome or _outcome_of(error)
+        self._took = time.perf_counter() - self._started
+        self._outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
         self._request = request_id.get()
         if _readers:
             emit(self._ended())
         else:
             later.put(self._ended)  # which is made when it is read
 
-    def add(self, use: Use, size: int = 0) -> None:
-        """Something was done with a file of a skill, of which so many bytes were read for the answer."""
-        self._uses[use[:3]] = use.digest
+    def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
+        """Something was done with a file of a skill, as in `Use`; so many bytes of it were read for the answer."""
+        self._uses[action, skill, file] = digest
         self._bytes += size
 
     def searched(self, question: str, found: int) -> None:
@@ -243,15 +243,15 @@ class Request:
             NotRecordedError: it must not.
         """
         for use in uses:
-            self.add(use)
-        self._milliseconds, self._request = (time.perf_counter() - self._started) * 1000, request_id.get()
+            self.add(*use)
+        self._took, self._request = time.perf_counter() - self._started, request_id.get()
         emit(self._event("begun", uses))
 
     def _ended(self) -> Event:
         return self._event(self._outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
 
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
-        seen = self._milliseconds, self._bytes, *self._found
+        seen = self._took * 1000, self._bytes, *self._found
         return Event(
             self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace
         )
@@ -274,7 +274,7 @@ def was_read(skill: Skill, path: str) -> None:
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.add(Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""), file.size)
+        request.add("load" if path == SKILL_MD else "read", skill.path, path, file.digest or "", file.size)
 
 
 def concerns(skills: Iterable[Skill]) -> None:
@@ -282,7 +282,7 @@ def concerns(skills: Iterable[Skill]) -> None:
     request = _current.get()
     if request is not None:
         for skill in skills:
-            request.add(Use("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or ""))
+            request.add("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or "")
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
@@ -318,7 +318,7 @@ def dropped(skill: str, digest: str) -> None:
     """The current request unloads a skill of which nothing but the instructions was ever asked for."""
     request = _current.get()
     if request is not None:
-        request.add(Use("dropped", skill, SKILL_MD, digest))
+        request.add("dropped", skill, SKILL_MD, digest)
 
 
 def keep_questions() -> None:
@@ -334,9 +334,7 @@ def begins_again() -> None:
         request.begin_again()
 
 
-def _outcome_of(error: BaseException | None) -> Outcome:
-    if error is None:
-        return "ok"
+def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, RequestError):
         return "refused"
     return "failed" if isinstance(error, Exception) else "cancelled"

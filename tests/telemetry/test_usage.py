@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
 from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
 from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, NotStoredError, spark
+from web.http_wire import client, http_serving
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 DAY = 24 * 3600.0
@@ -180,6 +182,18 @@ def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Pat
     report = SqliteStore(file).report()
     assert [(each.name, each.loads) for each in report.lines] == [("a", 600), ("never", 0)]
     assert report.questions == (("x", 200),)
+
+
+def test_workers_count_in_one_file_and_write_the_rest_at_the_end(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    store = f"sqlite:{tmp_path / 'usage.db'}"
+    with http_serving(tmp_path / "skills", "--workers", "2", "--usage", store) as server:
+        for _ in range(6):
+            with client(server, "modern") as one:
+                one.request("resources/read", {"uri": "skill://a/SKILL.md"})
+        server.signal(signal.SIGTERM)
+    (line,) = SqliteStore(str(tmp_path / "usage.db")).report().lines
+    assert (line.name, line.loads) == ("a", 6)
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])

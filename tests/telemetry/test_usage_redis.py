@@ -188,9 +188,11 @@ def test_while_redis_is_away_counts_wait_and_what_has_no_place_is_said(
         said = [each for each in caplog.messages if "different counts wait" in each]
         assert len(said) == 1 and "3 different counts" in said[0]
         assert [each.levelno for each in caplog.records if each.name == usage.__name__] == [logging.ERROR]
+        assert (counting.waiting, counting.lost) == (4, 2)  # the batch that was begun waits apart
         redis.start()
         until(lambda: link.is_up, "Redis")
         counting.flush()
+        assert (counting.waiting, counting.lost) == (0, 2)
         assert loads(mine) == {"a": 4, "b": 1, "c": 1}
         assert "uses are counted again; 2 uses meanwhile were not" in caplog.messages[-1]
 
@@ -364,7 +366,7 @@ def test_replicas_and_workers_count_as_one_and_a_killed_one_loses_nothing_that_w
     options = tmp_path / "skills", "--redis", redis.url, "--usage", "redis"
     with http_serving(*options) as a, http_serving(*options, "--workers", "2") as b:
         read(a, 5)
-        until(lambda: counted(redis).get("alpha", {}).get("loads") == 5, "the counts of the first")
+        until(lambda: loads(store(redis)).get("alpha") == 5, "the counts of the first")
         a.process.send_signal(signal.SIGKILL)
         a.process.wait(DEADLINE)
         for _ in range(4):

@@ -296,7 +296,7 @@ def _http_settings(
         refresh = checked_secret(options.refresh_secret), look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites)
+    shown = make_metrics(options, views.registry, sites, counting and counting.usage)
     http = HttpSettings(
         host=options.host,
         port=options.port,

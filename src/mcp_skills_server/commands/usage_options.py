@@ -13,6 +13,7 @@ from mcp_skills_server.errors import UsageError
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.shared.link import Link
+    from mcp_skills_server.telemetry.usage import Usage
     from mcp_skills_server.telemetry.usage_store import UsageStore
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,12 @@ class Counting(NamedTuple):
     """Counts that go on.
 
     Attributes:
+        usage: what counts.
         store: where they are.
         stop: writes the rest, and ends it.
     """
 
+    usage: Usage
     store: UsageStore
     stop: Callable[[], None]
 
@@ -120,4 +123,4 @@ def start_usage(
         events.keep_questions()
     usage = Usage(store, questions=options.usage_questions)
     registry.subscribe(usage.serves)
-    return Counting(store, usage.start())
+    return Counting(usage, store, usage.start())

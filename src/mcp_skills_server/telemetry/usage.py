@@ -31,6 +31,9 @@ class Usage:
     Args:
         store: where to.
         questions: keep the text of searches that found nothing.
+
+    Attributes:
+        lost: uses that were not counted since the start, because too many waited.
     """
 
     def __init__(self, store: UsageStore, *, questions: bool = False) -> None:
@@ -40,6 +43,7 @@ class Usage:
         self._waiting: dict[Count, Sum] = {}
         self._questions: dict[str, int] = {}
         self._dropped = 0
+        self.lost = 0
         self._unstored: Batch | None = None
         """A batch that may or may not be stored: it is tried again as it is, so that it counts once."""
         self._batches = 0
@@ -47,6 +51,7 @@ class Usage:
         self._gone: set[str] = set()
         self._stopping = threading.Event()
         self._fails = False
+        """Whether the log has a line of it that nothing can be written."""
 
     def start(self) -> Callable[[], None]:
         """Count every event from now on. Returns what writes the rest and ends that."""
@@ -99,6 +104,13 @@ class Usage:
                     f"{_MOST_WAITING:,}",
                 )
             self._dropped += 1
+            self.lost += 1
+
+    @property
+    def waiting(self) -> int:
+        """Different counts that wait to be written."""
+        unstored = self._unstored
+        return len(self._waiting) + (0 if unstored is None else len(unstored.counts))
 
     def _ask(self, text: str) -> None:
         if text in self._questions or len(self._questions) < _MOST_WAITING:
@@ -119,7 +131,7 @@ class Usage:
         except NotStoredError as error:
             if not self._fails and error.reason:
                 logger.error("%s: uses cannot be counted (%s); requests go on", self._store.name, error.reason)
-            self._fails = True
+                self._fails = True
             with self._lock:
                 self._came |= came - self._gone
                 self._gone |= gone - self._came

@@ -17,10 +17,11 @@ from mcp_skills_server import Runtime
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
 from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
-from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, NotStoredError, spark
+from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, OTHER, NotStoredError, spark
 from web.http_wire import client, http_serving
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
@@ -87,6 +88,20 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) ->
     assert (line.name, line.loads, line.versions) == ("an editor", 3, 0)
     assert [each.name for each in store.report("principal", 1).lines] == ["token:ann"]
     assert [each.name for each in store.report("skill", 1).lines] == ["a", "b", "never"]
+
+
+def test_host_programs_that_clients_make_up_do_not_fill_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_module, "_MOST_HOSTS", 3)
+    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
+    usage = Usage(store)
+    for at in (NOW - DAY, NOW):
+        for number in range(10):
+            usage.take([event(use("load"), at=at)._replace(host=f"made up {at} {number}")])
+    usage.flush()
+    found = {each.name: each.loads for each in store.report("host", 2).lines}
+    assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
 
 
 def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:

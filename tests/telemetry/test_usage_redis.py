@@ -24,11 +24,11 @@ from mcp_skills_server.telemetry import usage, usage_redis
 from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.usage import Usage
 from mcp_skills_server.telemetry.usage_redis import RedisStore
-from mcp_skills_server.telemetry.usage_redis_report import OTHER
 from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
 from mcp_skills_server.telemetry.usage_store import (
     DAY_S,
     KEPT_DAYS,
+    OTHER,
     Batch,
     By,
     Count,

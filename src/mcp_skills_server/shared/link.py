@@ -124,9 +124,14 @@ class Link:
             raise SharedError(AWAY)
         asked: Coroutine[Any, Any, _T] = self._use(what, work, lambda: client)
         try:
-            return asyncio.run_coroutine_threadsafe(asked, loop).result(_WHOLE_S + ANSWER_S)
-        except (RuntimeError, TimeoutError, CancelledError):  # the link has ended
+            future = asyncio.run_coroutine_threadsafe(asked, loop)
+        except RuntimeError:  # the link has ended
             asked.close()
+            raise SharedError(AWAY) from None
+        try:
+            return future.result(_WHOLE_S + ANSWER_S)
+        except (TimeoutError, CancelledError):  # it ends
+            future.cancel()
             raise SharedError(AWAY) from None
 
     async def _use(self, what: str, work: Callable[[Redis], Awaitable[_T]], client: Callable[[], Redis]) -> _T:

@@ -15,7 +15,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
-from mcp_skills_server.telemetry.usage_store import Batch, Count, NotStoredError, Sum, UsageStore, day_of
+from mcp_skills_server.telemetry.usage_store import OTHER, Batch, Count, NotStoredError, Sum, UsageStore, day_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,9 @@ _EVERY_S: Final = 1.0
 _END_S: Final = 5.0
 _MOST_WAITING: Final = 10_000
 """Different counts that wait to be written; where the store does not keep up, further ones are not counted."""
+
+_MOST_HOSTS: Final = 1000
+"""Names of host programs of one day; clients make them up."""
 
 
 class Usage:
@@ -42,6 +45,7 @@ class Usage:
         self._lock = threading.Lock()
         self._waiting: dict[Count, Sum] = {}
         self._questions: dict[str, int] = {}
+        self._hosts: tuple[int, set[str]] = 0, set()
         self._dropped = 0
         self.lost = 0
         self._unstored: Batch | None = None
@@ -80,7 +84,7 @@ class Usage:
                     self._count(event)
 
     def _count(self, event: Event) -> None:
-        about = event.principal or "", event.host or "", event.protocol
+        about = event.principal or "", self._known(event.host or "", day_of(event.time)), event.protocol
         for use in event.uses:
             if use.action and event.outcome == ("begun" if use.action == "run" else "ok"):
                 self._add(event.time, use.action, use.skill, use.digest, about)
@@ -111,6 +115,17 @@ class Usage:
         """Different counts that wait to be written."""
         unstored = self._unstored
         return len(self._waiting) + (0 if unstored is None else len(unstored.counts))
+
+    def _known(self, host: str, today: int) -> str:
+        day, hosts = self._hosts
+        if day != today:
+            hosts = set[str]()
+            self._hosts = today, hosts
+        if host not in hosts:
+            if len(hosts) >= _MOST_HOSTS:
+                return OTHER
+            hosts.add(host)
+        return host
 
     def _ask(self, text: str) -> None:
         if text in self._questions or len(self._questions) < _MOST_WAITING:

@@ -24,7 +24,6 @@ from mcp_skills_server.telemetry.usage_redis_report import (
     LAST,
     MOST,
     MOST_SERVED,
-    OTHER,
     QUESTIONS,
     VERSION,
     WHAT,
@@ -38,6 +37,7 @@ from mcp_skills_server.telemetry.usage_redis_report import (
 from mcp_skills_server.telemetry.usage_store import (
     DAY_S,
     KEPT_DAYS,
+    OTHER,
     SEARCHES,
     Batch,
     By,

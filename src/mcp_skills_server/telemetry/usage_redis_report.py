@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from mcp_skills_server.errors import REPEATS, UsageError
 from mcp_skills_server.shared.faults import SharedError
 from mcp_skills_server.shared.link import Link
-from mcp_skills_server.telemetry.usage_store import MOST_SHOWN, SEARCHES, By, Report, Row, make_report
+from mcp_skills_server.telemetry.usage_store import MOST_SHOWN, OTHER, SEARCHES, By, Report, Row, make_report
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -25,8 +25,6 @@ _Place = tuple[int, str]
 """Day and table."""
 _Hash = dict[bytes, bytes]
 
-OTHER: Final = "_OTHER"
-"""The name under which counts what there is no place for."""
 WHAT: Final = "counts of uses"
 VERSION: Final = "1"
 QUESTIONS: Final = "questions"

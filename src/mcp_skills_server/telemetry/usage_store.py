@@ -14,6 +14,8 @@ KEPT_DAYS: Final = 400
 DAY_S: Final = 24 * 3600
 SEARCHES: Final = ("search", "empty")
 """Actions that are about no skill: a search that found some, and one that found none."""
+OTHER: Final = "_OTHER"
+"""The name under which counts what there is no place for."""
 MOST_SHOWN: Final = 100
 """Questions of a report."""
 

@@ -40,6 +40,7 @@ def variants(scratch: Path, redis: str | None) -> dict[str, tuple[str, ...]]:
         "usage, log": counted,
     }
     if redis is not None:
+        found["Redis"] = (*_QUIET, "--usage", "off", "--redis", redis)
         found["usage in Redis"] = (*_QUIET, "--usage", "redis", "--redis", redis)
     return found
 

@@ -45,7 +45,7 @@ def variants(scratch: Path, redis: str | None) -> dict[str, tuple[str, ...]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Listener:
     """A server that listens: its port, and its process."""
 

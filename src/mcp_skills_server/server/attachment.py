@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Changes, Json
+from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server.notices import Notice, notices
@@ -95,7 +96,7 @@ class Attachment:
             else:
                 self.registry.load()
             if self.settings.tools:
-                self.sessions.runtime.warn_if_unsearchable()
+                full_text_support.warn_if_absent()
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()

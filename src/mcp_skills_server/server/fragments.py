@@ -131,7 +131,7 @@ def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
         return before + b"{}"
     parts = [before]
     for key, value in result.items():
-        kind = type(value)
+        kind: type[object] = type(value)
         if kind is bool or kind is int or (kind is str and len(value) <= _WORD):
             parts.append(_word(key, value))  # most say the same in every result
         elif kind is bytes:
@@ -147,7 +147,7 @@ def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
 
 def _dumped(value: Json) -> bytes:
     """The JSON of a value. In an object each long text is written by itself: that is what a file is served as."""
-    if not isinstance(value, dict) or not any([type(each) is str and len(each) > _LONG for each in value.values()]):
+    if not isinstance(value, dict) or not any(type(each) is str and len(each) > _LONG for each in value.values()):
         return jsonrpc.dump(value)
     return b"{%b}" % b",".join([_field(key, each)[1:] for key, each in value.items()])
 

@@ -131,7 +131,7 @@ def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
         return before + b"{}"
     parts = [before]
     for key, value in result.items():
-        kind: type[object] = type(value)
+        kind: type[Any] = value.__class__
         if kind is bool or kind is int or (kind is str and len(value) <= _WORD):
             parts.append(_word(key, value))  # most say the same in every result
         elif kind is bytes:

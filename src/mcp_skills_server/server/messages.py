@@ -87,7 +87,8 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
     if wrong is not None:
         id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
         return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None)
-    if kind == "request" and (longest := LONGEST.get(fields["method"])) is not None and len(raw) > longest:
+    longest = LONGEST.get(fields["method"]) if kind == "request" else None
+    if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
         return Refusal(INVALID_PARAMS, reason, fields["id"])

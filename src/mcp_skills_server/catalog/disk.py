@@ -109,31 +109,39 @@ def read(root_path: str, file: SkillFile) -> bytes:
     Raises:
         StaleFileError: it is gone, unreadable, or not the file that was scanned.
     """
-    path = os.path.join(root_path, file.location)
     try:
-        descriptor = os.open(path, _FILE)
+        descriptor = os.open(f"{root_path}/{file.location}", _FILE)
     except OSError as error:
-        raise StaleFileError(path, error.strerror, gone=error.errno in GONE) from None
+        raise _stale(root_path, file, error.strerror, gone=error.errno in GONE) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
-            raise StaleFileError(path)
+            raise _stale(root_path, file)
         raw = _read_all(descriptor, file.size)
-        if len(raw) != file.size or signature(os.fstat(descriptor)) != file.signature:
-            raise StaleFileError(path)
+        if len(raw) != file.size or _written(os.fstat(descriptor)) != _written(found):
+            raise _stale(root_path, file)
     except StaleFileError:
         raise
     except OSError as error:
-        raise StaleFileError(path, error.strerror) from None
+        raise _stale(root_path, file, error.strerror) from None
     finally:
         os.close(descriptor)
     return raw
 
 
+def _written(found: os.stat_result) -> tuple[int, int, int]:
+    """What a write into an open file changes of it."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _stale(root_path: str, file: SkillFile, reason: str | None = None, *, gone: bool = False) -> StaleFileError:
+    return StaleFileError(os.path.join(root_path, file.location), reason, gone=gone)
+
+
 def is_fresh(root_path: str, file: SkillFile) -> bool:
     """Whether the file on disk still has the signature of the scan."""
     try:
-        return signature(os.lstat(os.path.join(root_path, file.location))) == file.signature
+        return signature(os.lstat(f"{root_path}/{file.location}")) == file.signature
     except OSError:
         return False
 

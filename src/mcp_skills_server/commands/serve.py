@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -226,6 +227,9 @@ def _warn_of_unused(context: click.Context) -> None:
 
 
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
+    if settings.tools and not views.are_restricted:
+        # A host asks at once what there is: it is looked for while the rest is imported.
+        threading.Thread(target=runtime.briefing.look, name="skills-look", daemon=True).start()
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for

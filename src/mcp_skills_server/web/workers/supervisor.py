@@ -1,7 +1,8 @@
 """The process that starts workers, keeps their number, and has them look where its registry looked.
 
-It answers no request. A worker that ends is replaced, later each time where it ends soon. Workers that were started
-later accept when they have read the skills, so that a client never waits for one while another could answer.
+It answers no request. A worker that ends is replaced at once if it had answered, and later each time where none gets so
+far, but soon while nobody answers. Workers that were started later accept when they have read the skills, so that a
+client never waits for one while another could answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -38,8 +38,10 @@ _LONGEST_FOLDER: Final = 90
 """Bytes; the path of a socket has at most 103, on macOS."""
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 30.0
-_STEADY_S: Final = 10.0
-"""A worker that lived for so long did not end of how it was started."""
+_SOON_S: Final = 1.0
+"""The longest pause while nobody can answer, whatever the workers ended of: clients wait for it."""
+_ABLE: Final = frozenset(("accepting", "loaded"))
+"""What a worker has said that can answer. It did not end of how it was started, and the next one can answer too."""
 _STATES_S: Final = 0.25
 _MOST_UNREAD: Final = 16 << 20
 """Bytes that a worker may leave unread before it counts as stuck."""
@@ -54,7 +56,6 @@ class _Worker:
         self.number = number
         self.process = process
         self.writer = writer
-        self.began = time.monotonic()
         self.said: set[str] = set()
         self.is_let_in = False
 
@@ -197,11 +198,10 @@ class Supervisor:
         """Have worker `number` run, again and again until the end."""
         pause = _FIRST_PAUSE_S
         while not self._ending.is_set():
-            began = time.monotonic()
             try:
-                code = await self._run(number, paths)
+                code, was_able = await self._run(number, paths)
             except OSError as error:
-                code, why = None, f"could not be started ({error.strerror or error})"
+                code, was_able, why = None, False, f"could not be started ({error.strerror or error})"
             else:
                 why = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             if self._ending.is_set():
@@ -210,15 +210,26 @@ class Supervisor:
                 self._code = code
                 self._ending.set()
                 return
-            if time.monotonic() - began > _STEADY_S:
+            if was_able:
                 pause = _FIRST_PAUSE_S
-            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, pause)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), pause)
+            now = pause if self._can_answer() else min(pause, _SOON_S)
+            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, now)
+            await self._wait(now)
             pause = min(pause * 2, _LAST_PAUSE_S)
 
-    async def _run(self, number: int, paths: str) -> int:
-        """A worker from its start to its end; its exit code, or its signal below 0.
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the end; not much longer than nobody else can answer."""
+        while seconds > 0 and not self._ending.is_set():
+            step = min(seconds, _SOON_S)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), step)
+            seconds = seconds - step if self._can_answer() else 0
+
+    def _can_answer(self) -> bool:
+        return any(each.said >= _ABLE for each in self._workers.values())
+
+    async def _run(self, number: int, paths: str) -> tuple[int, bool]:
+        """A worker from its start to its end; its exit code, or its signal below 0, and whether it could answer.
 
         Raises:
             OSError: it cannot be started.
@@ -261,7 +272,7 @@ class Supervisor:
             with suppress(ConnectionError):  # it was killed before it had read all
                 while (said := await reader.readline()).endswith(b"\n"):
                     self._hear(worker, json.loads(said)["say"])
-            return await process.wait()
+            return await process.wait(), worker.said >= _ABLE
         finally:
             del self._workers[number]
             self._away(number)
@@ -284,20 +295,14 @@ class Supervisor:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Have one worker accept as soon as one can, and the others when they have read the skills and it has too."""
+        """Have each worker accept when it has read the skills, and one that has not while there is no other."""
         waiting = [each for each in self._workers.values() if "started" in each.said and not each.is_let_in]
-        inside = [each for each in self._workers.values() if each.is_let_in]
-        if not inside:
-            chosen = sorted(waiting, key=lambda each: ("loaded" not in each.said, each.number))[:1]
-        elif any("loaded" in each.said for each in inside):
-            chosen = [each for each in waiting if "loaded" in each.said]
-        else:
-            chosen = []
+        chosen = [each for each in waiting if "loaded" in each.said]
+        if not any(each.is_let_in for each in self._workers.values()):
+            chosen = chosen or waiting[:1]
         for worker in chosen:
             worker.is_let_in = True
             worker.send(line("accept"))
-        if chosen and not inside:
-            self._let_in()
 
     def _tell_all(self, message: bytes) -> None:
         for worker in self._workers.values():

@@ -45,6 +45,7 @@ from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.settings import HttpSettings
+from mcp_skills_server.web.turns import Turns
 from mcp_skills_server.web.workers.routing import ByFirst
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def make_app(
     if http.root_path or http.proxies:
         middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
+    middleware.append(Middleware(Turns))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(

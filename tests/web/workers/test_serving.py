@@ -448,7 +448,6 @@ def test_wrong_usage_is_one_line(tmp_path: Path) -> None:
         tmp_path, "--workers", "2", "--max-sessions", "1"
     )
     assert "refusing to listen on 0.0.0.0" in refused(tmp_path, "--workers", "2", "--host", "0.0.0.0")
-    assert "--metrics counts one process" in refused(tmp_path, "--workers", "2", "--metrics")
     assert "--embeddings" in refused(tmp_path, "--workers", "2", "--embeddings", str(tmp_path))
     for value in ("x", "0", "99999"):
         assert "MCP_SKILLS_WORKER is set" in refused(tmp_path, environment={"MCP_SKILLS_WORKER": value})

@@ -73,8 +73,8 @@ class _Worker:
 
 
 @contextmanager
-def _private_folder() -> Generator[str]:
-    """A folder that only this user can enter, for sockets.
+def shared_folder() -> Generator[str]:
+    """A folder that only this user can enter, for what workers share: the paths in it, with {} for what comes last.
 
     Raises:
         UsageError: there is no place for one.
@@ -88,7 +88,7 @@ def _private_folder() -> Generator[str]:
     with made as folder:
         if len(os.fsencode(folder)) > _LONGEST_FOLDER:
             raise UsageError(f"--workers: {folder} is too long for the path of a socket; set TMPDIR to a shorter one")
-        yield folder
+        yield os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
 
 
 class Supervisor:
@@ -97,6 +97,7 @@ class Supervisor:
     Args:
         count: how many.
         listener: listens, and does not block.
+        paths: what they share lies there, with {} for what comes last (`shared_folder`).
         registry: what they serve; somebody else loads and follows it.
         configuration: the text of the configuration file as it was read; None where there is none.
         drain_s: seconds for which workers go on answering when they are to end.
@@ -109,6 +110,7 @@ class Supervisor:
         self,
         count: int,
         listener: socket.socket,
+        paths: str,
         registry: LeadingRegistry,
         *,
         configuration: str | None = None,
@@ -119,6 +121,7 @@ class Supervisor:
     ) -> None:
         self._count = count
         self._listener = listener
+        self._paths = paths
         self._registry = registry
         self._configuration = configuration
         self._drain_s = drain_s
@@ -139,9 +142,6 @@ class Supervisor:
 
         Args:
             followed: blocks until no change of the folders can be missed.
-
-        Raises:
-            UsageError: there is no place for what the workers share.
         """
         loop = asyncio.get_running_loop()
 
@@ -157,33 +157,31 @@ class Supervisor:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_all, message)
 
-        with _private_folder() as folder:
-            paths = os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
-            make_loads(loads_path(paths), self._count)
-            loads = Loads(loads_path(paths))
-            self._away = loads.leave
-            self._registry.tell = tell
-            keeping = [asyncio.create_task(self._keep(number, paths)) for number in range(self._count)]
-            sending = asyncio.create_task(self._send_states())
+        make_loads(loads_path(self._paths), self._count)
+        loads = Loads(loads_path(self._paths))
+        self._away = loads.leave
+        self._registry.tell = tell
+        keeping = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
+        sending = asyncio.create_task(self._send_states())
 
-            def follow() -> None:
-                followed()
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(self._load_all)
+        def follow() -> None:
+            followed()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._load_all)
 
-            # Nobody waits for this thread: a first scan may take long, and the end must not.
-            threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
-            ending = asyncio.create_task(self._ending.wait())
-            await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
-            end()
-            _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
-            for worker in self._workers.values():
-                worker.signal(signal.SIGKILL)
-            if late:
-                await asyncio.wait(late, timeout=_ENDING_S)
-            sending.cancel()
-            for task in keeping:
-                task.result()
+        # Nobody waits for this thread: a first scan may take long, and the end must not.
+        threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
+        end()
+        _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
+        for worker in self._workers.values():
+            worker.signal(signal.SIGKILL)
+        if late:
+            await asyncio.wait(late, timeout=_ENDING_S)
+        sending.cancel()
+        for task in keeping:
+            task.result()
         return self._code
 
     def hang_up(self) -> None:
@@ -194,12 +192,12 @@ class Supervisor:
 
     # Processes
 
-    async def _keep(self, number: int, paths: str) -> None:
+    async def _keep(self, number: int) -> None:
         """Have worker `number` run, again and again until the end."""
         pause = _FIRST_PAUSE_S
         while not self._ending.is_set():
             try:
-                code, was_able = await self._run(number, paths)
+                code, was_able = await self._run(number)
             except OSError as error:
                 code, was_able, why = None, False, f"could not be started ({error.strerror or error})"
             else:
@@ -228,7 +226,7 @@ class Supervisor:
     def _can_answer(self) -> bool:
         return any(each.said >= _ABLE for each in self._workers.values())
 
-    async def _run(self, number: int, paths: str) -> tuple[int, bool]:
+    async def _run(self, number: int) -> tuple[int, bool]:
         """A worker from its start to its end; its exit code, or its signal below 0, and whether it could answer.
 
         Raises:
@@ -242,7 +240,7 @@ class Supervisor:
                 self._count,
                 listener,
                 self._listener.family,
-                paths,
+                self._paths,
                 self._registry.folders,
                 self._configuration,
             )

@@ -24,6 +24,8 @@ from bench.client import REPOSITORY, BenchError
 
 _PATIENCE_S: Final = 60.0
 _CHUNK: Final = 1 << 18
+_IN_CHUNKS: Final = -1
+"""Instead of a length: an answer that ends with its last chunk."""
 
 
 def halves() -> tuple[set[int], set[int]]:
@@ -63,14 +65,15 @@ class CheapLoad:
     """A process that asks, over connections that it keeps open to each server.
 
     Args:
-        processors: what it runs on.
+        processors: what it runs on; all where none are given.
     """
 
-    def __init__(self, processors: Collection[int]) -> None:
+    def __init__(self, processors: Collection[int] = ()) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "bench.cheap_load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY
         )
-        pin(self._process.pid, processors)
+        if processors:
+            pin(self._process.pid, processors)
 
     def __enter__(self) -> CheapLoad:
         return self
@@ -115,6 +118,20 @@ class CheapLoad:
         self._process.stdin.flush()
 
 
+def ask_together(loads: Sequence[CheapLoad], port: int, requests: Sequence[str], count: int) -> Seen:
+    """Have several loads ask at once, each over its part of the connections, `count` times in all."""
+    for number, load in enumerate(loads):
+        load.begin(port, requests[number :: len(loads)], count // len(loads))
+    every = [load.seen() for load in loads]
+    return Seen(
+        [time for seen in every for time in seen.times],
+        sorted(end for seen in every for end in seen.ends),
+        max(seen.seconds for seen in every),
+        every[-1].first,
+        sum(seen.cpu for seen in every),
+    )
+
+
 class _Connection:
     """A request that is sent again and again."""
 
@@ -145,9 +162,9 @@ class _Connection:
         self.text = self.text + chunk if self.text else chunk
         if not self.whole and (head := self.text.find(b"\r\n\r\n")) >= 0:
             at = self.text.lower().find(b"content-length:", 0, head)
-            if at < 0:
-                raise BenchError(f"an answer has no length: {self.text[:300]!r}")
-            self.whole = head + 4 + int(self.text[at + 15 : self.text.find(b"\r", at)])
+            self.whole = _IN_CHUNKS if at < 0 else head + 4 + int(self.text[at + 15 : self.text.find(b"\r", at)])
+        if self.whole == _IN_CHUNKS:
+            return self.text.endswith(b"\r\n0\r\n\r\n")
         return 0 < self.whole <= len(self.text)
 
 

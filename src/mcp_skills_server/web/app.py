@@ -36,6 +36,7 @@ from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.legacy import Legacy
@@ -45,7 +46,6 @@ from mcp_skills_server.web.rates import RequestRate
 from mcp_skills_server.web.redirect import redirect_relatively
 from mcp_skills_server.web.request_ids import RequestIds
 from mcp_skills_server.web.settings import HttpSettings
-from mcp_skills_server.web.turns import Turns
 from mcp_skills_server.web.workers.routing import ByFirst
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def make_app(
     if http.root_path or http.proxies:
         middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
-    middleware.append(Middleware(Turns))
+    middleware.append(Middleware(FairQueue))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from mcp_skills_server.web.turns import Turns
+from mcp_skills_server.web.fair_queue import FairQueue
 
 pytestmark = pytest.mark.anyio
 MANY = 32
@@ -24,7 +24,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, int]] = []
-        self.turns = Turns(self._answer)
+        self.queue = FairQueue(self._answer)
         self._turn = 0
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,7 +32,7 @@ class Asked:
 
     def ask(self, address: str | None) -> asyncio.Task[Any]:
         scope = {"type": "http", "client": (address, 1) if address else None}
-        return asyncio.create_task(self.turns(scope, None, None))  # type: ignore[arg-type]
+        return asyncio.create_task(self.queue(scope, None, None))  # type: ignore[arg-type]
 
     async def settle(self, *tasks: asyncio.Task[Any]) -> None:
         """Until all is over, counting turns of the loop."""

@@ -23,7 +23,7 @@ _MOMENT_S: Final = 1.0
 """For so long after two owners have asked in turn there are several."""
 
 
-class Turns:
+class FairQueue:
     """ASGI middleware that begins requests in turns of their owners: principals, else addresses.
 
     Args:

@@ -195,8 +195,10 @@ class _Processes(Collector):
         """The families of `ProcessCollector`, with a label for the process."""
         families: dict[str, Metric] = {}
         for file in sorted(self._folder.glob("*" + _PID)):
-            of_one = ProcessCollector(pid=partial(file.read_text, "ascii"), registry=None)
-            for family in of_one.collect():
+            pid = file.read_text("ascii")
+            if not pid:  # it is being written just now
+                continue
+            for family in ProcessCollector(pid=partial(str, pid), registry=None).collect():
                 into = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     into.add_sample(sample.name, {**sample.labels, "process": file.stem}, sample.value)

@@ -196,7 +196,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if shared is not None:
             shared.start()
         if leads:
-            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen])
+            counts = partial(make_metrics, options, registry, http.sites)
+            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen], counts=counts)
         else:
             on_hangup(read_again, reopen)
             _over_http(runtime, settings, watcher, http, views)
@@ -294,7 +295,11 @@ def _http_settings(
         refresh = checked_secret(options.refresh_secret), look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites)
+    shown = None
+    if worker is not None:
+        shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
+    elif not is_supervisor(options):  # which counts when there is a place for it
+        shown = make_metrics(options, views.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,

@@ -66,7 +66,8 @@ class IndexKeeper:
                 continue
             with registry_lock:
                 skills, path = [index.skills[each] for each in index.skills.below("")], index.root.path
+                marks = dict(index.marks)
                 index.unsaved = 0
             self._written[rank] = time.monotonic()
             if self._files is not None:
-                self._files.save(path, skills, pause)
+                self._files.save(path, skills, marks, pause)

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog.mounts import timed_device
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
@@ -65,6 +66,9 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
         """How many skills are not in the index file as they are now."""
+        self.marks: dict[str, str] = {}
+        """What tells one state of a skill's folder from the next, by directory, where there is such a mark."""
+        self._device: int | None = None
         self._limits = limits
         self._grace = grace
         self._judge = judge
@@ -128,6 +132,9 @@ class RootIndex:
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
 
+        if not part:
+            self._device = timed_device(self.root.path)
+
         def hold(directory: str, state: object) -> bool:
             keep = self._grace.keep(self.root.index, directory, state)
             if keep:
@@ -136,7 +143,17 @@ class RootIndex:
 
         try:
             entering = None if arm is None else partial(arm, self.root.path)
-            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored, entering=entering)
+            found = scan(
+                self.root,
+                part,
+                known,
+                namespace,
+                self._limits,
+                hold=hold,
+                stored=stored,
+                entering=entering,
+                device=self._device,
+            )
             self.missing = None
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
@@ -152,11 +169,15 @@ class RootIndex:
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
+        for directory in known if self.marks else ():
+            self.marks.pop(directory, None)
+        self.marks |= found.marks
         if stored is None:
             self.unsaved += len(gone.keys() | came.keys())
         else:
             # Of what is new, what is gone, and of what not all was known.
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
+            self.unsaved += len(found.marks) - found.unchanged
         return Difference(gone, came, found.read)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:

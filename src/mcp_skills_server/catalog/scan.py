@@ -19,7 +19,8 @@ from mcp_skills_server.catalog.path_index import join, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory, Entering
+from mcp_skills_server.catalog.tree import Directory, Entering, Passing
+from mcp_skills_server.catalog.unchanged import UnchangedSkills, located, mark_of
 from mcp_skills_server.codes import problem, standing
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
@@ -42,6 +43,8 @@ class Scan:
         passed: dot folders that were passed over, by their place below the root.
         read: what was read of each SKILL.md that is not what was known of it.
         recalled: how many of the skills were read by an earlier process and not by this scan.
+        unchanged: how many of these were not even scanned.
+        marks: what tells one state of a skill's folder from the next, by directory, where `unchanged` has such a mark.
     """
 
     def __init__(self) -> None:
@@ -50,6 +53,8 @@ class Scan:
         self.passed: list[str] = []
         self.read: dict[SkillFile, bytes] = {}
         self.recalled = 0
+        self.unchanged = 0
+        self.marks: dict[str, str] = {}
 
 
 def scan(
@@ -62,19 +67,22 @@ def scan(
     hold: Hold | None = None,
     stored: StoredRoot | None = None,
     entering: Entering | None = None,
+    device: int | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
     earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
-    of each directory before it is looked into.
+    of each directory before it is looked into. `device` is that of the file system on which the folders of skills get a
+    mark, None where they get none.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
     scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
+    passing = scanner.passing(stored, device, entering)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
@@ -91,6 +99,8 @@ def scan(
                     most_files=limits.files,
                     hidden=limits.hidden,
                     entering=entering,
+                    passing=passing,
+                    device=device,
                 )
                 scanner.visit(found, inside=False)
                 return scanner.out
@@ -141,6 +151,23 @@ class _Scanner:
         self._files = KnownFiles(root, known.values())
         self._origins = Origins(root.path, root.origin)
 
+    def passing(self, stored: StoredRoot | None, device: int | None, entering: Entering | None) -> Passing | None:
+        """Takes each skill of which an earlier process knows all; the walk need not look into it."""
+        if stored is None or device is None or self._known:
+            return None
+        unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device, entering)
+
+        def take(handle: disk.Handle, name: str, place: str) -> bool:
+            found = unchanged.find(handle, name, place)
+            if found is None:
+                return False
+            self.out.skills[place], self.out.marks[place] = found
+            self.out.recalled += 1
+            self.out.unchanged += 1
+            return True
+
+        return take
+
     def visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
         stored = None
@@ -169,6 +196,8 @@ class _Scanner:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
+            if here.mark and not found.findings and (mark := mark_of(here)):
+                self.out.marks[here.path] = mark
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""
@@ -221,9 +250,7 @@ class _Scanner:
                 reading = self._recalled(manifest, stored) or self._read(here, manifest)
             path = self._path(here, reading)
         if reading.problems:
-            place = self._root.show(join(here.path, SKILL_MD))
-            located = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = reading._replace(problems=located)
+            reading = located(reading, self._root, here.path, path)
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origins.of(here.path)

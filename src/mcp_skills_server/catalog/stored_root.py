@@ -26,6 +26,20 @@ _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
 
+class StoredFolder(NamedTuple):
+    """What was known of the folder of a skill.
+
+    Attributes:
+        mark: of its directories together, as `unchanged` makes it.
+        inner: the directories in it, by their paths in the skill, each behind the one that holds it.
+        empty: those of them without a file that is served.
+    """
+
+    mark: str
+    inner: Sequence[str]
+    empty: Sequence[str]
+
+
 class StoredSkill(NamedTuple):
     """What was known of one skill.
 
@@ -33,11 +47,13 @@ class StoredSkill(NamedTuple):
         digests: of its files.
         signature: of the SKILL.md that was read, "" where none was.
         reading: what it said, None where that is not known. Its problems have no place.
+        folder: None where nothing is known but files; else all that are served are in `digests`.
     """
 
     digests: Digests
     signature: str
     reading: Reading | None
+    folder: StoredFolder | None = None
 
 
 _DECODER: Final = json.JSONDecoder()
@@ -136,10 +152,11 @@ def _text(raw: bytes) -> str:
     return str(_DECODER.decode(raw.decode("ascii")))
 
 
-def encode(skill: Skill) -> bytes | None:
+def encode(skill: Skill, mark: str = "") -> bytes | None:
     """The line of this skill, with what ends it, None where nothing can be said of it.
 
-    A file that was so young at its scan that a later write could leave the same signature is left out.
+    A file that was so young at its scan that a later write could leave the same signature is left out. `mark` is that
+    of its folder, "" where it has none.
     """
     files = {
         file.location: (file.digest, file.signature)
@@ -155,16 +172,28 @@ def encode(skill: Skill) -> bytes | None:
             read = [manifest.signature, reading.frontmatter, reading.heading, standing, problems, reading.headings]
     if read is None and not files:
         return None
+    folder: StoredFolder | None = None
+    if mark and read is not None and len(files) == len(skill.files) and not skill.findings:
+        folder = StoredFolder(mark, _directories(skill), skill.empty)
     try:
-        record = json.dumps([files, read], separators=(",", ":")).encode("ascii")
+        record = json.dumps([files, read, folder], separators=(",", ":")).encode("ascii")
         opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
         return b"%b%b%b\n" % (record, _THEN, b"" if read is None else json.dumps(opening).encode("ascii"))
     except (OSError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 
+def _directories(skill: Skill) -> list[str]:
+    """The directories in a skill, in order."""
+    found = set(skill.empty)
+    for path in (*skill.files, *skill.empty):
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return sorted(found)
+
+
 def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
-    digests, read = record
+    digests, read, folder = record
     if not isinstance(digests, dict):
         raise ValueError
     digests = cast("Digests", digests)
@@ -179,7 +208,11 @@ def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
         tuple(str(each) for each in headings),
         opening,
     )
-    return StoredSkill(digests, str(signature), reading)
+    return StoredSkill(digests, str(signature), reading, None if folder is None else _folder(*folder))
+
+
+def _folder(mark: object, inner: Iterable[object], empty: Iterable[object]) -> StoredFolder:
+    return StoredFolder(str(mark), [str(each) for each in inner], [str(each) for each in empty])
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

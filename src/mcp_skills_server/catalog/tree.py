@@ -18,6 +18,7 @@ from mcp_skills_server.catalog.disk import (
     is_foreign,
     is_utf8,
     open_directory,
+    settled_signature,
     spelled,
 )
 from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
@@ -29,6 +30,9 @@ _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]
 """Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
+Passing: TypeAlias = Callable[[Handle, str, str], bool]
+"""Asked of a directory outside of skills before it is opened, by an open directory, its name in it, and its place below
+the root: whether what lies there is known, so that it is not looked into."""
 
 
 class Directory:
@@ -53,6 +57,8 @@ class Directory:
         holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
         folder_as_manifest: it is a directory.
         unreadable: nothing is known of what it holds.
+        mark: its signature before its names were read, where that is another as soon as a name comes or goes; "" where
+            that is not so, and where it holds more than files and directories.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
     """
@@ -65,6 +71,7 @@ class Directory:
     dotted: Sequence[str] = ()
     holds_manifest = False
     folder_as_manifest = False
+    mark = ""
     overfull = 0
     cut = False
 
@@ -86,6 +93,8 @@ def walk(
     most_files: int,
     hidden: bool = False,
     entering: Entering | None = None,
+    passing: Passing | None = None,
+    device: int | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
 
@@ -100,21 +109,35 @@ def walk(
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
         entering: called for each directory below this one.
+        passing: asked of each directory below this one that lies in no skill.
+        device: of the file system on which directories get a `mark`; None for none.
 
     Raises:
         OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
             it, too.
     """
-    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
+    walk = _Walk(root, most_files, entering, passing, device, hidden=hidden)
+    return walk.look(handle, path, depth, inside=False)
 
 
 class _Walk:
     """One walk: what is the same for all of its directories."""
 
-    def __init__(self, root: int, most_files: int, entering: Entering | None, *, hidden: bool) -> None:
+    def __init__(
+        self,
+        root: int,
+        most_files: int,
+        entering: Entering | None,
+        passing: Passing | None,
+        device: int | None,
+        *,
+        hidden: bool,
+    ) -> None:
         self._root = root
         self._most_files = most_files
         self._entering = entering
+        self._passing = passing
+        self._device = device
         self._hidden = hidden
 
     def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
@@ -126,6 +149,7 @@ class _Walk:
         dotted: list[str] = []
         rare: list[tuple[str, str]] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
+        begun = None if self._device is None or not by_descriptor else os.stat(handle)  # before its names are read
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = entry.name
@@ -158,6 +182,8 @@ class _Walk:
         for kind in dict(rare):
             setattr(here, kind, [name for each, name in rare if each == kind])
         here.folder_as_manifest = SKILL_MD in inner
+        if begun is not None and begun.st_dev == self._device and not (rare or here.overfull):
+            here.mark = settled_signature(begun, now)
         here.holds_manifest = SKILL_MD in files or here.folder_as_manifest or any(name == SKILL_MD for _, name in rare)
         if not inside and (inner or dotted):
             # Be it a broken one: nothing in a skill is a collection any more.
@@ -180,6 +206,8 @@ class _Walk:
         for name in inner:
             if self._entering is not None:
                 self._entering(prefix + name)
+            if not inside and self._passing is not None and self._passing(handle, name, prefix + name):
+                continue
             opened: Handle | None = None
             try:
                 try:

@@ -13,7 +13,6 @@ from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill, SkillFile
 
 
-
 class KnownFiles:
     """The files of a root for one scan, by their places.
 

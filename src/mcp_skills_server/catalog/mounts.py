@@ -15,8 +15,8 @@ _ESCAPED: Final = re.compile(rb"\\([0-7]{3})")
 
 
 def timed_device(path: str, table: str = _TABLE) -> int | None:
-    """The device of a directory's file system where names are told of by times, None where they are not, or nobody
-    knows. What is mounted below it has another device, or is of the same file system.
+    """The device of a directory's file system where the times of a directory change with its names, None where they may
+    not. What is mounted below it has another device, or is of the same file system.
 
     Args:
         path: absolute and resolved.

@@ -16,12 +16,12 @@ from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.reading import located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering, Passing
-from mcp_skills_server.catalog.unchanged import UnchangedSkills, located, mark_of
-from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.catalog.unchanged import UnchangedSkills, mark_of
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
@@ -30,8 +30,6 @@ Hold: TypeAlias = Callable[[str, object], bool]
 worse. The second argument tells one state of it from the next."""
 
 _TRIES: Final = 3
-_OPENING: Final = 1_000
-"""Characters of a body that a search looks at."""
 
 
 class Scan:
@@ -155,7 +153,7 @@ class _Scanner:
         """Takes each skill of which an earlier process knows all; the walk need not look into it."""
         if stored is None or device is None or self._known:
             return None
-        unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device, entering)
+        unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device=device, entering=entering)
 
         def take(handle: disk.Handle, name: str, place: str) -> bool:
             found = unchanged.find(handle, name, place)
@@ -196,7 +194,7 @@ class _Scanner:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
-            if here.mark and not found.findings and (mark := mark_of(here)):
+            if here.mark and not inside and not found.findings and (mark := mark_of(here)):
                 self.out.marks[here.path] = mark
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
@@ -334,23 +332,6 @@ class _Scanner:
             message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
             find("too-deep", message, here.path, "serve a folder that lies nearer to them as a root of its own")
         self.out.passed += [join(here.path, name) for name in here.dotted]
-
-
-def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """What the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
-    # Late: YAML and the rules are a fifth of a start, and over a tree that an index knows nothing is read.
-    from mcp_skills_server.format import frontmatter
-    from mcp_skills_server.format.links import heading, headings
-    from mcp_skills_server.validation import rules
-
-    document = frontmatter.parse(raw)
-    problems = (*document.problems, *rules.check(document, directory))
-    if document.frontmatter is None:
-        return Reading({}, None, standing(problems), problems)
-    body = document.body
-    found = headings(body)
-    fields = shared(document.frontmatter)
-    return Reading(fields, heading(body), standing(problems), problems, found, body[:_OPENING].strip())
 
 
 def _is_unread(reading: Reading) -> bool:

@@ -114,14 +114,20 @@ class StoredRoot:
         if span is None:
             return _NOTHING
         try:
-            record, _, opening = self._raw[span].partition(_THEN)
-            text = _Opening(self._reread, span.stop - len(opening), len(opening)) if self._reread else _text(opening)
-            return _decode(_DECODER.decode(record.decode("ascii")), text if opening else "")
+            end = self._raw.index(_THEN, span.start, span.stop)
+            opening = _opening(self._raw, end + 1, span.stop, self._reread)
+            return _decode(_value(self._raw[span.start : end]), opening)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             complain, self._complain = self._complain, None
             if complain is not None:
                 complain()
             return _NOTHING
+
+
+def _opening(raw: bytes, begin: int, end: int, reread: Reread | None) -> str | Callable[[], str]:
+    if begin == end:
+        return ""
+    return _text(raw[begin:end]) if reread is None else _Opening(reread, begin, end - begin)
 
 
 class _Opening:
@@ -149,7 +155,15 @@ class _Opening:
 
 
 def _text(raw: bytes) -> str:
-    return str(_DECODER.decode(raw.decode("ascii")))
+    return str(_value(raw))
+
+
+def _value(raw: bytes) -> Any:
+    """What the JSON is, which has no blanks around it."""
+    value, end = _DECODER.raw_decode(raw.decode("ascii"))
+    if end != len(raw):
+        raise ValueError
+    return value
 
 
 def encode(skill: Skill, mark: str = "") -> bytes | None:

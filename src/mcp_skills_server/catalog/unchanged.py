@@ -13,35 +13,35 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Sequence
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.bundle import over_limits
 from mcp_skills_server.catalog.fetched import Origins
+from mcp_skills_server.catalog.reading import located
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.stored_root import StoredFolder, StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering
-from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_ignored
-from mcp_skills_server.model import SKILL_MD, Reading, Skill, SkillFile
+from mcp_skills_server.format.ignored import is_ignored
+from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
 
 def mark_of(here: Directory) -> str:
     """The mark of a skill's folder as a walk found it, "" where a look at what lies in it would not be enough."""
     found: list[tuple[str, str]] = []
+    cut = len(here.path) + 1
     todo: list[Directory] = [here]
     for each in todo:
         if not each.mark or each.folder_as_manifest or (each.holds_manifest and each is not here):
             return ""
-        found.append((each.path, each.mark))
+        found.append((each.path[cut:], each.mark))
         todo += each.directories
-    cut = len(here.path) + 1
-    return _mark((path[cut:], mark) for path, mark in found)
+    found.sort()
+    return _mark([f"{signature} {place}" for place, signature in found])
 
 
-def _mark(signatures: Iterable[tuple[str, str]]) -> str:
-    """Of the directories of a skill, by their places in it, "" for its own."""
-    lines = "\n".join(f"{signature} {place}" for place, signature in sorted(signatures))
-    return hashlib.blake2b(os.fsencode(lines), digest_size=16).hexdigest()
+def _mark(lines: list[str]) -> str:
+    """Of the directories of a skill, each with its signature and its place in the skill, in the order of places."""
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
 class UnchangedSkills:
@@ -57,7 +57,14 @@ class UnchangedSkills:
     """
 
     def __init__(
-        self, root: Root, stored: StoredRoot, limits: Limits, origins: Origins, device: int, entering: Entering | None
+        self,
+        root: Root,
+        stored: StoredRoot,
+        limits: Limits,
+        origins: Origins,
+        *,
+        device: int,
+        entering: Entering | None,
     ) -> None:
         self._root = root
         self._stored = stored
@@ -65,6 +72,8 @@ class UnchangedSkills:
         self._origins = origins
         self._device = device
         self._entering = entering
+        self._holders: dict[str, str | None] = {}
+        """Many skills have files of the same paths: for each path what `_holder` says."""
 
     def find(self, handle: disk.Handle, name: str, place: str) -> tuple[Skill, str] | None:
         """The skill in a directory and its mark, None where it must be scanned.
@@ -84,50 +93,55 @@ class UnchangedSkills:
             if not self._is_same(handle, name, place, folder):
                 return None
             files = self._files(handle, name, place, known, folder)
-        except (OSError, ValueError):  # it is gone, say, or no name at all
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # it is gone, or the index is made up
             return None
         if files is None or any(over_limits(place, files, self._limits)):
             return None
         reading = located(reading, self._root, place, place)
-        origin = self._origins.of(place)
-        empty = tuple(folder.empty)
-        return Skill(
-            place, self._root.index, place, reading, files, (), reading.standing, empty, origin=origin
-        ), folder.mark
+        origin, empty = self._origins.of(place), tuple(folder.empty)
+        skill = Skill(place, self._root.index, place, reading, files, (), reading.standing, empty, origin=origin)
+        return skill, folder.mark
 
     def _is_same(self, handle: int, name: str, place: str, folder: StoredFolder) -> bool:
         """Whether its directories are those that were listed, with the names that they had then."""
-        now = time.time_ns()
-        signatures: list[tuple[str, str]] = []
-        for each in ("", *folder.inner):
-            if each:
-                if not _is_served(each, folder.inner):
+        now, entering, device = time.time_ns(), self._entering, self._device
+        directories = ("", *folder.inner)
+        lines: list[str] = []
+        for number, each in enumerate(directories):
+            path = name
+            if number:
+                if self._holder(each) not in directories:
                     return False
-                if self._entering is not None:
-                    self._entering(f"{place}/{each}")
-            found = os.stat(f"{name}/{each}" if each else name, dir_fd=handle, follow_symlinks=False)
-            if not stat.S_ISDIR(found.st_mode) or found.st_dev != self._device:
+                if entering is not None:
+                    entering(f"{place}/{each}")
+                path = f"{name}/{each}"
+            found = os.stat(path, dir_fd=handle, follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode) or found.st_dev != device:
                 return False
-            signatures.append((each, disk.settled_signature(found, now)))
-        return _mark(signatures) == folder.mark
+            lines.append(f"{disk.settled_signature(found, now)} {each}")
+        return _mark(lines) == folder.mark
 
     def _files(
         self, handle: int, name: str, place: str, known: StoredSkill, folder: StoredFolder
     ) -> dict[str, SkillFile] | None:
         """Its files if each is the one that was there, by its path in the skill."""
         now, root, cut = time.time_ns(), self._root.index, len(place) + 1
+        directories = ("", *folder.inner)
         out: dict[str, SkillFile] = {}
         for location, (digest, signature) in known.digests.items():
             path = location[cut:]
-            if location[:cut] != f"{place}/" or not _is_served(path, folder.inner):
+            if location[:cut] != f"{place}/" or self._holder(path) not in directories:
                 return None
             found = os.stat(f"{name}/{path}", dir_fd=handle, follow_symlinks=False)
             file = disk.file_from(found, root, location, now)
             if file.signature != signature or not file.mtime_reliable or not stat.S_ISREG(found.st_mode):
                 return None
-            if found.st_nlink > 1:  # it may come to belong to somebody else
-                return None
-            if not disk.is_digest(digest):
+            if found.st_nlink > 1 or not disk.is_digest(digest):  # a hard link may be somebody else's: the scan judges
                 return None
             file.digest = digest
             out[sys.intern(path)] = file
@@ -136,20 +150,10 @@ class UnchangedSkills:
             return None
         return out
 
-
-def _is_served(path: str, inner: Sequence[str]) -> bool:
-    """Whether a walk of the skill would come to this path: its name is served, and what holds it is among these."""
-    above, _, name = path.rpartition("/")
-    if not name or (above and above not in inner):
-        return False
-    return not ((name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name)) and (
-        name.isascii() or disk.is_utf8(name)
-    )
-
-
-def located(reading: Reading, root: Root, directory: str, path: str) -> Reading:
-    """The reading with its problems at the SKILL.md of this directory, of the skill with this path."""
-    if not reading.problems:
-        return reading
-    place = root.show(f"{directory}/{SKILL_MD}" if directory else SKILL_MD)
-    return reading._replace(problems=tuple(found.at(found.path or place, path) for found in reading.problems))
+    def _holder(self, path: str) -> str | None:
+        """The directory that must be one of the skill's for a walk to come to this path; None where none does."""
+        if path not in self._holders:
+            above, _, name = path.rpartition("/")
+            is_served = name and not is_ignored(name) and disk.is_utf8(name)
+            self._holders[path] = above if is_served else None
+        return self._holders[path]

@@ -114,13 +114,16 @@ class DirectoryEvents:
         That is gone then, or another by now, and the event of that has the rest armed.
         """
         place = self._tops.get(top)
-        names = location.split("/") if location else []
-        for number, name in enumerate(names, 1):
+        if not location:
+            return place
+        *names, last = location.split("/")
+        for name in names:
             if place is None or place.watch < 0:
                 return None
-            known = place.below.get(name) if place.below else None
-            place = known or (_Place(name, place) if number == len(names) else None)
-        return place
+            place = place.below.get(name) if place.below else None
+        if place is None or place.watch < 0:
+            return None
+        return (place.below.get(last) if place.below else None) or _Place(last, place)
 
     def _at(self, watch: int) -> Iterator[_Place]:
         """The places of a watch."""

@@ -57,9 +57,12 @@ class RootIndex:
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
         judge: refuses skills that must not be served; each is judged when it is new or has changed.
+        marked: whether folders of skills get marks, for an index.
     """
 
-    def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
+    def __init__(
+        self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None, *, marked: bool = False
+    ) -> None:
         self.root = root
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
@@ -68,6 +71,7 @@ class RootIndex:
         """How many skills are not in the index file as they are now."""
         self.marks: dict[str, str] = {}
         """What tells one state of a skill's folder from the next, by directory, where there is such a mark."""
+        self._marked = marked
         self._device: int | None = None
         self._limits = limits
         self._grace = grace
@@ -132,7 +136,7 @@ class RootIndex:
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
 
-        if not part:
+        if not part and self._marked:
             self._device = timed_device(self.root.path)
 
         def hold(directory: str, state: object) -> bool:

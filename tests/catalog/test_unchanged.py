@@ -379,7 +379,7 @@ def test_no_path_of_an_index_that_is_made_up_is_followed(
 
     def change(record: list[Any]) -> None:
         record[0][f"one/{path}"] = said
-        record[2][0] = unchanged._mark([f"{signature} {each}" for each, signature in mark.items()])
+        record[2][0] = unchanged._mark([f"{signature} {each}" for each, signature in mark.items()]).hex()
 
     made_up(files.path(str(top)), change)
     listed.clear()
@@ -405,7 +405,7 @@ def test_nor_is_a_directory(top: Path, files: IndexFiles, inner: Any) -> None:
         lines.append(f"{disk.signature(place.stat() if place.exists() else top.stat())} {each}")
 
     def change(record: list[Any]) -> None:
-        record[2] = [unchanged._mark(lines), places[1:], record[2][2]]
+        record[2] = [unchanged._mark(lines).hex(), places[1:], record[2][2]]
         if isinstance(inner, str) and (top / "one" / inner.replace("\0", "") / "x.md").exists():
             place = top / "one" / inner.replace("\0", "") / "x.md"
             record[0][f"one/{inner}/x.md"] = [disk.digest_of(b"x"), disk.signature(place.stat())]
@@ -414,7 +414,9 @@ def test_nor_is_a_directory(top: Path, files: IndexFiles, inner: Any) -> None:
     assert all_of(loaded(top, index_files=files)) == all_of(loaded(top))
 
 
-@pytest.mark.parametrize("folder", [7, "x", [], ["x"], ["x", 1, []], ["x", [[]], {}], [None, None, None], {"a": 1}])
+@pytest.mark.parametrize(
+    "folder", [7, "x", [], ["x"], ["x", 1, []], ["x", [[]], {}], [None, None, None], {"a": 1}, ["a0", 7, []]]
+)
 def test_a_folder_that_means_nothing_is_listed(top: Path, files: IndexFiles, folder: Any) -> None:
     start(top, files)
     made_up(files.path(str(top)), lambda record: record.__setitem__(2, folder))

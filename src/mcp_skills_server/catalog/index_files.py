@@ -84,7 +84,7 @@ class IndexFiles:
         return None
 
     def save(
-        self, root_path: str, skills: Sequence[Skill], marks: Mapping[str, str], pause: Callable[[], bool]
+        self, root_path: str, skills: Sequence[Skill], marks: Mapping[str, bytes], pause: Callable[[], bool]
     ) -> bool:
         """Leave what is known of these skills, all of a root, to the next process. Whether it was written.
 
@@ -171,7 +171,7 @@ class _Descriptor:
 
 
 def _encode(
-    file: BinaryIO, root_path: str, skills: Sequence[Skill], marks: Mapping[str, str], pause: Callable[[], bool]
+    file: BinaryIO, root_path: str, skills: Sequence[Skill], marks: Mapping[str, bytes], pause: Callable[[], bool]
 ) -> bool:
     """Write the file: a header, a line for each skill, and the list of their directories. False if it was to stop.
 
@@ -184,7 +184,7 @@ def _encode(
     rest = iter(skills)
     while step := list(islice(rest, _STEP)):
         for skill in step:
-            line = encode(skill, marks.get(skill.directory, ""))
+            line = encode(skill, marks.get(skill.directory, b""))
             if line is not None:
                 directories.append(skill.directory)
                 digest.update(line)

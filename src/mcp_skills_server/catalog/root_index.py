@@ -69,7 +69,7 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
         """How many skills are not in the index file as they are now."""
-        self.marks: dict[str, str] = {}
+        self.marks: dict[str, bytes] = {}
         """What tells one state of a skill's folder from the next, by directory, where there is such a mark."""
         self._marked = marked
         self._device: int | None = None

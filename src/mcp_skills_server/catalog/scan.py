@@ -52,7 +52,7 @@ class Scan:
         self.read: dict[SkillFile, bytes] = {}
         self.recalled = 0
         self.unchanged = 0
-        self.marks: dict[str, str] = {}
+        self.marks: dict[str, bytes] = {}
 
 
 def scan(

@@ -35,7 +35,7 @@ class StoredFolder(NamedTuple):
         empty: those of them without a file that is served.
     """
 
-    mark: str
+    mark: bytes
     inner: Sequence[str]
     empty: Sequence[str]
 
@@ -166,11 +166,11 @@ def _value(raw: bytes) -> Any:
     return value
 
 
-def encode(skill: Skill, mark: str = "") -> bytes | None:
+def encode(skill: Skill, mark: bytes = b"") -> bytes | None:
     """The line of this skill, with what ends it, None where nothing can be said of it.
 
     A file that was so young at its scan that a later write could leave the same signature is left out. `mark` is that
-    of its folder, "" where it has none.
+    of its folder, b"" where it has none.
     """
     files = {
         file.location: (file.digest, file.signature)
@@ -186,9 +186,9 @@ def encode(skill: Skill, mark: str = "") -> bytes | None:
             read = [manifest.signature, reading.frontmatter, reading.heading, standing, problems, reading.headings]
     if read is None and not files:
         return None
-    folder: StoredFolder | None = None
+    folder: tuple[str, list[str], Sequence[str]] | None = None
     if mark and read is not None and len(files) == len(skill.files) and not skill.findings:
-        folder = StoredFolder(mark, _directories(skill), skill.empty)
+        folder = mark.hex(), _directories(skill), skill.empty
     try:
         record = json.dumps([files, read, folder], separators=(",", ":")).encode("ascii")
         opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
@@ -225,8 +225,8 @@ def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
     return StoredSkill(digests, str(signature), reading, None if folder is None else _folder(*folder))
 
 
-def _folder(mark: object, inner: Iterable[object], empty: Iterable[object]) -> StoredFolder:
-    return StoredFolder(str(mark), [str(each) for each in inner], [str(each) for each in empty])
+def _folder(mark: str, inner: Iterable[object], empty: Iterable[object]) -> StoredFolder:
+    return StoredFolder(bytes.fromhex(mark), [str(each) for each in inner], [str(each) for each in empty])
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

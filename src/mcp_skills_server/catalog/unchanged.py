@@ -25,23 +25,23 @@ from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
 
-def mark_of(here: Directory) -> str:
-    """The mark of a skill's folder as a walk found it, "" where a look at what lies in it would not be enough."""
+def mark_of(here: Directory) -> bytes:
+    """The mark of a skill's folder as a walk found it, b"" where a look at what lies in it would not be enough."""
     found: list[tuple[str, str]] = []
     cut = len(here.path) + 1
     todo: list[Directory] = [here]
     for each in todo:
         if not each.mark or each.folder_as_manifest or (each.holds_manifest and each is not here):
-            return ""
+            return b""
         found.append((each.path[cut:], each.mark))
         todo += each.directories
     found.sort()
     return _mark([f"{signature} {place}" for place, signature in found])
 
 
-def _mark(lines: list[str]) -> str:
+def _mark(lines: list[str]) -> bytes:
     """Of the directories of a skill, each with its signature and its place in the skill, in the order of places."""
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).digest()
 
 
 class UnchangedSkills:
@@ -75,7 +75,7 @@ class UnchangedSkills:
         self._holders: dict[str, str | None] = {}
         """Many skills have files of the same paths: for each path what `_holder` says."""
 
-    def find(self, handle: disk.Handle, name: str, place: str) -> tuple[Skill, str] | None:
+    def find(self, handle: disk.Handle, name: str, place: str) -> tuple[Skill, bytes] | None:
         """The skill in a directory and its mark, None where it must be scanned.
 
         Args:
@@ -93,12 +93,7 @@ class UnchangedSkills:
             if not self._is_same(handle, name, place, folder):
                 return None
             files = self._files(handle, name, place, known, folder)
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            AttributeError,
-        ):  # it is gone, or the index is made up
+        except (OSError, ValueError, TypeError, AttributeError):  # it is gone, or the index is made up
             return None
         if files is None or any(over_limits(place, files, self._limits)):
             return None

@@ -179,12 +179,14 @@ class _Walk:
                         raise
                     if error.errno not in GONE:  # else it vanished meanwhile
                         rare.append(("denied", name))
-        for kind in dict(rare):
+        for kind in dict(rare) if rare else ():
             setattr(here, kind, [name for each, name in rare if each == kind])
         here.folder_as_manifest = SKILL_MD in inner
         if begun is not None and begun.st_dev == self._device and not (rare or here.overfull):
             here.mark = settled_signature(begun, now)
-        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest or any(name == SKILL_MD for _, name in rare)
+        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest
+        if rare and not here.holds_manifest:
+            here.holds_manifest = any(name == SKILL_MD for _, name in rare)
         if not inside and (inner or dotted):
             # Be it a broken one: nothing in a skill is a collection any more.
             inside = here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)

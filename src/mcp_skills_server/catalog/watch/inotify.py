@@ -57,16 +57,19 @@ class _Place:
     def child(self, name: str) -> _Place | None:
         if isinstance(self.below, dict):
             return self.below.get(name)
-        return next((each for each in self.below if each.name == name), None)
+        for each in self.below:
+            if each.name == name:
+                return each
+        return None
 
     def put(self, child: _Place) -> None:
-        if not isinstance(self.below, dict):
-            others = tuple(each for each in self.below if each.name != child.name)
-            if len(others) < _FEW:
-                self.below = (*others, child)
-                return
-            self.below = {each.name: each for each in others}
-        self.below[child.name] = child
+        below = self.below
+        if isinstance(below, dict):
+            below[child.name] = child
+        elif len(below) < _FEW and self.child(child.name) is None:
+            self.below = (*below, child)
+        else:
+            self.below = {each.name: each for each in (*below, child)}
 
     def drop(self, child: _Place) -> None:
         if self.child(child.name) is child:

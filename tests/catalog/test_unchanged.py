@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from mcp_skills_server.catalog import disk, root_index, tree, unchanged
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import Limits
+from mcp_skills_server.catalog.unchanged import FolderMarks, Moment
 
 FILES: Final = {
     **skills("one", "group/two", "outer", "outer/inner"),
@@ -36,7 +38,12 @@ PLAIN: Final = {"one", "one/more", "one/more/deep", "group/two", "lenient", "len
 def settled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is old enough the moment it is written, and names leave a mark wherever the tests run."""
     monkeypatch.setattr(disk, "_SETTLED_NS", -(10**9))
-    monkeypatch.setattr(root_index, "timed_device", lambda path: os.stat(path).st_dev)
+    on_devices(monkeypatch, lambda path: os.stat(path).st_dev)
+
+
+def on_devices(monkeypatch: pytest.MonkeyPatch, device: Callable[[str], int | None]) -> None:
+    for module in (root_index, unchanged):
+        monkeypatch.setattr(module, "timed_device", device)
 
 
 @pytest.fixture
@@ -284,7 +291,7 @@ def test_where_names_leave_no_mark_all_is_listed(
     top: Path, files: IndexFiles, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(top, files)
-    monkeypatch.setattr(root_index, "timed_device", lambda _: None)
+    on_devices(monkeypatch, lambda _: None)
     listed.clear()
     loaded(top, index_files=files)
     assert {"one", "more", "deep"} <= set(listed)
@@ -294,7 +301,7 @@ def test_so_it_is_on_another_file_system_below(
     top: Path, files: IndexFiles, listed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(top, files)
-    monkeypatch.setattr(root_index, "timed_device", lambda path: os.stat(path).st_dev + 1)
+    on_devices(monkeypatch, lambda path: os.stat(path).st_dev + 1)
     listed.clear()
     start(top, files)
     listed.clear()
@@ -428,3 +435,39 @@ def test_so_is_one_whose_files_mean_nothing(top: Path, files: IndexFiles, said: 
     start(top, files)
     made_up(files.path(str(top)), lambda record: record[0].__setitem__("one/SKILL.md", said))
     assert all_of(loaded(top, index_files=files)) == all_of(loaded(top))
+
+
+def test_a_directory_that_changed_behind_the_scan_gets_no_mark(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names that were read are no longer those that a look at it would stand for."""
+    monkeypatch.setattr(disk, "_SETTLED_NS", 5)
+    skills_there = list(loaded(top).snapshot.skills.values())
+    one = next(skill for skill in skills_there if skill.path == "one")
+    last = max((top / each).stat().st_ctime_ns for each in ("one", "one/more", "one/more/deep"))
+    since = Moment()
+    since.ns, drift = last + 6, since.ns - (last + 6)
+    since._monotonic_ns -= drift
+    assert FolderMarks(str(top), skills_there, since).of(one)
+    since.ns -= 1
+    assert FolderMarks(str(top), skills_there, since).of(one) == b""
+
+
+@pytest.mark.parametrize("jump_s", [-3600, -2, 2, 3600])
+def test_none_gets_one_after_the_clock_was_set(top: Path, monkeypatch: pytest.MonkeyPatch, jump_s: int) -> None:
+    """A change since would have the time of one before."""
+    skills_there, since, real = list(loaded(top).snapshot.skills.values()), Moment(), time.time_ns
+    marks = FolderMarks(str(top), skills_there, since)
+    assert any(map(marks.of, skills_there))
+    monkeypatch.setattr(time, "time_ns", lambda: real() + jump_s * 10**9)
+    assert not any(map(marks.of, skills_there))
+
+
+def test_a_scan_that_failed_is_none_that_read_the_names(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = loaded(top)
+    before = registry._indexes[0].scanned_since
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(root_index, "scan", fail)
+    registry.refresh()
+    assert registry._indexes[0].scanned_since is before

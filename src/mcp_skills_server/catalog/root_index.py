@@ -16,6 +16,7 @@ from mcp_skills_server.catalog.path_index import PathIndex, above, touched, with
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
+from mcp_skills_server.catalog.unchanged import Moment
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
@@ -57,22 +58,17 @@ class RootIndex:
         limits: what a skill may measure.
         grace: decides how long a skill stands whose SKILL.md has become worse.
         judge: refuses skills that must not be served; each is judged when it is new or has changed.
-        marked: whether folders of skills get marks, for an index.
     """
 
-    def __init__(
-        self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None, *, marked: bool = False
-    ) -> None:
+    def __init__(self, root: Root, limits: Limits, grace: GracePeriod, judge: Judge | None = None) -> None:
         self.root = root
         self.skills = PathIndex[Skill]()
         self.missing: Problem | None = None
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
         """How many skills are not in the index file as they are now."""
-        self.marks: dict[str, bytes] = {}
-        """What tells one state of a skill's folder from the next, by directory, where there is such a mark."""
-        self._marked = marked
-        self._device: int | None = None
+        self.scanned_since = Moment()
+        """When the last scan of all of it began that came to its end."""
         self._limits = limits
         self._grace = grace
         self._judge = judge
@@ -136,8 +132,8 @@ class RootIndex:
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
 
-        if not part and self._marked:
-            self._device = timed_device(self.root.path)
+        began = Moment()
+        device = None if stored is None else timed_device(self.root.path)
 
         def hold(directory: str, state: object) -> bool:
             keep = self._grace.keep(self.root.index, directory, state)
@@ -156,9 +152,11 @@ class RootIndex:
                 hold=hold,
                 stored=stored,
                 entering=entering,
-                device=self._device,
+                device=device,
             )
             self.missing = None
+            if not part:
+                self.scanned_since = began
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
@@ -173,15 +171,12 @@ class RootIndex:
         gone = {directory: skill for directory, skill in known.items() if found.skills.get(directory) is not skill}
         came = {directory: skill for directory, skill in found.skills.items() if known.get(directory) is not skill}
         self.skills.replace(gone, came)
-        for directory in known if self.marks else ():
-            self.marks.pop(directory, None)
-        self.marks |= found.marks
         if stored is None:
             self.unsaved += len(gone.keys() | came.keys())
         else:
             # Of what is new, what is gone, and of what not all was known.
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
-            self.unsaved += len(found.marks) - found.unchanged
+            self.unsaved += found.unmarked
         return Difference(gone, came, found.read)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:

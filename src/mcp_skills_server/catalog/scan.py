@@ -20,7 +20,7 @@ from mcp_skills_server.catalog.reading import located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
 from mcp_skills_server.catalog.tree import Directory, Entering, Passing
-from mcp_skills_server.catalog.unchanged import UnchangedSkills, mark_of
+from mcp_skills_server.catalog.unchanged import UnchangedSkills, may_have_mark
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
@@ -41,8 +41,7 @@ class Scan:
         passed: dot folders that were passed over, by their place below the root.
         read: what was read of each SKILL.md that is not what was known of it.
         recalled: how many of the skills were read by an earlier process and not by this scan.
-        unchanged: how many of these were not even scanned.
-        marks: what tells one state of a skill's folder from the next, by directory, where `unchanged` has such a mark.
+        unmarked: how many of these had no mark for want of which they were scanned, and may have one.
     """
 
     def __init__(self) -> None:
@@ -51,8 +50,7 @@ class Scan:
         self.passed: list[str] = []
         self.read: dict[SkillFile, bytes] = {}
         self.recalled = 0
-        self.unchanged = 0
-        self.marks: dict[str, bytes] = {}
+        self.unmarked = 0
 
 
 def scan(
@@ -72,8 +70,8 @@ def scan(
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
     earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
-    of each directory before it is looked into. `device` is that of the file system on which the folders of skills get a
-    mark, None where they get none.
+    of each directory before it is looked into. `device` is that of the file system on which a directory's times change
+    with its names: of a skill there that has not changed since nothing is listed.
 
     Raises:
         OSError: the directory cannot be opened.
@@ -98,7 +96,6 @@ def scan(
                     hidden=limits.hidden,
                     entering=entering,
                     passing=passing,
-                    device=device,
                 )
                 scanner.visit(found, inside=False)
                 return scanner.out
@@ -142,6 +139,8 @@ class _Scanner:
         self.out = Scan()
         self._stored = stored
         self._hold = hold
+        self._marks = False
+        """Whether folders of skills may have marks."""
         self._root = root
         self._known = known
         self._namespace = namespace
@@ -153,15 +152,15 @@ class _Scanner:
         """Takes each skill of which an earlier process knows all; the walk need not look into it."""
         if stored is None or device is None or self._known:
             return None
+        self._marks = True
         unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device=device, entering=entering)
 
         def take(handle: disk.Handle, name: str, place: str) -> bool:
             found = unchanged.find(handle, name, place)
             if found is None:
                 return False
-            self.out.skills[place], self.out.marks[place] = found
+            self.out.skills[place] = found
             self.out.recalled += 1
-            self.out.unchanged += 1
             return True
 
         return take
@@ -194,8 +193,8 @@ class _Scanner:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
-            if here.mark and not inside and not found.findings and (mark := mark_of(here)):
-                self.out.marks[here.path] = mark
+            if self._marks and not inside and stored is not None and may_have_mark(found):
+                self.out.unmarked += 1
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""

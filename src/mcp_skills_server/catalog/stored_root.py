@@ -188,7 +188,7 @@ def encode(skill: Skill, mark: bytes = b"") -> bytes | None:
         return None
     folder: tuple[str, list[str], Sequence[str]] | None = None
     if mark and read is not None and len(files) == len(skill.files) and not skill.findings:
-        folder = mark.hex(), _directories(skill), skill.empty
+        folder = mark.hex(), directories_in(skill), skill.empty
     try:
         record = json.dumps([files, read, folder], separators=(",", ":")).encode("ascii")
         opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
@@ -197,8 +197,8 @@ def encode(skill: Skill, mark: bytes = b"") -> bytes | None:
         return None
 
 
-def _directories(skill: Skill) -> list[str]:
-    """The directories in a skill, in order."""
+def directories_in(skill: Skill) -> list[str]:
+    """The directories in a skill, each behind the one that holds it."""
     found = set(skill.empty)
     for path in (*skill.files, *skill.empty):
         while (path := path.rpartition("/")[0]) and path not in found:

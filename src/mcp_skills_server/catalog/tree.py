@@ -18,7 +18,6 @@ from mcp_skills_server.catalog.disk import (
     is_foreign,
     is_utf8,
     open_directory,
-    settled_signature,
     spelled,
 )
 from mcp_skills_server.format.ignored import FIRSTS, LASTS, is_entered, is_ignored
@@ -57,8 +56,6 @@ class Directory:
         holds_manifest: something here has the name SKILL.md, be it a file, a directory or anything else.
         folder_as_manifest: it is a directory.
         unreadable: nothing is known of what it holds.
-        mark: its signature before its names were read, where that is another as soon as a name comes or goes; "" where
-            that is not so, and where it holds more than files and directories.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
     """
@@ -71,7 +68,6 @@ class Directory:
     dotted: Sequence[str] = ()
     holds_manifest = False
     folder_as_manifest = False
-    mark = ""
     overfull = 0
     cut = False
 
@@ -94,7 +90,6 @@ def walk(
     hidden: bool = False,
     entering: Entering | None = None,
     passing: Passing | None = None,
-    device: int | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
 
@@ -110,14 +105,12 @@ def walk(
         hidden: enter folders whose names begin with a dot, too, outside of skills.
         entering: called for each directory below this one.
         passing: asked of each directory below this one that lies in no skill.
-        device: of the file system on which directories get a `mark`; None for none.
 
     Raises:
         OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
             it, too.
     """
-    walk = _Walk(root, most_files, entering, passing, device, hidden=hidden)
-    return walk.look(handle, path, depth, inside=False)
+    return _Walk(root, most_files, entering, passing, hidden=hidden).look(handle, path, depth, inside=False)
 
 
 class _Walk:
@@ -129,7 +122,6 @@ class _Walk:
         most_files: int,
         entering: Entering | None,
         passing: Passing | None,
-        device: int | None,
         *,
         hidden: bool,
     ) -> None:
@@ -137,7 +129,6 @@ class _Walk:
         self._most_files = most_files
         self._entering = entering
         self._passing = passing
-        self._device = device
         self._hidden = hidden
 
     def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
@@ -149,7 +140,6 @@ class _Walk:
         dotted: list[str] = []
         rare: list[tuple[str, str]] = []
         root, now, by_descriptor = self._root, time.time_ns(), isinstance(handle, int)
-        begun = None if self._device is None or not by_descriptor else os.stat(handle)  # before its names are read
         with os.scandir(handle) as entries:
             for entry in entries:
                 name = entry.name
@@ -182,8 +172,6 @@ class _Walk:
         for kind in dict(rare) if rare else ():
             setattr(here, kind, [name for each, name in rare if each == kind])
         here.folder_as_manifest = SKILL_MD in inner
-        if begun is not None and begun.st_dev == self._device and not (rare or here.overfull):
-            here.mark = settled_signature(begun, now)
         here.holds_manifest = SKILL_MD in files or here.folder_as_manifest
         if rare and not here.holds_manifest:
             here.holds_manifest = any(name == SKILL_MD for _, name in rare)

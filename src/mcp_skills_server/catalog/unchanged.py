@@ -13,30 +13,82 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Sequence
+from typing import Final
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.bundle import over_limits
 from mcp_skills_server.catalog.fetched import Origins
+from mcp_skills_server.catalog.mounts import timed_device
+from mcp_skills_server.catalog.path_index import above
 from mcp_skills_server.catalog.reading import located
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.stored_root import StoredFolder, StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory, Entering
+from mcp_skills_server.catalog.stored_root import StoredFolder, StoredRoot, StoredSkill, directories_in
+from mcp_skills_server.catalog.tree import Entering
 from mcp_skills_server.format.ignored import is_ignored
 from mcp_skills_server.model import SKILL_MD, Skill, SkillFile
 
+_CLOCK_SET_NS: Final = 1_000_000_000
+_INNER: Final = f"/{SKILL_MD}"
 
-def mark_of(here: Directory) -> bytes:
-    """The mark of a skill's folder as a walk found it, b"" where a look at what lies in it would not be enough."""
-    found: list[tuple[str, str]] = []
-    cut = len(here.path) + 1
-    todo: list[Directory] = [here]
-    for each in todo:
-        if not each.mark or each.folder_as_manifest or (each.holds_manifest and each is not here):
+
+class Moment:
+    """When it was made, by a clock that can be set and by one that cannot."""
+
+    def __init__(self) -> None:
+        self.ns = time.time_ns()
+        self._monotonic_ns = time.monotonic_ns()
+
+    def is_comparable(self) -> bool:
+        """Whether times of files may be compared with it: the clock that they are of was not set since."""
+        return abs((time.time_ns() - self.ns) - (time.monotonic_ns() - self._monotonic_ns)) < _CLOCK_SET_NS
+
+
+def may_have_mark(skill: Skill) -> bool:
+    """Whether a look at each of its directories and files can say that a skill without others in it is the same."""
+    prefix = f"{skill.directory}/"
+    return (
+        bool(skill.directory)
+        and not skill.findings
+        and all(file.location == prefix + path for path, file in skill.files.items())
+        and not any(path.endswith(_INNER) for path in skill.files)
+    )
+
+
+class FolderMarks:
+    """Marks of the folders of a root's skills.
+
+    A directory of which the last change lies before the scan that read its names, and that by more than its times may
+    be wrong by, holds these names still.
+
+    Args:
+        root_path: the root.
+        skills: all of its skills.
+        since: when the last scan of all of it began; parts of it may have been scanned again.
+    """
+
+    def __init__(self, root_path: str, skills: Sequence[Skill], since: Moment) -> None:
+        self._root_path = root_path
+        self._since = since
+        self._device = timed_device(root_path)
+        places = {skill.directory for skill in skills}
+        self._outer = {up for place in places for up in above(place) if up != place and up in places}
+
+    def of(self, skill: Skill) -> bytes:
+        """The mark of this skill's folder, b"" where it has none."""
+        if skill.directory in self._outer or self._device is None or not may_have_mark(skill):
             return b""
-        found.append((each.path[cut:], each.mark))
-        todo += each.directories
-    found.sort()
-    return _mark([f"{signature} {place}" for place, signature in found])
+        lines: list[str] = []
+        try:
+            for each in ("", *directories_in(skill)):
+                found = os.lstat(os.path.join(self._root_path, skill.directory, each))
+                known = disk.settled_signature(found, self._since.ns)
+                if not known or found.st_dev != self._device or not stat.S_ISDIR(found.st_mode):
+                    return b""
+                lines.append(f"{known} {each}")
+        except OSError:
+            return b""
+        return _mark(lines) if self._since.is_comparable() else b""
 
 
 def _mark(lines: list[str]) -> bytes:
@@ -75,8 +127,8 @@ class UnchangedSkills:
         self._holders: dict[str, str | None] = {}
         """Many skills have files of the same paths: for each path what `_holder` says."""
 
-    def find(self, handle: disk.Handle, name: str, place: str) -> tuple[Skill, bytes] | None:
-        """The skill in a directory and its mark, None where it must be scanned.
+    def find(self, handle: disk.Handle, name: str, place: str) -> Skill | None:
+        """The skill in a directory, None where it must be scanned.
 
         Args:
             handle: the open directory above it.
@@ -99,8 +151,7 @@ class UnchangedSkills:
             return None
         reading = located(reading, self._root, place, place)
         origin, empty = self._origins.of(place), tuple(folder.empty)
-        skill = Skill(place, self._root.index, place, reading, files, (), reading.standing, empty, origin=origin)
-        return skill, folder.mark
+        return Skill(place, self._root.index, place, reading, files, (), reading.standing, empty, origin=origin)
 
     def _is_same(self, handle: int, name: str, place: str, folder: StoredFolder) -> bool:
         """Whether its directories are those that were listed, with the names that they had then."""

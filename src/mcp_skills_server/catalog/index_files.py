@@ -39,7 +39,7 @@ _READ: Final[int] = (
 )
 _ABANDONED_S: Final = 3600.0
 _UNUSED_S: Final = 30 * 86400.0
-_STEP: Final = 20
+_STEP: Final = 10
 """Skills that are encoded between two pauses: some tenths of a millisecond."""
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""

@@ -79,9 +79,10 @@ class FolderMarks:
         if skill.directory in self._outer or self._device is None or not may_have_mark(skill):
             return b""
         lines: list[str] = []
+        top = os.path.join(self._root_path, skill.directory)
         try:
             for each in ("", *directories_in(skill)):
-                found = os.lstat(os.path.join(self._root_path, skill.directory, each))
+                found = os.lstat(f"{top}{os.sep}{each}" if each else top)
                 known = disk.settled_signature(found, self._since.ns)
                 if not known or found.st_dev != self._device or not stat.S_ISDIR(found.st_mode):
                     return b""

@@ -62,14 +62,32 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 def is_settled(found: os.stat_result, now: int) -> bool:
-    """Whether a file was old enough at `now`, in nanoseconds, for a later write to leave another signature."""
+    """Whether a file or a directory was old enough at `now`, in nanoseconds, for a later change to leave another
+    signature."""
     young = now - _SETTLED_NS
     return found.st_mtime_ns < young and found.st_ctime_ns < young
+
+
+def settled_signature(found: os.stat_result, now: int) -> str:
+    """The signature of a directory, "" where it is so young that names may come and go under the same one."""
+    # Written out because this is done for every directory.
+    mtime, ctime, young = found.st_mtime_ns, found.st_ctime_ns, now - _SETTLED_NS
+    if mtime >= young or ctime >= young:
+        return ""
+    return _SIGNATURE % (found.st_size, mtime, ctime - mtime, found.st_ino, found.st_dev)
 
 
 def digest_of(raw: bytes) -> str:
     """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text has the shape of one."""
+    return len(text) == _DIGEST_LENGTH and text.startswith("sha256:")
+
+
+_DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:

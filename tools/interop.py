@@ -353,7 +353,8 @@ def install_python(suite: str) -> Path:
     if not ready.exists():
         print(f"interop: installing {package} ...", flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(directory)])
-        quiet = ("--quiet", "--disable-pip-version-check")
+        # What is imported is compiled then; all of it would take longer than the referee.
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
         us = ("-e", str(ROOT)) if suite in WITH_US else ()
         _call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *us], seconds=600)
         ready.touch()

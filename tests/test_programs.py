@@ -74,11 +74,10 @@ def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) ->
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path, tmp_path: Path, workers: str) -> None:
+def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path, tmp_path: Path) -> None:
     (own / "test_other.py").write_text("import pytest\ndef test_three(): ...\ndef test_four(): pytest.skip('so')\n")
     install(tmp_path / "bin", "xquux")
-    kept = ["-n", workers, "--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
+    kept = ["-n", "2", "--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
     assert suite(*kept, path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
     (own / "test_other.py").write_text("raise RuntimeError('nothing of it is asked for')\n")
     install(tmp_path / "bin", "xfrob")

@@ -757,7 +757,7 @@ def main() -> int:
         return 1 if required else 0
     begun = time.monotonic()
     baseline = read_baseline(yaml.safe_load((HERE / "expected-failures.yaml").read_text(encoding="utf-8")))
-    wanted = tuple(PYTHON_PACKAGES) if fronts else ()
+    wanted = tuple(PYTHON_PACKAGES)
     pythons: dict[str, Path] = {}
     with ThreadPoolExecutor(1 + len(wanted)) as pool:
         packages, environments = pool.submit(install), {suite: pool.submit(install_python, suite) for suite in wanted}

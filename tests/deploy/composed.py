@@ -33,10 +33,8 @@ def _instruction(name: str) -> str:
 def moved(said: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
     """Variables, with the places of this machine for those of the containers. Each has to be named."""
     assert all(any(place in value for value in said.values()) for place in places)
-    out = dict(said)
-    for place, here in places.items():
-        out = {name: value.replace(place, here) for name, value in out.items()}
-    return out
+    pattern = re.compile("|".join(map(re.escape, places)))  # at once: what stands for one may look like another
+    return {name: pattern.sub(lambda found: places[found[0]], value) for name, value in said.items()}
 
 
 def variables(service: str) -> dict[str, str]:

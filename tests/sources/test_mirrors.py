@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from forkserver import run
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.format.archive import pack
@@ -54,7 +55,7 @@ def options(tmp_path: Path) -> list[str]:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def named(wire: Wire) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.telemetry import later
-from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event
+from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
@@ -66,6 +66,7 @@ class Metrics:
 
     def __init__(self, gauges: Gauges, methods: Collection[str], part: Part | None = None) -> None:
         self._methods = frozenset(methods)
+        self._is_part = part is not None
         self._follows = part is None or part.follows
         self.registry = CollectorRegistry()
         self.registry.register(_Now(gauges))
@@ -123,6 +124,8 @@ class Metrics:
 
     def start(self) -> Callable[[], None]:
         """Count every event from now on. Returns what ends that."""
+        if self._is_part:  # another process shows it, and cannot have this one count what waits
+            return subscribe(self.take)
         return later.subscribe(self.take_all)
 
     def take_all(self, events: Iterable[Event]) -> None:

@@ -75,7 +75,7 @@ given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
 """The shell's stdin is a pipe that ends with the server, however that ends, and all that git has started with it. It
 moves that to 3, so what becomes git's stdin has a higher number."""
 _ABOVE_THOSE_OF_SHELLS: Final = 10
-_MOST_FILE_BYTES: Final = 4 << 30
+MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
 _MOST_STDERR: Final = 1 << 13
 
@@ -102,7 +102,7 @@ class Git:
         most_bytes: of one file that git writes, such as a pack that it fetches.
     """
 
-    def __init__(self, directory: Path, url: str, protocol: str, *, most_bytes: int = _MOST_FILE_BYTES) -> None:
+    def __init__(self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES) -> None:
         self._directory = directory
         self._url = url
         self._protocol = protocol

@@ -182,7 +182,7 @@ VIEWS = (
     "", "?problem=left-out", "?problem=any", "?q=zoo", "?q=zoo&part=1", "?q=feeds", "?tag=x", "skills/outer",
     "skills/tea", "files/outer?file=SKILL.md", "history/outer", "history/tea", "model", "model?era=legacy", "problems",
     "try?prompt=zoo", "try?prompt=feed+guests+of+the+zoo", "try?prompt=quaga", "live", "live?part=1", "sources",
-    "runs", "clients", "no/such",
+    "runs", "clients", "usage", "no/such",
 )  # fmt: skip
 
 

@@ -137,7 +137,14 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         page = seen.page
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).click()
+        gone = page.get_by_role("status").filter(has_text="not there any more")
+        expect(gone).to_be_hidden()
         shutil.rmtree(tmp_path / "a")
+        until = monotonic() + 20
+        while page.request.get(page.url).status != 404:
+            assert monotonic() < until
+        page.evaluate("() => dispatchEvent(new Event('focus'))")  # who comes back to the page, which is still open
+        expect(gone).to_be_visible()
         until = monotonic() + 20
         while page.reload().status != 404:  # type: ignore[union-attr]
             assert monotonic() < until

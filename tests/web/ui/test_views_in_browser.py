@@ -19,7 +19,7 @@ from wire import FIXTURES, ROOT, write_skill
 
 pytestmark = needs_chromium
 BROKEN = ROOT / "fixtures" / "broken"
-VIEWS = ("model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request", "try", "problems",
+VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request", "try", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
 
 
@@ -32,7 +32,16 @@ def chromium() -> Iterator[Browser]:
 def test_every_view_is_reached_from_every_other_by_its_name(chromium: Browser) -> None:
     with opened(chromium, FIXTURES) as (seen, _):
         page = seen.page
-        for name in ("What the model sees", "Trigger playground", "Problems", "Live", "Sources", "Runs", "Clients"):
+        for name in (
+            "What the model sees",
+            "Trigger playground",
+            "Problems",
+            "Usage",
+            "Live",
+            "Sources",
+            "Runs",
+            "Clients",
+        ):
             page.get_by_role("navigation", name="Views").get_by_role("link", name=name).click()
             expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
             assert page.get_by_role("main").count() == 1

@@ -52,6 +52,7 @@ from mcp_skills_server.web.ui.pages import (
     skill,
     sources,
     triggers,
+    usage,
 )
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers, process_of
@@ -85,6 +86,7 @@ VIEWS: Final = (
     _View("/model", model.page, "What the model sees"),
     _View("/try", triggers.page, "Trigger playground"),
     _View("/problems", problems.page, "Problems"),
+    _View("/usage", usage.page, "Usage"),
     _View("/live", live.page, "Live"),
     _View("/live/events", live.events),
     _View("/sources", sources.page, "Sources"),

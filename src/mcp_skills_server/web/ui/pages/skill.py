@@ -96,8 +96,10 @@ class Folder:
 
 
 async def page(request: Request, look: Look) -> Response:
-    """The view of a skill."""
+    """The view of a skill; with `there` in the query nothing but whether there is one."""
     skill = skill_of(request, look)
+    if "there" in request.query_params:
+        return Response(status_code=204)
     text = await _text(look, skill)
     declared, filled, trouble = await _filled(request, look, skill)
     used = await to_thread.run_sync(look.used)

@@ -71,17 +71,17 @@ class Histories:
             return History()
         source = Path(served).parent
         record = Place(source).read()
-        address = parse(origin, http=True)  # which the operator allowed when it was opened
         folder = _folder(record, place)
         if folder is None or not is_commit(record.commit):
             return History(note="It is not known which commit this skill is from.")
         commit, until, why = self._failed.get(source, ("", 0.0, ""))
         if commit == record.commit and self._now() < until:
             return History(note=why)
-        inside = "/".join(each for each in (address.folder, folder) if each)
         if not self._lock.acquire(blocking=False):  # whoever waits would hold a thread
             return History(note="A history is being fetched just now; load this page again in a moment.")
         try:
+            address = parse(origin, http=True)  # which the operator allowed when it was opened
+            inside = "/".join(each for each in (address.folder, folder) if each)
             with FileLock(source / "history.lock", timeout=0):
                 found = _read(source / "history", address, record, places_of(inside, without))
                 return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")

@@ -30,7 +30,7 @@ def plain(text: object, most: int = 0) -> str:
 
 def visible(text: object, most: int = 0) -> Markup:
     """A name or a line: as `marked`, cut where it has more than `most` characters, and with a direction of its own."""
-    return Markup("<bdi>{}</bdi>").format(marked(_cut(str(text), most)))
+    return Markup(f"<bdi>{marked(_cut(str(text), most))}</bdi>")  # noqa: S704 - `marked` has escaped it
 
 
 def _cut(text: str, most: int) -> str:

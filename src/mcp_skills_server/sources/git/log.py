@@ -16,7 +16,7 @@ from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 
 MOST: Final = 20
-"""Commits that are told of."""
+"""Commits that are shown."""
 _MOST_BYTES: Final = 1 << 20
 _MOST_LINES: Final = 500
 _MOST_CHARACTERS: Final = 2_000
@@ -41,7 +41,7 @@ class Commit:
         time: when it was written, as it says, in seconds since 1970; from 0 to the end of the year 9999.
         author: who wrote it, as it says.
         subject: the first line of its message.
-        lines: a unified diff of what it changed there; empty where that cannot be told.
+        lines: a unified diff of what it changed there; empty where git cannot tell.
         is_whole: whether there are no more lines.
     """
 
@@ -75,7 +75,7 @@ def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] |
     """
     mark = secrets.token_hex(16)
     words = [*_LOG, f"--format={mark}%H{mark}%at{mark}%an{mark}%s{mark}"]
-    for more in (_PATCH, ()):  # where the differences are too large, or not all there, the commits are told of alone
+    for more in (_PATCH, ()):  # where the differences are too large, or not all there, the commits are shown alone
         try:
             raw = git.run(
                 *words, *more, "--end-of-options", *revisions, "--", *places, seconds=_SECONDS, most=_MOST_BYTES

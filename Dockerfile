@@ -40,7 +40,8 @@ ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
     MCP_SKILLS_ROOTS=/skills \
     MCP_SKILLS_TRANSPORT=http \
     MCP_SKILLS_HOST=0.0.0.0 \
-    MCP_SKILLS_PORT=8000
+    MCP_SKILLS_PORT=8000 \
+    MCP_SKILLS_USAGE=off
 USER 10001:10001
 WORKDIR /
 VOLUME ["/skills"]

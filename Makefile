@@ -4,6 +4,10 @@ BIN := $(VENV)/bin
 # Many tests wait for something, so one process more than there are processors.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 
+# Bytecode is kept even where the environment has it otherwise: without it every process compiles the package anew, and
+# every process of pytest all tests, twice the time of a collection.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 
 $(VENV)/.ready: pyproject.toml constraints.txt
@@ -26,8 +30,8 @@ demo: $(VENV)/.ready  ## start the server on fixtures/skills, talk to it, show w
 test: $(VENV)/.ready  ## run the whole suite
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
-test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack, such as bubblewrap
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m needs_program
+test-programs: $(VENV)/.ready  ## only the tests that need a program which a machine may lack (ARGS=--skipped: that the last run skipped)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m needs_program $(ARGS)
 
 fuzz: $(VENV)/.ready  ## the tests whose input is wild, with 50 times as much of it (some minutes)
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m hypothesis --hypothesis-profile=fuzz

@@ -1,8 +1,8 @@
 """A flood: how long others wait while one principal asks as fast as it can, with and without a quota of requests.
 
-`python -m bench.flood`. The quiet figure is that of the others alone. Whoever floods is a process on the same machine
-and takes its processors too: the middle row has the same flood at another server, and what the last row has beyond it
-is what the server itself makes others wait.
+`python -m bench.flood`. The quiet figure is that of the others alone. The server has a half of the processors for
+itself; the other half is for who asks, the others and the flood, so that the flood does not take the server's. What it
+takes from the others' own process is in the middle row, which has the same flood at another server among them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+from bisect import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Final
 
+from bench.cheap_load import CheapLoad, Seen, halves, pin
 from bench.client import REPOSITORY, BenchError
 from bench.generate import generate, questions
-from bench.http import Load, Server, modern_request
+from bench.http import Server, modern_request
 from bench.report import Row, Run
 
 _FLOODERS: Final = 32
@@ -54,36 +55,22 @@ def processor(pid: int) -> float:
 class Flood:
     """One principal that asks as fast as it can, from a process of its own."""
 
-    def __init__(self, server: Server, request: str) -> None:
-        self.asked, self.seconds, self.answer = 0, 0.0, b""
-        self._over = threading.Event()
-        self._server, self._request = server, request
-        self._load = Load()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self) -> None:
-        began = perf_counter()
-        while not self._over.is_set():
-            # A quota answers at once, so that this is as fast as the refusals are.
-            seen = self._load.ask(self._server, [self._request] * _FLOODERS, 640)
-            self.asked += len(seen.times)
-            self.answer = seen.answer
-        self.seconds = perf_counter() - began
+    def __init__(self, load: CheapLoad, server: Server, request: str) -> None:
+        self._load, self._server, self._request = load, server, request
+        self.seen: Seen | None = None
 
     def __enter__(self) -> Flood:
-        self._load.__enter__()
-        self._thread.start()
+        self._load.begin(self._server.port, [self._request] * _FLOODERS)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._load.__exit__(None, None, None)
+        self._load.end()
+        self.seen = self._load.seen()
 
 
 @contextmanager
-def serving(folder: Path, quota: int | None) -> Iterator[Server]:
-    """Our server for these principals, with so many requests a minute for each."""
+def serving(folder: Path, quota: int | None, processors: set[int]) -> Iterator[Server]:
+    """Our server for these principals, with so many requests a minute for each, on these processors."""
     lines = "".join(f"{name}={token}\n" for name, token in _TOKENS.items())
     (folder / "tokens").write_text(lines)
     (folder / "tokens").chmod(0o600)
@@ -92,6 +79,7 @@ def serving(folder: Path, quota: int | None) -> Iterator[Server]:
     file.write_text(f"roots = ['skills']\ntoken-file = 'tokens'\n{table}")
     arguments = ("serve", "--config", str(file), "--transport", "http", "--port", "0", "--usage", "off")
     with Server("-m", "mcp_skills_server", *arguments) as server:
+        pin(server.pid, processors)
         yield server
 
 
@@ -108,26 +96,38 @@ def measure(folder: Path, size: int, count: int) -> Iterator[Row]:
     asked = questions(size)
     read = [borne(modern_request(*asked["resources/read"]), f"other{number}") for number in range(_OTHERS)]
     page = borne(modern_request(*asked["skills/list"]), "flood")
+    servers, askers = halves()
     quota = 4 * _ROUNDS * count  # twice what each of the others asks in all
     for most in (None, quota) if supported(folder) else (None,):
         words = "no quota" if most is None else f"{most:,} requests a minute"
-        with serving(folder, most) as server, serving(folder, most) as elsewhere, Load() as others:
+        with (
+            serving(folder, most, servers) as server,
+            serving(folder, most, askers) as elsewhere,
+            CheapLoad(askers) as others,
+            CheapLoad(askers) as flooding,
+        ):
             for each in (server, elsewhere):  # all are warm then, and the quota of who floods is used up
-                others.ask(each, [page] * _FLOODERS, 640 + (most or 0))
+                flooding.ask(each.port, [page] * _FLOODERS, 640 + (most or 0))
             times: dict[str, list[float]] = {"alone": [], "elsewhere": [], "here": []}
             asks: list[float] = []
+            before_mine: list[float] = []
             cpu: list[float] = []
             refused = 0
             for _ in range(_ROUNDS):  # in turn, so that whatever else the machine does is in all of them
                 times["alone"] += _slowly(others, server, read, count)
-                with Flood(elsewhere, page):
+                with Flood(flooding, elsewhere, page):
                     times["elsewhere"] += _slowly(others, server, read, count)
                 before = processor(server.pid)
-                with Flood(server, page) as flood:
-                    times["here"] += _slowly(others, server, read, count)
-                refused += b" 429 " in flood.answer.partition(b"\r\n")[0]
-                asks.append(flood.asked / flood.seconds)
-                cpu.append((processor(server.pid) - before) / (flood.asked + count * _OTHERS) * _MS)
+                with Flood(flooding, server, page) as flood:
+                    ends: list[float] = []
+                    here = _slowly(others, server, read, count, ends)
+                assert flood.seen is not None
+                times["here"] += here
+                before_mine += _meanwhile(here, ends, flood.seen.ends)
+                asked_for = len(flood.seen.times)
+                refused += " 429 " in flood.seen.first
+                asks.append(asked_for / flood.seen.seconds)
+                cpu.append((processor(server.pid) - before) / (asked_for + count * _OTHERS) * _MS)
             if most is not None and not refused:
                 raise BenchError("the flood was never over its quota")
             n, quiet = len(times["alone"]), p99(times["alone"])
@@ -136,21 +136,34 @@ def measure(folder: Path, size: int, count: int) -> Iterator[Row]:
             yield Row(what, size, n, p99(times["elsewhere"]), quiet, "ms")
             what = f"{words}: others in a flood of {median(asks):,.0f}/s, p99"
             yield Row(what, size, n, p99(times["here"]), quiet, "ms", most_ratio=3.0)
+            what = f"{words}: requests of the flood that are answered before one of the others, "
+            for part, whole in ((0.5, "median"), (0.99, "p99")):
+                place = sorted(before_mine)[round(part * (len(before_mine) - 1))]
+                yield Row(what + whole, size, n, place, None, "")
             yield Row(
                 f"{words}: processor time of the server, a request in the flood", size, n, median(cpu), None, "ms"
             )
 
 
-def _slowly(others: Load, server: Server, requests: list[str], count: int) -> list[float]:
-    """`count` requests of each, with pauses, so that nobody of them is near the quota."""
+def _slowly(
+    others: CheapLoad, server: Server, requests: list[str], count: int, ends: list[float] | None = None
+) -> list[float]:
+    """`count` requests of each, with pauses, so that nobody of them is near the quota; `ends` gets when they ended."""
     out: list[float] = []
     for _ in range(count):
         _PAUSE.wait(0.02)
-        seen = others.ask(server, requests, len(requests))
-        if b" 200 " not in seen.answer.partition(b"\r\n")[0]:
-            raise BenchError(f"the others were refused: {seen.answer[:200]!r}")
+        seen = others.ask(server.port, requests, len(requests))
+        if " 200 " not in seen.first:
+            raise BenchError(f"the others were refused: {seen.first}")
         out += seen.times
+        if ends is not None:
+            ends += seen.ends
     return out
+
+
+def _meanwhile(times: list[float], ends: list[float], flood: list[float]) -> list[float]:
+    """How many requests of the flood were answered between each of the others' requests and its answer."""
+    return [float(bisect(flood, end) - bisect(flood, end - time)) for time, end in zip(times, ends, strict=True)]
 
 
 _PAUSE: Final = threading.Event()

@@ -82,3 +82,14 @@ def questions(size: int) -> dict[str, tuple[str, dict[str, Any]]]:
         "skills/get uri": ("skills/get", {"uri": f"skill://{some}/SKILL.md"}),
         "resources/read": ("resources/read", {"uri": f"skill://{some}/references/rules.md"}),
     }
+
+
+def each_once(key: str, size: int, most: int) -> list[tuple[str, dict[str, Any]]]:
+    """The request of a row of `questions`, asked of up to `most` different skills of a catalogue of this size."""
+    method, params = questions(size)[key]
+    some = skill_name(size // 2)
+    step = max(1, size // most)
+    return [
+        (method, {name: value.replace(some, skill_name(number)) for name, value in params.items()})
+        for number in range(0, size, step)
+    ][:most]

@@ -1,8 +1,8 @@
 """Workers: requests a second and processor time for each, by how many processes answer, beside one without any.
 
-`python -m bench.workers`. The load is one more process on the same machine, and takes a processor for itself when the
-workers are fast: read the processor time of a request beside the rate, and where the rate bends beside the number of
-processors.
+`python -m bench.workers`. Who asks are two more processes on the same machine. They take little, which is a row of its
+own, but they take it from the workers: read the processor time of a request beside the rate, and where the rate bends
+beside the number of processors.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from bench.cheap_load import CheapLoad, Seen, ask_together
+from bench.client import BenchError
 from bench.generate import generate, questions
-from bench.http import HELLO, Load, Server, legacy_request, modern_request, ours, request
+from bench.http import HELLO, Server, legacy_request, modern_request, ours, request
 from bench.report import Row, Run
 
 _CONNECTIONS: Final = 32
@@ -34,14 +36,18 @@ class Group:
 
     Args:
         server: the process that was started.
-        load: the process that asks.
+        loads: the processes that ask.
         size: how many skills it serves.
     """
 
-    def __init__(self, server: Server, load: Load, size: int) -> None:
+    def __init__(self, server: Server, loads: Sequence[CheapLoad], size: int) -> None:
         self.server = server
-        self.load = load
+        self.loads = loads
         self.size = size
+
+    def ask(self, requests: list[str], count: int) -> Seen:
+        """Each request over a connection of its own, again and again, `count` times in all."""
+        return ask_together(self.loads, self.server.port, requests, count)
 
     def processes(self) -> list[int]:
         """The server's and those of its workers."""
@@ -67,7 +73,8 @@ class Group:
             connection.request("POST", "/mcp", body, headers)
             session = connection.getresponse().headers["Mcp-Session-Id"]
             connection.close()
-            self.load.ask(self.server, [legacy_request(session, "notifications/initialized", identifier=None)], 1)
+            sent = [legacy_request(session, "notifications/initialized", identifier=None)]
+            self.loads[0].ask(self.server.port, sent, 1)
             out.append(session)
         return out
 
@@ -77,9 +84,9 @@ def curve(root: Path, size: int, counts: list[int], *, quick: bool) -> Iterator[
     plain: dict[str, float] = {}
     for count in counts:
         options = ("--workers", str(count)) if count > 1 else ()
-        with Load() as load, ours(root, *options) as server:
-            group = Group(server, load, size)
-            load.ask(server, [modern_request("skills/list", {})] * _CONNECTIONS, 4 * _EACH)  # all are in by then
+        with CheapLoad() as one, CheapLoad() as other, ours(root, *options) as server:
+            group = Group(server, (one, other), size)
+            group.ask([modern_request("skills/list", {})] * _CONNECTIONS, 4 * _EACH)  # all are in by then
             for row in _rows(group, quick=quick):
                 yield Row(f"{row.what}, {count} workers", size, row.n, row.ours, plain.get(row.what), row.unit)
                 plain.setdefault(row.what, row.ours)
@@ -108,15 +115,19 @@ def _rows(group: Group, *, quick: bool) -> Iterator[Row]:
 def _measured(
     group: Group, rounds: int, what: str, requests: Callable[[int], list[str]], each: int = _EACH
 ) -> Iterator[Row]:
-    group.load.ask(group.server, requests(0), 4 * _CONNECTIONS)
+    group.ask(requests(0), 4 * _CONNECTIONS)
     before = group.cpu()
-    seen = [group.load.ask(group.server, requests(turn), each) for turn in range(rounds)]
+    seen = [group.ask(requests(turn), each) for turn in range(rounds)]
+    if " 200 " not in seen[-1].first:
+        raise BenchError(f"{what}: answered with {seen[-1].first}")
     cpu = group.cpu() - before
     n = rounds * each
     times = sorted(time for one in seen for time in one.times)
-    yield Row(f"{what}, requests", group.size, n, median(one.rate for one in seen), None, "/s")
+    yield Row(f"{what}, requests", group.size, n, median(each / one.seconds for one in seen), None, "/s")
     yield Row(f"{what}, p99", group.size, n, times[round(0.99 * (n - 1))] * _MS, None, "ms")
     yield Row(f"{what}, processor", group.size, n, cpu / n * _MS, None, "ms")
+    asking = sum(one.cpu for one in seen)
+    yield Row(f"{what}, processor of who asks", group.size, n, asking / n * _MS, None, "ms")
 
 
 def main() -> int:

@@ -40,3 +40,15 @@ def test_they_are_where_platformdirs_has_them(
             monkeypatch.setenv(variable, value)
     assert cache_directory() == platformdirs.user_cache_path("mcp-skills-server", appauthor=False)
     assert state_directory() == platformdirs.user_state_path("mcp-skills-server", appauthor=False)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as in a container")
+def test_who_has_no_home_has_the_folders_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for variable in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    assert cache_directory() == Path("/.cache/mcp-skills-server")
+    assert state_directory() == Path("/.local/state/mcp-skills-server")

@@ -12,7 +12,12 @@ import pytest
 from wire import ROOT
 
 DEADLINE = 120.0
-CONFTEST = "from programs import pytest_configure, pytest_runtest_setup, pytest_terminal_summary\n"
+CONFTEST = """
+from programs import (
+    pytest_addoption, pytest_collection_modifyitems, pytest_configure, pytest_ignore_collect, pytest_runtest_setup,
+    pytest_terminal_summary,
+)
+"""
 TESTS = """
 import pytest
 
@@ -32,7 +37,7 @@ def install(folder: Path, name: str, text: str = "#!/bin/sh\n") -> None:
 
 def suite(*arguments: str | Path, path: str, within: Path) -> tuple[int, list[str]]:
     """Run pytest with this `PATH`; its exit code and its last lines."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", *arguments]
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "tests")}
     environment = {key: value for key, value in environment.items() if not key.startswith(("PYTEST_", "COV_"))}
     done = subprocess.run(
@@ -69,6 +74,19 @@ def test_a_run_with_all_programs_says_nothing_more(own: Path, tmp_path: Path) ->
     assert code == 0 and lines[-1].startswith("3 passed") and not any("not installed" in line for line in lines)
 
 
+def test_a_second_run_has_what_the_first_skipped_for_want_of_a_program(own: Path, tmp_path: Path) -> None:
+    (own / "test_other.py").write_text("import pytest\ndef test_three(): ...\ndef test_four(): pytest.skip('so')\n")
+    install(tmp_path / "bin", "xquux")
+    kept = ["-n", "2", "--rootdir", own, "-o", f"cache_dir={tmp_path / 'cache'}"]
+    assert suite(*kept, path=str(tmp_path / "bin"), within=own)[1][-1].startswith("2 passed, 3 skipped")
+    (own / "test_other.py").write_text("raise RuntimeError('nothing of it is asked for')\n")
+    install(tmp_path / "bin", "xfrob")
+    code, lines = suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)
+    assert code == 0 and lines[-1].startswith("2 passed")
+    # And nothing was left out of both: a run that has nothing to do is no success.
+    assert suite(*kept, "--skipped", path=str(tmp_path / "bin"), within=own)[0] == 5
+
+
 def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: Path) -> None:
     """11, F: the product said whether its sandbox is tested."""
     install(tmp_path / "bin", "bwrap", "#!/bin/sh\necho bwrap: no such option >&2\nexit 1\n")
@@ -78,7 +96,7 @@ def test_a_bubblewrap_that_does_not_work_fails_the_tests_that_need_it(tmp_path: 
         "tests/runtime/scripts/test_runner.py::test_there_is_nothing_on_stdin[bubblewrap]",
         "tests/rpc/test_execution.py::test_what_a_run_leaves_becomes_blobs[required]",
     )
-    code, lines = suite(*broken, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}", within=ROOT)
+    code, lines = suite("-p", "no:cacheprovider", *broken, path=f"{tmp_path / 'bin'}:{os.environ['PATH']}", within=ROOT)
     assert code == 1 and lines[-1].startswith("3 failed, 1 error in "), lines[-12:]
 
 

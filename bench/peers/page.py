@@ -22,7 +22,9 @@ END: Final = "<!-- made by `make bench-peers`: end -->"
 PAGE: Final = "benchmarks.md"
 FOLDER: Final = "benchmarks"
 NOTHING: Final = "-"
-_COLUMNS: Final = ("cold", "catalogue", "page", "get", "read", "gets", "reads", "resident")
+_COLUMNS: Final = (
+    "cold", "catalogue", "page", "get", "get each", "read", "read each", "gets", "reads", "resident",
+)  # fmt: skip
 _GROWING: Final = ("cold", "tools", "catalogue", "page", "get", "read", "resident")
 _TRANSPORTS: Final = {STDIO: "stdio", HTTP: "HTTP"}
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError, Client, Era, resident
-from bench.generate import questions
+from bench.generate import each_once, questions
 from bench.http import Load, modern_request
 from bench.measure import list_all
 from bench.peers.subjects import Start, Subject
@@ -58,6 +58,7 @@ class Visit:
         gets: `skills/get` a second: over stdio up to 64 unanswered, over HTTP on 32 connections.
         reads: `resources/read` a second, likewise.
         resident: MB in memory after the catalogue.
+        get_each, read_each: the same of one skill after the other, none of them twice; over stdio alone.
     """
 
     cold: float
@@ -70,6 +71,8 @@ class Visit:
     gets: float | None
     reads: float
     resident: float
+    get_each: Times | None = None
+    read_each: Times | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the raw figures, with four digits that mean something."""
@@ -137,16 +140,27 @@ def over_stdio(subject: Subject, era: Era, setting: Setting) -> Visit:
             client.ask(*asked[key])  # an error would be fast
             return _times(lambda: client.time(prepared[key])[0], setting.requests)
 
+        def times_each(key: str) -> Times:
+            *others, last = each_once(key, setting.size, setting.requests + 1)
+            client.ask(*last)  # an error would be fast
+            lines = [client.prepare(*request) for request in others or [last]]
+            turns = iter(lines)
+            return _times(lambda: client.time(next(turns))[0], len(lines), warming=0)
+
         def rate(key: str, each: Times) -> float:
             count = _count(each, setting.requests * 5)
             return count / client.pipeline(prepared[key], count)
 
+        # Before anything is asked twice.
+        get_each = times_each("skills/get uri") if skills else None
+        read_each = times_each("resources/read")
         page = times("skills/list") if skills else None
         get = times("skills/get uri") if skills else None
         read = times("resources/read")
         return Visit(
             cold=cold * _MS, catalogue=catalogue, tools=tools, entries=entries, page=page, get=get, read=read,
             gets=rate("skills/get uri", get) if get else None, reads=rate("resources/read", read), resident=memory,
+            get_each=get_each, read_each=read_each,
         )  # fmt: skip
 
 
@@ -220,9 +234,9 @@ def times_of(seconds: Sequence[float]) -> Times:
     return Times(len(ordered), median(ordered) * _MS, ordered[round(0.99 * (len(ordered) - 1))] * _MS)
 
 
-def _times(ask: Callable[[], float], count: int) -> Times:
-    if ask() < _SLOW_S:
-        for _ in range(_WARMING):
+def _times(ask: Callable[[], float], count: int, warming: int = _WARMING + 1) -> Times:
+    if warming and ask() < _SLOW_S:
+        for _ in range(warming - 1):
             ask()
     start = perf_counter()
     seconds: list[float] = []

@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _NAME = "mcp-skills-server"
 
@@ -16,7 +20,7 @@ def cache_directory() -> Path:
         return place
     from platformdirs import user_cache_path
 
-    return user_cache_path(_NAME, appauthor=False)
+    return _at_home(user_cache_path, ".cache")
 
 
 def state_directory() -> Path:
@@ -26,7 +30,15 @@ def state_directory() -> Path:
         return place
     from platformdirs import user_state_path
 
-    return user_state_path(_NAME, appauthor=False)
+    return _at_home(user_state_path, ".local/state")
+
+
+def _at_home(said: Callable[..., Path], usual: str) -> Path:
+    """What platformdirs says. Who has no home, such as a number without a name in a container, has the root."""
+    try:
+        return said(_NAME, appauthor=False)
+    except RuntimeError:
+        return Path("/", usual, _NAME)
 
 
 def _plain(variable: str, usual: str) -> Path | None:

@@ -1,11 +1,12 @@
 """`deploy/kubernetes/`: what Kustomize makes of it, by the schemas of Kubernetes, and what it must not lack.
 
-There is no Kustomize here. `built` does what these few files ask of it: resources, generated ConfigMaps, images, a
-namespace and JSON patches.
+`built` does what these few files ask of Kustomize: resources, generated ConfigMaps, labels, images, a namespace and
+JSON patches. Where `make interop` has installed Kustomize itself, it has to build the same.
 """
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from tools import interop
 
 from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import parse
-from wire import ROOT
+from wire import DEADLINE, ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.33", "1.37")
 """The oldest that docs/container.md names, and the newest whose schemas there are."""
+KUSTOMIZE = interop.MODULES / "@install-binary" / "kustomize-linux-x64" / "kustomize-linux-x64"
 BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
 KEYS = {
     *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),
@@ -44,7 +47,7 @@ def built(folder: Path) -> Built:
     for generator in asked["configMapGenerator"]:
         assert (generator.get("behavior", "create") == "replace") == ("ConfigMap" in out)
         data = {name: (folder / name).read_text(encoding="utf-8") for name in generator["files"]}
-        metadata = {"name": generator["name"]}
+        metadata = out.get("ConfigMap", {}).get("metadata", {}) | {"name": generator["name"]}
         out["ConfigMap"] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
     for patch in asked.get("patches", ()):
         target = out[patch["target"]["kind"]]
@@ -56,6 +59,9 @@ def built(folder: Path) -> Built:
         assert container["image"] == image["name"]
         container["image"] = f"{image['newName']}:{image['newTag']}"
     for manifest in out.values():
+        for labels in asked.get("labels", ()):
+            assert labels.keys() == {"pairs"}  # and no selector gets any
+            manifest["metadata"].setdefault("labels", {}).update(labels["pairs"])
         if "namespace" in asked and manifest["kind"] != "Namespace":
             manifest["metadata"]["namespace"] = asked["namespace"]
     return out
@@ -96,6 +102,17 @@ def test_each_manifest_is_what_kubernetes_reads(manifests: Built, version: str) 
     manifests["Service"]["spec"]["port"] = 1  # and the schema would say so
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(manifests["Service"], version, strict=True)
+
+
+@pytest.mark.skipif(not KUSTOMIZE.exists(), reason="make interop installs Kustomize")
+@pytest.mark.parametrize("folder", ["base", "overlays/example"])
+def test_kustomize_builds_the_same(folder: str) -> None:
+    command = [KUSTOMIZE, "build", KUBERNETES / folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    manifests = list(yaml.safe_load_all(done.stdout))
+    assert {each["kind"]: each for each in manifests} == built(KUBERNETES / folder)
+    assert len({each["kind"] for each in manifests}) == len(manifests)
 
 
 def test_all_that_is_promised_is_there(manifests: Built, overlay: Built) -> None:

@@ -232,7 +232,18 @@ def test_what_is_kept_is_small(folder: Path) -> None:
     for _ in range(2):
         repeats.keep(WORDS, View(registry), bytes((1 << 14) + 1))
         assert repeats.find(WORDS) is None
-        for number in range(200):
+        for number in range(400):
             repeats.keep((WORDS[0], b"%d" % number), View(registry), bytes(1 << 14))
-    kept = [number for number in range(200) if repeats.find((WORDS[0], b"%d" % number)) is not None]
-    assert kept == list(range(200 - (1 << 5), 200))
+    kept = [number for number in range(400) if repeats.find((WORDS[0], b"%d" % number)) is not None]
+    assert kept == list(range(400 - (1 << 8), 400))
+
+
+def test_requests_in_turn_that_are_too_many_to_be_kept_leave_what_is_kept(folder: Path) -> None:
+    registry = loaded(folder)
+    repeats = Repeats(lambda: View(registry, last_try=False))
+    for _ in range(2):
+        repeats.keep(WORDS, View(registry), b"body")
+    for _ in range(3):
+        for number in range(3000):
+            repeats.keep((WORDS[0], b"%d" % number), View(registry), b"another")
+    assert repeats.find(WORDS) == b"body"

@@ -17,12 +17,12 @@ from wire import DEADLINE, FIXTURES
 
 SLOW = {"mcp", "mcp_types", "pydantic", "starlette", "httpx", "httpx2", "uvicorn", "opentelemetry", "jsonschema"}
 LATE = {
-    "filelock", "tomllib", "yaml",
+    "filelock", "sqlite3", "tomllib", "yaml",
     *(
         f"mcp_skills_server.{name}"
         for name in (
             "dialects.wellknown", "format.archive", "format.forged_tags", "format.frontmatter",
-            "runtime.scripts", "runtime.search", "sources", "validation",
+            "runtime.full_text", "runtime.scripts", "runtime.search", "sources", "validation",
         )
     ),
 }  # fmt: skip

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+import forkserver
 from web.http_wire import http_serving
 from wire import COMMAND, DEADLINE, FIXTURES
 
@@ -16,7 +16,7 @@ INDEX = Path(".well-known") / "agent-skills" / "index.json"
 
 def run(*arguments: str | Path) -> None:
     """A command that has to succeed."""
-    done = subprocess.run(
+    done = forkserver.run(
         [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stderr

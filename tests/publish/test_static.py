@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forkserver
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects import wellknown
 from mcp_skills_server.errors import UsageError
@@ -425,7 +426,7 @@ def test_a_kill_at_any_moment_leaves_all_that_an_index_names(tmp_path: Path) -> 
 
     def run() -> float:
         begun = perf_counter()
-        subprocess.run(command, cwd=ROOT, check=True, timeout=DEADLINE, capture_output=True)
+        forkserver.run(command, cwd=ROOT, check=True, timeout=DEADLINE, capture_output=True)
         return perf_counter() - begun
 
     run()
@@ -438,7 +439,7 @@ def test_a_kill_at_any_moment_leaves_all_that_an_index_names(tmp_path: Path) -> 
             (root / f"s{number}" / "references" / "a.md").write_bytes(dice.randbytes(2000))
         made = publication(root)
         new = (made.edition().index, made.edition().index_0_1)
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        process = forkserver.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
             process.wait(took * (0.3 + 0.08 * turn))
         except subprocess.TimeoutExpired:

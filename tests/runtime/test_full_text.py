@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from catalog.forest import loaded, plant, skills
-from mcp_skills_server.runtime.full_text import FullText, NoFullTextError, missing
+from mcp_skills_server.runtime.full_text import FullText, NoFullTextError
+from mcp_skills_server.runtime.full_text_support import missing, warn_if_absent
 from mcp_skills_server.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.anyio
@@ -60,20 +62,30 @@ async def test_a_search_says_so_and_the_rest_works(
 ) -> None:
     reason = lacking(monkeypatch)
     runtime = Runtime(loaded(plant(tmp_path, skills("alpha", "beta"))))
-    runtime.warn_if_unsearchable()
-    hint = "run the server with a Python whose sqlite3 has FTS5"
-    assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]
     session = runtime.session()
     found: Any = await session.call("skills_search", {"query": "alpha"})
     assert found["isError"] and found["content"][0]["text"] == (
         f"Skills cannot be searched here, because {reason}; skills_list goes through all of them"
     )
+    hint = "run the server with a Python whose sqlite3 has FTS5"
+    assert caplog.messages == [f"skills_search finds nothing, because {reason}; {hint}"]
     unknown: Any = await session.call("skills_load", {"names": ["alfa"]})
     assert unknown["isError"] and "skills_list shows what there is" in unknown["content"][0]["text"]
     assert "isError" not in await session.call("skills_load", {"names": ["alpha"]})
     assert session.active_skills == ["alpha"]
 
 
-def test_where_it_is_there_nothing_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    Runtime(loaded(tmp_path)).warn_if_unsearchable()
-    assert caplog.messages == []
+def test_a_start_says_that_there_is_no_sqlite(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason = without_sqlite(monkeypatch)
+    warn_if_absent()
+    assert len(caplog.messages) == 1 and reason in caplog.messages[0]
+
+
+def test_a_start_looks_for_sqlite_without_loading_it() -> None:
+    code = "import sys; from mcp_skills_server.runtime.full_text_support import warn_if_absent as w; w(); "
+    done = subprocess.run(
+        [sys.executable, "-c", code + "print(*sorted(sys.modules))"], capture_output=True, text=True, check=True
+    )
+    assert not {"sqlite3", "_sqlite3"} & {*done.stdout.split()} and done.stderr == ""

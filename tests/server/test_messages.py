@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from malformed import CALL, HALVES, MALFORMED, Case, raw, without
 from mcp_skills_server.server import messages
-from mcp_skills_server.server.messages import Message, Refusal, UnderWay, judge
+from mcp_skills_server.server.messages import Message, Refusal, UnderWay, duplicate, judge
 from mcp_skills_server.transport.framing import MAX_LINE
 from wire import DEADLINE, FIXTURES, SLOW_LOAD, Era, Wire, serving
 
@@ -92,15 +92,20 @@ def test_what_a_stream_asks_for_is_bounded_before_it_is_kept() -> None:
 
 def test_ids_under_way_differ_by_type_and_are_free_when_they_have_ended() -> None:
     under_way = UnderWay()
-    assert [under_way.begin(each) for each in (1, "1", 2)] == [None, None, None]
-    refused = under_way.begin("1")
-    assert refused is not None
-    assert (refused.code, refused.id) == (-32600, "1")
-    assert 'the id "1" is under way' in refused.message
+    for each in (1, "1", 2):
+        assert each not in under_way
+        under_way.add(each)
+    assert "1" in under_way and "2" not in under_way
     under_way.end("1")
     under_way.end("never")
-    assert under_way.begin("1") is None
-    assert len(under_way) == 3
+    assert "1" not in under_way and 1 in under_way
+    assert len(under_way) == 2
+
+
+def test_the_second_request_of_an_id_is_refused_by_that_id() -> None:
+    refused = duplicate("1")
+    assert (refused.code, refused.id) == (-32600, "1")
+    assert 'the id "1" is under way' in refused.message
 
 
 # Over pipes

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from forkserver import run
 from mcp_skills_server.catalog.registry import MirroredRoot
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.format.archive import pack
@@ -54,7 +55,7 @@ def options(tmp_path: Path) -> list[str]:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
+    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def named(wire: Wire) -> dict[str, dict[str, Any]]:
@@ -278,7 +279,9 @@ def test_what_is_unpacked_has_the_mode_of_its_kind_whatever_the_umask(tmp_path: 
 
 
 def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: Path) -> None:
-    (tmp_path / "alpha.zip").write_bytes(packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"}))
+    (tmp_path / "alpha.zip").write_bytes(
+        packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"})
+    )
     mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
     mirrors.root("https://skills.example")
     mirrors.root(str(tmp_path / "alpha.zip"))

@@ -19,7 +19,7 @@ from tools.soak.score import Gate, Score
 
 from shared.redis_servers import RealRedis, free_port
 from web.http_wire import Server
-from wire import COMMAND, DEADLINE, WireError
+from wire import COMMAND, WireError
 
 FIXED: Final = "fixed"
 """The skill that nobody edits, for sessions of the tools."""
@@ -110,12 +110,9 @@ class Deployment:
             stack.callback(self.targets[-1].end)
 
     def lost(self, target: Target, began: float, what: str, error: BaseException) -> None:
-        """A client did not get its answer: excused where its server was killed meanwhile."""
-        if target.excuses(began):
-            silent = isinstance(error, TimeoutError)
-            self.score.add(
-                f"answers that did not come within {DEADLINE:g} s" if silent else "answers lost with their process"
-            )
+        """A client did not get its answer: excused where its server was killed meanwhile, and the client heard so."""
+        if target.excuses(began) and not isinstance(error, TimeoutError):
+            self.score.add("answers lost with their process")
         else:
             where = " > ".join(f"{each.name}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__))
             about = f"{monotonic() - target.disturbed:.1f} s after the last kill, processes {target.processes()}"

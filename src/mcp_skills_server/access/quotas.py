@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mcp_skills_server.access.rates import Rate
+
+_REFUSALS_PER_MINUTE: Final = 60
 
 
 class QuotaSettings(NamedTuple):
@@ -42,9 +44,11 @@ class Rates:
     Attributes:
         requests: None where they are not counted.
         failed_authentications: likewise.
+        refusals: how often who is over one of them is answered at once.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
+        self.refusals: Final = Rate(_REFUSALS_PER_MINUTE)
         self.requests: Rate | None = None
         self.failed_authentications: Rate | None = None
         self.replace(settings)

@@ -25,7 +25,7 @@ def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limit
     gathering = _Gathering(root, skill, known)
     gathering.visit(here)
     files, findings = dict(sorted(gathering.files.items())), gathering.findings
-    over = list(_over_limits(here, files, gathering.unkept, limits))
+    over = list(over_limits(here.path, files, limits, unkept=gathering.unkept))
     if over:
         findings += [found.at(root.show(here.path), skill.path) for found in over]
         files = _as_far_as_allowed(files, limits)
@@ -102,8 +102,11 @@ def what_opens(root: Root, here: Directory) -> str | None:
     return f"{ADMIT} above it, {root.show(above)}"
 
 
-def _over_limits(here: Directory, files: Mapping[str, SkillFile], unkept: int, limits: Limits) -> Iterator[Problem]:
-    depth = here.path.count("/") + 1 if here.path else 0
+def over_limits(
+    directory: str, files: Mapping[str, SkillFile], limits: Limits, *, unkept: int = 0
+) -> Iterator[Problem]:
+    """What the limits say of a skill in this directory with these files, and with so many that were not kept."""
+    depth = directory.count("/") + 1 if directory else 0
     if depth > limits.depth:
         yield problem("too-deep", f"the skill lies {depth} levels below its root, {limits.depth} are searched")
     count = len(files) + unkept

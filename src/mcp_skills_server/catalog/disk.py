@@ -62,14 +62,32 @@ def file_from(found: os.stat_result, root: int, location: str, now: int) -> Skil
 
 
 def is_settled(found: os.stat_result, now: int) -> bool:
-    """Whether a file was old enough at `now`, in nanoseconds, for a later write to leave another signature."""
+    """Whether a file or a directory was old enough at `now`, in nanoseconds, for a later change to leave another
+    signature."""
     young = now - _SETTLED_NS
     return found.st_mtime_ns < young and found.st_ctime_ns < young
+
+
+def settled_signature(found: os.stat_result, now: int) -> str:
+    """The signature of a directory, "" where it is so young that names may come and go under the same one."""
+    # Written out because this is done for every directory.
+    mtime, ctime, young = found.st_mtime_ns, found.st_ctime_ns, now - _SETTLED_NS
+    if mtime >= young or ctime >= young:
+        return ""
+    return _SIGNATURE % (found.st_size, mtime, ctime - mtime, found.st_ino, found.st_dev)
 
 
 def digest_of(raw: bytes) -> str:
     """The digest of these bytes as every protocol here writes it: `sha256:` and 64 hex digits."""
     return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text has the shape of one."""
+    return len(text) == _DIGEST_LENGTH and text.startswith("sha256:")
+
+
+_DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 def is_foreign(found: os.stat_result, handle: Handle) -> bool:
@@ -109,31 +127,39 @@ def read(root_path: str, file: SkillFile) -> bytes:
     Raises:
         StaleFileError: it is gone, unreadable, or not the file that was scanned.
     """
-    path = os.path.join(root_path, file.location)
     try:
-        descriptor = os.open(path, _FILE)
+        descriptor = os.open(f"{root_path}/{file.location}", _FILE)
     except OSError as error:
-        raise StaleFileError(path, error.strerror, gone=error.errno in GONE) from None
+        raise _stale(root_path, file, error.strerror, gone=error.errno in GONE) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or signature(found) != file.signature:
-            raise StaleFileError(path)
+            raise _stale(root_path, file)
         raw = _read_all(descriptor, file.size)
-        if len(raw) != file.size or signature(os.fstat(descriptor)) != file.signature:
-            raise StaleFileError(path)
+        if len(raw) != file.size or _written(os.fstat(descriptor)) != _written(found):
+            raise _stale(root_path, file)
     except StaleFileError:
         raise
     except OSError as error:
-        raise StaleFileError(path, error.strerror) from None
+        raise _stale(root_path, file, error.strerror) from None
     finally:
         os.close(descriptor)
     return raw
 
 
+def _written(found: os.stat_result) -> tuple[int, int, int]:
+    """What a write into an open file changes of it."""
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _stale(root_path: str, file: SkillFile, reason: str | None = None, *, gone: bool = False) -> StaleFileError:
+    return StaleFileError(os.path.join(root_path, file.location), reason, gone=gone)
+
+
 def is_fresh(root_path: str, file: SkillFile) -> bool:
     """Whether the file on disk still has the signature of the scan."""
     try:
-        return signature(os.lstat(os.path.join(root_path, file.location))) == file.signature
+        return signature(os.lstat(f"{root_path}/{file.location}")) == file.signature
     except OSError:
         return False
 

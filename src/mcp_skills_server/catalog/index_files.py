@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 from weakref import finalize
 
 import mcp_skills_server
@@ -32,13 +32,14 @@ logger = logging.getLogger(__name__)
 
 LEAST_SKILLS: Final = 200
 """From so many skills up a root has an index where nobody asked for one; below, a scan takes a tenth of a second."""
-_FORMAT: Final = 2
+Mark: TypeAlias = Callable[[Skill], bytes]
+_FORMAT: Final = 3
 _READ: Final[int] = (
     os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 )
 _ABANDONED_S: Final = 3600.0
 _UNUSED_S: Final = 30 * 86400.0
-_STEP: Final = 20
+_STEP: Final = 10
 """Skills that are encoded between two pauses: some tenths of a millisecond."""
 _SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
@@ -83,7 +84,7 @@ class IndexFiles:
             _passed_over(path, shown, str(error))
         return None
 
-    def save(self, root_path: str, skills: Sequence[Skill], pause: Callable[[], bool]) -> bool:
+    def save(self, root_path: str, skills: Sequence[Skill], mark: Mark, pause: Callable[[], bool]) -> bool:
         """Leave what is known of these skills, all of a root, to the next process. Whether it was written.
 
         A folder that cannot be written is none.
@@ -91,12 +92,13 @@ class IndexFiles:
         Args:
             root_path: the root, absolute and resolved.
             skills: all of its skills.
+            mark: of the folder of each, as `encode` takes it.
             pause: called now and then; returns whether to stop.
         """
         if len(skills) < self._least or not self._has_folder():
             return False
         with suppress(OSError):
-            return self._write(self.path(root_path), lambda file: _encode(file, root_path, skills, pause))
+            return self._write(self.path(root_path), lambda file: _encode(file, root_path, skills, mark, pause))
         return False
 
     def _read(self, path: Path) -> tuple[bytes, Reread | None]:
@@ -167,7 +169,7 @@ class _Descriptor:
         return os.pread(self._descriptor, length, begin)
 
 
-def _encode(file: BinaryIO, root_path: str, skills: Sequence[Skill], pause: Callable[[], bool]) -> bool:
+def _encode(file: BinaryIO, root_path: str, skills: Sequence[Skill], mark: Mark, pause: Callable[[], bool]) -> bool:
     """Write the file: a header, a line for each skill, and the list of their directories. False if it was to stop.
 
     Each line is written when it is made, for all of them together are many megabytes.
@@ -179,7 +181,7 @@ def _encode(file: BinaryIO, root_path: str, skills: Sequence[Skill], pause: Call
     rest = iter(skills)
     while step := list(islice(rest, _STEP)):
         for skill in step:
-            line = encode(skill)
+            line = encode(skill, mark(skill))
             if line is not None:
                 directories.append(skill.directory)
                 digest.update(line)

@@ -14,6 +14,7 @@ from typing import Final
 from mcp_skills_server.catalog.index_files import IndexFiles
 from mcp_skills_server.catalog.root_index import RootIndex
 from mcp_skills_server.catalog.stored_root import StoredRoot
+from mcp_skills_server.catalog.unchanged import FolderMarks
 
 _SHARE: Final = 20
 """One of so many skills must have changed for an index to be written at once."""
@@ -66,7 +67,8 @@ class IndexKeeper:
                 continue
             with registry_lock:
                 skills, path = [index.skills[each] for each in index.skills.below("")], index.root.path
+                since = index.scanned_since
                 index.unsaved = 0
             self._written[rank] = time.monotonic()
             if self._files is not None:
-                self._files.save(path, skills, pause)
+                self._files.save(path, skills, FolderMarks(path, skills, since).of, pause)

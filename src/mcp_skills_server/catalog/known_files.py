@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.disk import digest_of
@@ -12,8 +11,6 @@ from mcp_skills_server.catalog.roots import Root
 from mcp_skills_server.catalog.stored_root import Digests
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Skill, SkillFile
-
-_DIGEST_LENGTH: Final = len(digest_of(b""))
 
 
 class KnownFiles:
@@ -96,7 +93,7 @@ def _digest_under(signature: str, stored: tuple[str, str]) -> str | None:
     """
     try:
         digest, mark = stored
-        right = mark == signature and len(digest) == _DIGEST_LENGTH and digest.startswith("sha256:")
+        right = mark == signature and disk.is_digest(digest)
     except (ValueError, TypeError, AttributeError):
         return None
     return digest if right else None

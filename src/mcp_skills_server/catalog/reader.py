@@ -181,7 +181,8 @@ class Reader:
     def hash_files(self, skill: Skill) -> None:
         """Compute the digests of a skill that nobody has asked for yet, so that a touch is not taken for an edit.
 
-        Not of an unusable skill: it may be of any size.
+        Not of an unusable skill: it may be of any size. In one thread: 40,000 files of 2.5 kB took 0.45 s of processor
+        time in one as in two, and two were done no sooner, for the calls of the system are what takes time.
         """
         for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
             try:

@@ -77,9 +77,10 @@ class Registry(Reader, Unrestricted):
         self._lock = threading.RLock()
         self._grace = GracePeriod(self._look_at_held, quiet_s)
         judge = None if gate is None else partial(gate, self)
-        self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
         # What an index says of a skill is not proved before it is shown, and a gate is there to have it proved.
-        self.keeper = IndexKeeper(index_files if gate is None else None, self._indexes)
+        files = index_files if gate is None else None
+        self._indexes = [RootIndex(root, self.limits, self._grace, judge) for root in self.roots]
+        self.keeper = IndexKeeper(files, self._indexes)
         self._listeners = Listeners()
         self._shadowed: list[Problem] = []
         self._listeners.subscribe(self._emit, problems=False)

@@ -11,10 +11,12 @@ from typing import NamedTuple, TypeAlias
 from mcp_skills_server.catalog.disk import GONE, is_utf8
 from mcp_skills_server.catalog.gates import Refusal
 from mcp_skills_server.catalog.grace import GracePeriod
+from mcp_skills_server.catalog.mounts import timed_device
 from mcp_skills_server.catalog.path_index import PathIndex, above, touched, within
 from mcp_skills_server.catalog.roots import Limits, Root
 from mcp_skills_server.catalog.scan import Scan, scan
 from mcp_skills_server.catalog.stored_root import StoredRoot
+from mcp_skills_server.catalog.unchanged import Moment
 from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format.ignored import is_entered, is_ignored
@@ -65,6 +67,8 @@ class RootIndex:
         """Why the root cannot be read at the moment."""
         self.unsaved = 0
         """How many skills are not in the index file as they are now."""
+        self.scanned_since = Moment()
+        """When the last scan of all of it began that came to its end."""
         self._limits = limits
         self._grace = grace
         self._judge = judge
@@ -128,6 +132,9 @@ class RootIndex:
         namespace = self.skills[""].path if "" in self.skills else ""
         held: set[str] = set()
 
+        began = Moment()
+        device = None if stored is None else timed_device(self.root.path)
+
         def hold(directory: str, state: object) -> bool:
             keep = self._grace.keep(self.root.index, directory, state)
             if keep:
@@ -136,8 +143,20 @@ class RootIndex:
 
         try:
             entering = None if arm is None else partial(arm, self.root.path)
-            found = scan(self.root, part, known, namespace, self._limits, hold=hold, stored=stored, entering=entering)
+            found = scan(
+                self.root,
+                part,
+                known,
+                namespace,
+                self._limits,
+                hold=hold,
+                stored=stored,
+                entering=entering,
+                device=device,
+            )
             self.missing = None
+            if not part:
+                self.scanned_since = began
         except OSError as error:
             # Only what is known to be gone is taken away: a want of descriptors, say, passes.
             if not part or error.errno not in GONE or not os.path.isdir(self.root.path):
@@ -157,6 +176,7 @@ class RootIndex:
         else:
             # Of what is new, what is gone, and of what not all was known.
             self.unsaved += len(came) + len(stored) - 2 * found.recalled + sum(map(_lacks_digests, came.values()))
+            self.unsaved += found.unmarked
         return Difference(gone, came, found.read)
 
     def _note_problems(self, part: str, found: Iterable[tuple[str, Problem]]) -> None:

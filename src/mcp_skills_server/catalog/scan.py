@@ -16,11 +16,12 @@ from mcp_skills_server.catalog.disk import digest_of
 from mcp_skills_server.catalog.fetched import Origins
 from mcp_skills_server.catalog.known_files import KnownFiles
 from mcp_skills_server.catalog.path_index import join, within
+from mcp_skills_server.catalog.reading import located, read_skill_md
 from mcp_skills_server.catalog.roots import Limits, Root
-from mcp_skills_server.catalog.shared_texts import shared
 from mcp_skills_server.catalog.stored_root import StoredRoot, StoredSkill
-from mcp_skills_server.catalog.tree import Directory, Entering
-from mcp_skills_server.codes import problem, standing
+from mcp_skills_server.catalog.tree import Directory, Entering, Passing
+from mcp_skills_server.catalog.unchanged import UnchangedSkills, may_have_mark
+from mcp_skills_server.codes import problem
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import SKILL_MD, Problem, Reading, Skill, SkillFile, Standing
 
@@ -29,8 +30,6 @@ Hold: TypeAlias = Callable[[str, object], bool]
 worse. The second argument tells one state of it from the next."""
 
 _TRIES: Final = 3
-_OPENING: Final = 1_000
-"""Characters of a body that a search looks at."""
 
 
 class Scan:
@@ -42,6 +41,7 @@ class Scan:
         passed: dot folders that were passed over, by their place below the root.
         read: what was read of each SKILL.md that is not what was known of it.
         recalled: how many of the skills were read by an earlier process and not by this scan.
+        unmarked: how many of these had no mark for want of which they were scanned, and may have one.
     """
 
     def __init__(self) -> None:
@@ -50,6 +50,7 @@ class Scan:
         self.passed: list[str] = []
         self.read: dict[SkillFile, bytes] = {}
         self.recalled = 0
+        self.unmarked = 0
 
 
 def scan(
@@ -62,19 +63,22 @@ def scan(
     hold: Hold | None = None,
     stored: StoredRoot | None = None,
     entering: Entering | None = None,
+    device: int | None = None,
 ) -> Scan:
     """Scan a root below the directory `part`. `known` are the skills that were there, by directory.
 
     `namespace` is the skill path of the root itself, "" for a root that is no skill; scanning the root finds it anew.
     `hold` decides whether a skill whose SKILL.md is gone or has become worse stays what it was. `stored` is what an
     earlier process knew: a file under the signature that it had then is not read. `entering` is called with the place
-    of each directory before it is looked into.
+    of each directory before it is looked into. `device` is that of the file system on which a directory's times change
+    with its names: of a skill there that has not changed since nothing is listed.
 
     Raises:
         OSError: the directory cannot be opened.
     """
     # Beyond the limit on depth the walk goes on, so that a skill that lies too deep is reported, not lost.
     scanner = _Scanner(root, known, namespace if part else "", limits, hold=hold, stored=stored)
+    passing = scanner.passing(stored, device, entering)
     below = tree.MOST_LEVELS - (part.count("/") + 1 if part else 0)
     if below < 0:  # nor does a scan of the whole root go there; it only sees the links in the directory above
         found = _link_at(root, part) if below == -1 else None
@@ -91,6 +95,7 @@ def scan(
                     most_files=limits.files,
                     hidden=limits.hidden,
                     entering=entering,
+                    passing=passing,
                 )
                 scanner.visit(found, inside=False)
                 return scanner.out
@@ -134,12 +139,31 @@ class _Scanner:
         self.out = Scan()
         self._stored = stored
         self._hold = hold
+        self._marks = False
+        """Whether folders of skills may have marks."""
         self._root = root
         self._known = known
         self._namespace = namespace
         self._limits = limits
         self._files = KnownFiles(root, known.values())
         self._origins = Origins(root.path, root.origin)
+
+    def passing(self, stored: StoredRoot | None, device: int | None, entering: Entering | None) -> Passing | None:
+        """Takes each skill of which an earlier process knows all; the walk need not look into it."""
+        if stored is None or device is None or self._known:
+            return None
+        self._marks = True
+        unchanged = UnchangedSkills(self._root, stored, self._limits, self._origins, device=device, entering=entering)
+
+        def take(handle: disk.Handle, name: str, place: str) -> bool:
+            found = unchanged.find(handle, name, place)
+            if found is None:
+                return False
+            self.out.skills[place] = found
+            self.out.recalled += 1
+            return True
+
+        return take
 
     def visit(self, here: Directory, *, inside: bool) -> None:
         """Build the skill of this directory, if it is one, and of those below it."""
@@ -169,6 +193,8 @@ class _Scanner:
             found = complete(self._root, here, skill, self._files, self._limits)
             old = self._known.get(here.path)
             self.out.skills[here.path] = old if old is not None and _equal(old, found) else found
+            if self._marks and not inside and stored is not None and may_have_mark(found):
+                self.out.unmarked += 1
 
     def _held(self, here: Directory, found: Skill | None) -> Skill | None:
         """The known skill of this directory, if it is to stay although its SKILL.md is gone or has become worse."""
@@ -221,9 +247,7 @@ class _Scanner:
                 reading = self._recalled(manifest, stored) or self._read(here, manifest)
             path = self._path(here, reading)
         if reading.problems:
-            place = self._root.show(join(here.path, SKILL_MD))
-            located = tuple(found.at(found.path or place, path) for found in reading.problems)
-            reading = reading._replace(problems=located)
+            reading = located(reading, self._root, here.path, path)
             if old is not None and old.reading == reading:
                 reading = old.reading
         origin = self._origins.of(here.path)
@@ -307,23 +331,6 @@ class _Scanner:
             message = f"folders lie more than {tree.MOST_LEVELS} levels below the root and are not searched"
             find("too-deep", message, here.path, "serve a folder that lies nearer to them as a root of its own")
         self.out.passed += [join(here.path, name) for name in here.dotted]
-
-
-def read_skill_md(raw: bytes, directory: str) -> Reading:
-    """What the bytes of a SKILL.md say; `directory` is the name that its name must equal."""
-    # Late: YAML and the rules are a fifth of a start, and over a tree that an index knows nothing is read.
-    from mcp_skills_server.format import frontmatter
-    from mcp_skills_server.format.links import heading, headings
-    from mcp_skills_server.validation import rules
-
-    document = frontmatter.parse(raw)
-    problems = (*document.problems, *rules.check(document, directory))
-    if document.frontmatter is None:
-        return Reading({}, None, standing(problems), problems)
-    body = document.body
-    found = headings(body)
-    fields = shared(document.frontmatter)
-    return Reading(fields, heading(body), standing(problems), problems, found, body[:_OPENING].strip())
 
 
 def _is_unread(reading: Reading) -> bool:

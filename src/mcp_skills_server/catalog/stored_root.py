@@ -26,6 +26,20 @@ _OF_THE_MOMENT: Final = frozenset(("unreadable", "skill-md-too-large"))
 """Problems of a SKILL.md whose bytes were not read: the next process must try."""
 
 
+class StoredFolder(NamedTuple):
+    """What was known of the folder of a skill.
+
+    Attributes:
+        mark: of its directories together, as `unchanged` makes it.
+        inner: the directories in it, by their paths in the skill, each behind the one that holds it.
+        empty: those of them without a file that is served.
+    """
+
+    mark: bytes
+    inner: Sequence[str]
+    empty: Sequence[str]
+
+
 class StoredSkill(NamedTuple):
     """What was known of one skill.
 
@@ -33,11 +47,13 @@ class StoredSkill(NamedTuple):
         digests: of its files.
         signature: of the SKILL.md that was read, "" where none was.
         reading: what it said, None where that is not known. Its problems have no place.
+        folder: None where nothing is known but files; else all that are served are in `digests`.
     """
 
     digests: Digests
     signature: str
     reading: Reading | None
+    folder: StoredFolder | None = None
 
 
 _DECODER: Final = json.JSONDecoder()
@@ -98,14 +114,20 @@ class StoredRoot:
         if span is None:
             return _NOTHING
         try:
-            record, _, opening = self._raw[span].partition(_THEN)
-            text = _Opening(self._reread, span.stop - len(opening), len(opening)) if self._reread else _text(opening)
-            return _decode(_DECODER.decode(record.decode("ascii")), text if opening else "")
+            end = self._raw.index(_THEN, span.start, span.stop)
+            opening = _opening(self._raw, end + 1, span.stop, self._reread)
+            return _decode(_value(self._raw[span.start : end]), opening)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             complain, self._complain = self._complain, None
             if complain is not None:
                 complain()
             return _NOTHING
+
+
+def _opening(raw: bytes, begin: int, end: int, reread: Reread | None) -> str | Callable[[], str]:
+    if begin == end:
+        return ""
+    return _text(raw[begin:end]) if reread is None else _Opening(reread, begin, end - begin)
 
 
 class _Opening:
@@ -133,13 +155,22 @@ class _Opening:
 
 
 def _text(raw: bytes) -> str:
-    return str(_DECODER.decode(raw.decode("ascii")))
+    return str(_value(raw))
 
 
-def encode(skill: Skill) -> bytes | None:
+def _value(raw: bytes) -> Any:
+    """What the JSON is, which has no blanks around it."""
+    value, end = _DECODER.raw_decode(raw.decode("ascii"))
+    if end != len(raw):
+        raise ValueError
+    return value
+
+
+def encode(skill: Skill, mark: bytes = b"") -> bytes | None:
     """The line of this skill, with what ends it, None where nothing can be said of it.
 
-    A file that was so young at its scan that a later write could leave the same signature is left out.
+    A file that was so young at its scan that a later write could leave the same signature is left out. `mark` is that
+    of its folder, b"" where it has none.
     """
     files = {
         file.location: (file.digest, file.signature)
@@ -155,16 +186,28 @@ def encode(skill: Skill) -> bytes | None:
             read = [manifest.signature, reading.frontmatter, reading.heading, standing, problems, reading.headings]
     if read is None and not files:
         return None
+    folder: tuple[str, list[str], Sequence[str]] | None = None
+    if mark and read is not None and len(files) == len(skill.files) and not skill.findings:
+        folder = mark.hex(), directories_in(skill), skill.empty
     try:
-        record = json.dumps([files, read], separators=(",", ":")).encode("ascii")
+        record = json.dumps([files, read, folder], separators=(",", ":")).encode("ascii")
         opening = reading.opening.read() if isinstance(reading.opening, _Opening) else reading.opening_text
         return b"%b%b%b\n" % (record, _THEN, b"" if read is None else json.dumps(opening).encode("ascii"))
     except (OSError, ValueError, TypeError, RecursionError):  # a number of thousands of digits, say
         return None
 
 
+def directories_in(skill: Skill) -> list[str]:
+    """The directories in a skill, each behind the one that holds it."""
+    found = set(skill.empty)
+    for path in (*skill.files, *skill.empty):
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return sorted(found)
+
+
 def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
-    digests, read = record
+    digests, read, folder = record
     if not isinstance(digests, dict):
         raise ValueError
     digests = cast("Digests", digests)
@@ -179,7 +222,11 @@ def _decode(record: Any, opening: str | Callable[[], str]) -> StoredSkill:
         tuple(str(each) for each in headings),
         opening,
     )
-    return StoredSkill(digests, str(signature), reading)
+    return StoredSkill(digests, str(signature), reading, None if folder is None else _folder(*folder))
+
+
+def _folder(mark: str, inner: Iterable[object], empty: Iterable[object]) -> StoredFolder:
+    return StoredFolder(bytes.fromhex(mark), [str(each) for each in inner], [str(each) for each in empty])
 
 
 def _problem(fields: Sequence[Any]) -> Problem:

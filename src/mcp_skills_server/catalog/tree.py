@@ -29,6 +29,9 @@ _SKILL_MD_FOLDED: Final = SKILL_MD.lower()
 
 Entering: TypeAlias = Callable[[str], None]
 """Called with the place of each directory below the root just before it is opened, so that a watch can begin there."""
+Passing: TypeAlias = Callable[[Handle, str, str], bool]
+"""Asked of a directory outside of skills before it is opened, by an open directory, its name in it, and its place below
+the root: whether what lies there is known, so that it is not looked into."""
 
 
 class Directory:
@@ -86,6 +89,7 @@ def walk(
     most_files: int,
     hidden: bool = False,
     entering: Entering | None = None,
+    passing: Passing | None = None,
 ) -> Directory:
     """Everything below an open directory: `depth` levels, at most `most_files` files kept in any one directory.
 
@@ -100,21 +104,31 @@ def walk(
         most_files: files kept of one directory.
         hidden: enter folders whose names begin with a dot, too, outside of skills.
         entering: called for each directory below this one.
+        passing: asked of each directory below this one that lies in no skill.
 
     Raises:
         OSError: the directory cannot be listed, or the process ran out of descriptors or memory; the iteration raises
             it, too.
     """
-    return _Walk(root, most_files, entering, hidden=hidden).look(handle, path, depth, inside=False)
+    return _Walk(root, most_files, entering, passing, hidden=hidden).look(handle, path, depth, inside=False)
 
 
 class _Walk:
     """One walk: what is the same for all of its directories."""
 
-    def __init__(self, root: int, most_files: int, entering: Entering | None, *, hidden: bool) -> None:
+    def __init__(
+        self,
+        root: int,
+        most_files: int,
+        entering: Entering | None,
+        passing: Passing | None,
+        *,
+        hidden: bool,
+    ) -> None:
         self._root = root
         self._most_files = most_files
         self._entering = entering
+        self._passing = passing
         self._hidden = hidden
 
     def look(self, handle: Handle, path: str, depth: int, *, inside: bool) -> Directory:
@@ -155,10 +169,12 @@ class _Walk:
                         raise
                     if error.errno not in GONE:  # else it vanished meanwhile
                         rare.append(("denied", name))
-        for kind in dict(rare):
+        for kind in dict(rare) if rare else ():
             setattr(here, kind, [name for each, name in rare if each == kind])
         here.folder_as_manifest = SKILL_MD in inner
-        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest or any(name == SKILL_MD for _, name in rare)
+        here.holds_manifest = SKILL_MD in files or here.folder_as_manifest
+        if rare and not here.holds_manifest:
+            here.holds_manifest = any(name == SKILL_MD for _, name in rare)
         if not inside and (inner or dotted):
             # Be it a broken one: nothing in a skill is a collection any more.
             inside = here.holds_manifest or any(name.lower() == _SKILL_MD_FOLDED for name in files)
@@ -180,6 +196,8 @@ class _Walk:
         for name in inner:
             if self._entering is not None:
                 self._entering(prefix + name)
+            if not inside and self._passing is not None and self._passing(handle, name, prefix + name):
+                continue
             opened: Handle | None = None
             try:
                 try:

@@ -62,8 +62,9 @@ class View:
             StaleFileError: they are no longer those that were scanned.
         """
         file = skill.files[path]
+        read = self.skill_set.read
         try:
-            raw = await off_loop(file.size <= _INLINE_BYTES, self.skill_set.read, file)
+            raw = read(file) if file.size <= _INLINE_BYTES else await to_thread.run_sync(read, file)
         except StaleFileError as stale:
             kept = self.skill_set.last_read(file) if self.last_try and stale.in_motion else None
             if kept is None:

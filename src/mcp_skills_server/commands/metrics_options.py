@@ -37,9 +37,20 @@ def known_methods() -> frozenset[str]:
 
 
 def make_metrics(
-    options: MetricsOptions, registry: Registry, sources: Callable[[], Sequence[SourceState]]
+    options: MetricsOptions,
+    registry: Registry,
+    sources: Callable[[], Sequence[SourceState]],
+    folder: str | None = None,
+    number: int | None = None,
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
+
+    Args:
+        options: what the operator chose.
+        registry: what is served.
+        sources: the state of what is fetched.
+        folder: where several processes keep their counts; None for one.
+        number: of the worker that this is; None for the supervisor, which alone listens at an address of their own.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -47,7 +58,7 @@ def make_metrics(
     if not options.metrics and options.metrics_address is None:
         return None
     try:
-        from mcp_skills_server.telemetry.metrics import Metrics, show_at
+        from mcp_skills_server.telemetry.metrics import Metrics, Part, show_at
     except ImportError:
         raise UsageError(
             "metrics need prometheus-client; install it with: pip install 'mcp-skills-server[metrics]'"
@@ -63,9 +74,11 @@ def make_metrics(
             "skills_sources_failing": ("Sources whose last look failed.", sum(bool(each.trouble) for each in states)),
         }
 
-    metrics = Metrics(gauges, known_methods())
+    name = "supervisor" if number is None else str(number)
+    part = None if folder is None else Part(folder, name, follows=number is None)
+    metrics = Metrics(gauges, known_methods(), part)
     metrics.start()
-    if options.metrics_address is not None:
+    if options.metrics_address is not None and number is None:
         host, colon, port = options.metrics_address.rpartition(":")
         if not colon or not host or not port.isdigit() or int(port) > 65535:
             raise UsageError(f"--metrics-address {options.metrics_address}: write HOST:PORT, such as 127.0.0.1:9464")

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -195,7 +196,8 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         if shared is not None:
             shared.start()
         if leads:
-            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen])
+            counts = partial(make_metrics, options, registry, http.sites)
+            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen], counts=counts)
         else:
             on_hangup(read_again, reopen)
             _over_http(runtime, settings, watcher, http, views)
@@ -226,6 +228,9 @@ def _warn_of_unused(context: click.Context) -> None:
 
 
 def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
+    if settings.tools and not views.are_restricted:
+        # A host asks at once what there is: it is looked for while the rest is imported.
+        threading.Thread(target=runtime.briefing.look, name="skills-look", daemon=True).start()
     import anyio
 
     if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
@@ -290,7 +295,11 @@ def _http_settings(
         refresh = checked_secret(options.refresh_secret), look
         policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
     sites = sources.states if sources is not None else list
-    shown = make_metrics(options, views.registry, sites)
+    shown = None
+    if worker is not None:
+        shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
+    elif not is_supervisor(options):  # which counts when there is a place for it
+        shown = make_metrics(options, views.registry, sites)
     http = HttpSettings(
         host=options.host,
         port=options.port,

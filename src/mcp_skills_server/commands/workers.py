@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
@@ -57,9 +58,6 @@ def is_supervisor(options: WorkerOptions) -> bool:
         return False
     if sys.platform == "win32":
         raise UsageError("--workers shares a socket in ways that Windows does not have; leave it out")
-    for name in ("metrics", "metrics_address"):
-        if vars(options)[name]:
-            raise UsageError(f"--{name.replace('_', '-')} counts one process; leave it out, or leave out --workers")
     for name in _DIVIDED:
         whole: int = getattr(options, name)
         if whole < options.workers:
@@ -105,6 +103,8 @@ def supervise(
     http: HttpSettings,
     count: int,
     asked: Sequence[Callable[[], object] | None],
+    *,
+    counts: Callable[[str], object],
 ) -> int:
     """Start workers and follow the folders, until SIGTERM or SIGINT; the exit code.
 
@@ -114,14 +114,16 @@ def supervise(
         http: what the operator chose.
         count: how many workers.
         asked: what is called on SIGHUP, which reaches the workers too.
+        counts: called with the folder in which all of them keep their counts.
 
     Raises:
-        UsageError: the address cannot be listened on.
+        UsageError: the address cannot be listened on, or there is no place for what workers share.
     """
     import asyncio
 
     from mcp_skills_server.web.listen import open_listener, shown_address
-    from mcp_skills_server.web.workers.supervisor import Supervisor
+    from mcp_skills_server.web.workers.channel import metrics_path
+    from mcp_skills_server.web.workers.supervisor import Supervisor, shared_folder
 
     registry = cast("LeadingRegistry", runtime.registry)
     runtime.close()
@@ -135,23 +137,26 @@ def supervise(
             watcher.start()
             watcher.armed.wait()
 
-    supervisor = Supervisor(
-        count,
-        listener,
-        registry,
-        configuration=configuration.raw.decode() if configuration is not None else None,
-        drain_s=http.drain,
-        states=http.sites,
-        look=http.refresh[1] if http.refresh is not None else int,
-        shown=lambda: logger.info(
-            "listening on http://%s%s, with %d workers", shown_address(listener), http.entrance, count
-        ),
-    )
-
-    on_hangup(*asked, supervisor.hang_up if any(asked) else None)
-    gc.freeze()
-    gc.enable()
-    code = asyncio.run(supervisor.run(followed))
+    with shared_folder() as paths:
+        os.mkdir(metrics_path(paths))
+        counts(metrics_path(paths))
+        supervisor = Supervisor(
+            count,
+            listener,
+            paths,
+            registry,
+            configuration=configuration.raw.decode() if configuration is not None else None,
+            drain_s=http.drain,
+            states=http.sites,
+            look=http.refresh[1] if http.refresh is not None else int,
+            shown=lambda: logger.info(
+                "listening on http://%s%s, with %d workers", shown_address(listener), http.entrance, count
+            ),
+        )
+        on_hangup(*asked, supervisor.hang_up if any(asked) else None)
+        gc.freeze()
+        gc.enable()
+        code = asyncio.run(supervisor.run(followed))
     if watcher is not None:
         watcher.stop(timeout=0.2)
     return code

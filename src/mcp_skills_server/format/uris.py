@@ -22,6 +22,7 @@ _REG_NAME: Final = "!$&'()*+,;=-._~"
 _SEGMENT: Final = _REG_NAME + ":@"
 
 
+_NO_NAMES: Final = frozenset(("", ".", ".."))
 _PLAIN: Final = re.compile(r"[\w.~-]++(?:/[\w.~-]++)*+", re.ASCII)
 """Paths that are their own URIs: nearly all are, and none of these is worth a place in a cache."""
 
@@ -62,16 +63,17 @@ def segments(text: str) -> tuple[str, ...] | None:
         return None
     if text[: len(SCHEME)].lower() != SCHEME or "?" in text or "#" in text or "\\" in text:
         return None
-    out: list[str] = []
-    for part in text[len(SCHEME) :].split("/"):
+    parts = text[len(SCHEME) :].split("/")
+    if "%" in text:
         try:
-            segment = unquote_to_bytes(part).decode("utf-8") if "%" in part else part
+            parts = [unquote_to_bytes(part).decode("utf-8") if "%" in part else part for part in parts]
         except UnicodeError:
             return None
-        if segment in {"", ".", ".."} or "/" in segment or "\0" in segment:
+        if any("/" in part for part in parts):
             return None
-        out.append(segment)
-    return tuple(out)
+    if not _NO_NAMES.isdisjoint(parts) or "\0" in "".join(parts):
+        return None
+    return tuple(parts)
 
 
 def bare(url: str) -> str:

@@ -7,12 +7,12 @@ question can be ill-formed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
 from mcp_skills_server.dialects.runtime import LIST
 from mcp_skills_server.errors import RequestError
+from mcp_skills_server.runtime.full_text_support import missing, warn
 from mcp_skills_server.runtime.search_text import Texts
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class FullText:
     def __init__(self) -> None:
         reason = missing()
         if reason is not None:
+            warn(reason)
             raise NoFullTextError(f"Skills cannot be searched here, because {reason}; {LIST} goes through all of them")
         import sqlite3
 
@@ -113,20 +114,6 @@ class FullText:
             "SELECT rowid, bm25(openings) AS rank_ FROM openings WHERE openings MATCH ? ORDER BY rank_ LIMIT ?",
             (_any_of(terms), most),
         )
-
-
-def missing() -> str | None:
-    """Why this Python cannot index words; None where it can."""
-    try:
-        import sqlite3
-    except ImportError:
-        return "its Python was built without sqlite3"
-    with closing(sqlite3.connect(":memory:")) as database:
-        try:
-            database.execute("CREATE VIRTUAL TABLE words USING fts5(word)")
-        except sqlite3.OperationalError:
-            return "its SQLite was built without FTS5"
-    return None
 
 
 def _any_of(terms: Sequence[Term]) -> str:

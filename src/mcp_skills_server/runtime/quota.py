@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
@@ -37,6 +38,7 @@ class QuotaError(RequestError):
         self.quota = quota
 
 
+@lru_cache(maxsize=4096)  # asked several times of each request
 def owner_of(principal: str | None, address: str | None) -> Owner:
     """Who is counted for a request: its principal, else the address that it comes from.
 

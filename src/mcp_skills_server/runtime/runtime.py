@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from copy import copy
 from types import TracebackType
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
     from mcp_skills_server.runtime.search import Search
     from mcp_skills_server.runtime.session_record import SessionRecord
-
-logger = logging.getLogger(__name__)
 
 _SUGGESTED: Final = 3
 _MOST_SKILLS: Final = 100_000
@@ -197,15 +194,6 @@ class Runtime:
             await to_thread.run_sync(self.close)
 
     # Which skill is meant
-
-    def warn_if_unsearchable(self) -> None:
-        """Log a line if this Python cannot search: an operator is to know before a model asks."""
-        from mcp_skills_server.runtime.full_text import missing
-
-        reason = missing()
-        if reason is not None:
-            hint = "run the server with a Python whose sqlite3 has FTS5"
-            logger.warning("%s finds nothing, because %s; %s", runtime.SEARCH, reason, hint)
 
     def entries(self, skills: Sequence[Skill], snapshot: Snapshot) -> list[dict[str, Json]]:
         """These skills as the listing and the search show them."""

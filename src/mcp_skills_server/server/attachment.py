@@ -20,6 +20,7 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
 from mcp_skills_server.dialects import runtime
 from mcp_skills_server.model import Changes, Json
+from mcp_skills_server.runtime import full_text_support
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.sessions import Sessions
 from mcp_skills_server.server.notices import Notice, notices
@@ -40,6 +41,9 @@ class Attachment:
     Entered with the server's own lifespan. The first scan of a large folder begins when a client has its answer to the
     handshake, so that it does not delay it. The handshake and the list of tools say what a first look found until the
     scan is done; every other question about skills waits for it.
+
+    Attributes:
+        is_ready: whether the first scan is over.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Attachment:
         )
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
+        self.is_ready = False
         self._ready = anyio.Event()
         self._begun = False
 
@@ -95,15 +100,10 @@ class Attachment:
             else:
                 self.registry.load()
             if self.settings.tools:
-                self.sessions.runtime.warn_if_unsearchable()
+                full_text_support.warn_if_absent()
 
         threading.Thread(target=loaded, name="skills-loaded", daemon=True).start()
         threading.Thread(target=scan, name="skills-load", daemon=True).start()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the first scan is over."""
-        return self._ready.is_set()
 
     async def ready(self) -> None:
         """Wait for the first scan."""
@@ -127,7 +127,7 @@ class Attachment:
 
         A first look does not know whose skills it finds, so where grants are in force the scan is waited for.
         """
-        if self._ready.is_set():
+        if self.is_ready:
             return
         if self.views.are_restricted:
             await self.ready()
@@ -138,7 +138,7 @@ class Attachment:
             self.begin()
             with anyio.move_on_after(_SCAN_AWAITED_S):
                 await self._ready.wait()
-        if not self._ready.is_set():
+        if not self.is_ready:
             self._tools_shown = self.tools.definitions(self.registry)
 
     async def glimpse_and_begin(self) -> None:
@@ -169,6 +169,7 @@ class Attachment:
         shown = self._tools_shown
         if self.settings.tools and not self.views.are_restricted:
             self._tools_shown = self.tools.definitions(self.registry)
+        self.is_ready = True
         self._ready.set()
         if shown is not None and shown != self._tools_shown:
             # After those who waited for the scan to listen, so that they hear of it.
@@ -176,7 +177,7 @@ class Attachment:
 
     def _publish(self, changes: Changes) -> None:
         # Nobody has seen anything before the first scan, so there is nothing to notify of.
-        if not self._ready.is_set():
+        if not self.is_ready:
             return
         if self.views.are_restricted:
             self._publish_restricted(changes)
@@ -213,7 +214,7 @@ class Attachment:
                     found.append(_TOOLS)
             return found
 
-        if self._ready.is_set():
+        if self.is_ready:
             self.notifier.publish_to_each(lambda who: between(before.permissions(who), now.permissions(who)))
 
 

@@ -19,6 +19,8 @@ _MOST_PAGES: Final = 256
 """Pages that are kept of one snapshot: those of the longest lists, and no more for a client that makes up cursors."""
 _WORD: Final = 40
 """Characters of a value of a field that may be worth keeping as it is written."""
+_LONG: Final = 256
+"""Characters of a text that is written by itself."""
 _MOST_KEPT: Final = 100
 """Fragments of a page whose bytes are kept as a whole."""
 
@@ -50,7 +52,7 @@ class Fragment:
         """
         if self._raw is None or self._sieve is not sieve:
             value = self.value()
-            self._raw, self._sieve = jsonrpc.dump(value if sieve is None else sieve(value)), sieve
+            self._raw, self._sieve = _dumped(value if sieve is None else sieve(value)), sieve
             self._value = None
         return self._raw
 
@@ -129,21 +131,35 @@ def dump(result: Mapping[str, Any], before: bytes = b"") -> bytes:
         return before + b"{}"
     parts = [before]
     for key, value in result.items():
-        if isinstance(value, int) or (isinstance(value, str) and len(value) <= _WORD):
+        kind: type[Any] = value.__class__
+        if kind is bool or kind is int or (kind is str and len(value) <= _WORD):
             parts.append(_word(key, value))  # most say the same in every result
-            continue
-        raw = value.raw() if isinstance(value, Fragment | Fragments) else value
-        if isinstance(raw, bytes):
-            parts += (b',"%b":' % key.encode(), raw)  # keys of results are plain words
+        elif kind is bytes:
+            parts += (_name(key), value)
+        elif kind is Fragments or kind is Fragment:
+            parts += (_name(key), value.raw())
         else:
-            parts.append(_field(key, raw))
+            parts.append(_field(key, value))
     parts[1] = b"{" + parts[1][1:]
     parts.append(b"}")
     return b"".join(parts)
 
 
+def _dumped(value: Json) -> bytes:
+    """The JSON of a value. In an object each long text is written by itself: that is what a file is served as."""
+    if not isinstance(value, dict) or not any(type(each) is str and len(each) > _LONG for each in value.values()):
+        return jsonrpc.dump(value)
+    return b"{%b}" % b",".join([_field(key, each)[1:] for key, each in value.items()])
+
+
+@lru_cache(maxsize=64)
+def _name(key: str) -> bytes:
+    """A key and what is around it; those of results are plain words."""
+    return b',"%b":' % key.encode()
+
+
 def _field(key: str, value: Any) -> bytes:
-    return b',"%b":%b' % (key.encode(), jsonrpc.dump(value))
+    return _name(key) + jsonrpc.dump(value)
 
 
 _word: Final = lru_cache(maxsize=64, typed=True)(_field)

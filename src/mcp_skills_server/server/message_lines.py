@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import anyio
 
 from mcp_skills_server.errors import REPEATS
-from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, judge, too_long
+from mcp_skills_server.server.messages import Id, Message, Refusal, UnderWay, duplicate, judge, too_long
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class MessageLines:
         What cannot be handed on is answered here. Neither callable may wait, or count on a task.
 
         Args:
-            take: called with each message that can be handed on.
+            take: called with each message that can be handed on. A request of which it leaves nothing has its answer.
             repeats: called with each line before it is judged; returns whether it is done with it.
 
         Raises:
@@ -69,11 +69,18 @@ class MessageLines:
             if repeats is not None and line is not None and repeats(line):
                 return None
             found = too_long(self._lines.max_line) if line is None else judge(line)
-            if isinstance(found, Message):
-                refusal = self._under_way.begin(found.id) if found.kind == "request" else None
-                return refusal or take(found)
-            return found
+            if isinstance(found, Refusal):
+                return found
+            if found.kind != "request":
+                return take(found)
+            if under_way and found.id in under_way:
+                return duplicate(found.id)
+            left = take(found)
+            if left is not None:  # nobody can ask for what is answered by now, and most is
+                under_way.add(found.id)
+            return left
 
+        under_way = self._under_way
         async for left in self._lines.judged(judged):
             if isinstance(left, Refusal):
                 logger.warning("refused a message: %s", left.message, extra=REPEATS)

@@ -8,7 +8,6 @@ or say something else in each era.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 from mcp_skills_server.dialects import jsonrpc
@@ -21,10 +20,11 @@ LONGEST_ID: Final = 1000
 LONGEST: Final[Mapping[str, int]] = {"subscriptions/listen": 64 << 10}
 """Bytes of messages of these methods: what they ask for is kept for as long as the client likes."""
 
+_OBJECT_OR_NONE: Final = (dict, type(None))
+
 Id: TypeAlias = str | int
 
 
-@dataclass(frozen=True, slots=True)
 class Message:
     """A message that may be handed on.
 
@@ -33,8 +33,11 @@ class Message:
         kind: "request", "notification" or "answer".
     """
 
-    fields: dict[str, Any]
-    kind: str
+    __slots__ = ("fields", "kind")  # no dataclass: one is made of every line, and to make the class takes long, too
+
+    def __init__(self, fields: dict[str, Any], kind: str) -> None:
+        self.fields = fields
+        self.kind = kind
 
     @property
     def id(self) -> Id:
@@ -42,7 +45,6 @@ class Message:
         return self.fields["id"]
 
 
-@dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a message is not handed on.
 
@@ -52,9 +54,12 @@ class Refusal:
         id: what the refused request is known by; None where that could not be read.
     """
 
-    code: int
-    message: str
-    id: Id | None = None
+    __slots__ = ("code", "id", "message")
+
+    def __init__(self, code: int, message: str, id_: Id | None = None) -> None:
+        self.code = code
+        self.message = message
+        self.id = id_
 
     @property
     def answer(self) -> bytes:
@@ -72,23 +77,21 @@ def judge(raw: bytes | bytearray) -> Message | Refusal:
         reason = "batches are not taken; send each message by itself" if isinstance(value, list) else "it is no object"
         return Refusal(INVALID_REQUEST, f"Invalid Request: {reason}")
     fields = cast(dict[str, Any], value)
-    id_ = fields.get("id")
-    known_id = id_ if _is_id(id_) else None
     if "method" not in fields and ("result" in fields or "error" in fields):
         kind, wrong = "answer", _wrong_with_answer(fields)
-        known_id = None  # it is one of ours, not one of the client's
     else:
         kind = "request" if "id" in fields else "notification"
         wrong = _wrong_with_call(fields)
-    if wrong is None and raw.count(b"[") + raw.count(b"{") > MOST_LEVELS and _is_deep(fields):
+    if wrong is None and len(raw) > MOST_LEVELS and _is_deep(raw, fields):
         wrong = f"it is nested more than {MOST_LEVELS} levels deep"
     if wrong is not None:
-        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", known_id)
+        id_ = fields.get("id")  # that of an answer is one of ours, not one of the client's
+        return Refusal(INVALID_REQUEST, f"Invalid Request: {wrong}", id_ if kind != "answer" and _is_id(id_) else None)
     longest = LONGEST.get(fields["method"]) if kind == "request" else None
     if longest is not None and len(raw) > longest:
         sizes = f"at most {longest:,} bytes, and this has {len(raw):,}"
         reason = f"{fields['method']} takes {sizes}; ask for fewer resources"
-        return Refusal(INVALID_PARAMS, reason, known_id)
+        return Refusal(INVALID_PARAMS, reason, fields["id"])
     return Message(fields, kind)
 
 
@@ -104,7 +107,7 @@ def _wrong_with_call(fields: Mapping[str, Any]) -> str | None:
         return f"id must be a string of at most {LONGEST_ID:,} characters or an integer"
     if not isinstance(fields.get("method"), str):
         return "method must be a string"
-    if not isinstance(fields.get("params"), dict | None):
+    if not isinstance(fields.get("params"), _OBJECT_OR_NONE):
         return "params must be an object"
     return None
 
@@ -125,7 +128,9 @@ def _is_id(value: object) -> bool:
     return type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
 
 
-def _is_deep(value: object) -> bool:
+def _is_deep(raw: bytes | bytearray, value: object) -> bool:
+    if raw.count(b"[") + raw.count(b"{") <= MOST_LEVELS:
+        return False
     level = [value]
     for _ in range(MOST_LEVELS):
         inner: list[object] = []
@@ -150,13 +155,9 @@ class UnderWay:
     def __contains__(self, id_: Id) -> bool:
         return (type(id_), id_) in self._ids
 
-    def begin(self, id_: Id) -> Refusal | None:
-        """A request with this id has come; how it is refused if another one with this id has no answer yet."""
-        key = (type(id_), id_)
-        if key in self._ids:
-            return duplicate(id_)
-        self._ids.add(key)
-        return None
+    def add(self, id_: Id) -> None:
+        """A request has come with this id, which no other one has that is under way."""
+        self._ids.add((type(id_), id_))
 
     def end(self, id_: Id) -> None:
         """The request of this id has its answer, or will get none. One that is not under way is passed over."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -68,7 +67,6 @@ class Peer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Stream:
     """The stream that answers a `subscriptions/listen`.
 
@@ -79,10 +77,13 @@ class Stream:
         principal: whom the client proved to be, None where nobody has to.
     """
 
-    id: str | int | None
-    send: Send
-    shared: bool
-    principal: Principal | None = None
+    __slots__ = ("id", "principal", "send", "shared")  # no dataclass: to make the class takes half a millisecond
+
+    def __init__(self, id_: str | int | None, send: Send, shared: bool, principal: Principal | None = None) -> None:
+        self.id = id_
+        self.send = send
+        self.shared = shared
+        self.principal = principal
 
 
 class _Legacy:

@@ -59,7 +59,8 @@ async def get_skill(view: View, settings: Settings, caller: Caller, params: Para
         if isinstance(result, EntryResult):
             skill = dialect.find(snapshot, target, least)
             events.concerns([skill])
-            made = result.write(cast(Any, await Entries(view, settings, caller).entry(skill)))
+            entries = Entries(view, settings, caller)
+            made = result.write(cast(Any, entries.kept(skill) or await entries.entry(skill)))
         else:
             given = given_arguments(params)
             skill = dialect.find(snapshot, target, least)

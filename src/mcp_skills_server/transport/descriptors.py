@@ -72,14 +72,14 @@ def write(descriptor: int, raw: bytes | memoryview) -> None:
             select.select([], [descriptor], [])
 
 
-def writer(descriptor: int) -> Callable[[memoryview], int]:
+def writer(descriptor: int) -> Callable[[bytes | memoryview], int]:
     """What writes to a pipe or socket as much as it takes now, never waits, and returns how many bytes that was.
 
     It raises an OSError where nothing can be written any more. A regular file takes everything.
     """
     send = _unwaiting(descriptor)
 
-    def write_now(raw: memoryview) -> int:
+    def write_now(raw: bytes | memoryview) -> int:
         try:
             return send(raw)
         except BlockingIOError:
@@ -88,7 +88,7 @@ def writer(descriptor: int) -> Callable[[memoryview], int]:
     return write_now
 
 
-def _unwaiting(descriptor: int) -> Callable[[memoryview], int]:
+def _unwaiting(descriptor: int) -> Callable[[bytes | memoryview], int]:
     """The same with a BlockingIOError where nothing can be taken now.
 
     The descriptor itself stays blocking: whoever shares it, a parent or its terminal, may rely on that.

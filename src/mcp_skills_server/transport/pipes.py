@@ -95,7 +95,11 @@ class Pipes:
         """
         rest = memoryview(raw)
         if not self._unsent:
-            while rest and (taken := self._write(rest)):
+            taken = self._write(raw)
+            if taken == len(raw):  # as nearly always
+                return True
+            rest = rest[taken:]
+            while rest and taken and (taken := self._write(rest)):
                 rest = rest[taken:]
             if not rest:
                 return True

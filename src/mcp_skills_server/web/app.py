@@ -36,6 +36,7 @@ from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
 from mcp_skills_server.web.legacy import Legacy
@@ -97,6 +98,7 @@ def make_app(
     if http.root_path or http.proxies:
         middleware.append(Middleware(Forwarding, root_path=http.root_path, trusted=http.proxies))
     middleware.append(Middleware(Guard, policy=policy, rates=http.rates))
+    middleware.append(Middleware(FairQueue))
     middleware.append(Middleware(RequestRate, rates=http.rates, shared=http.take_shared))
     if http.policy.origins:
         cors = Middleware(

@@ -32,7 +32,7 @@ from mcp_skills_server.server.callers import PRINCIPAL, address, counted
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
 from mcp_skills_server.web.forwarded import HOST, OWNER
-from mcp_skills_server.web.over_quota import refuse
+from mcp_skills_server.web.over_quota import refuse_in_time
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Guard:
         else:
             found = await admission(scope, policy.tokens, policy.oauth)
             if isinstance(found, Refusal):
-                await self._refuse_bearer(scope, send, found)
+                await self._refuse_bearer(scope, receive, send, found)
                 return
             who = found.principal
             logger.debug("%s by the bearer of %s", scope["method"], who.name)
@@ -210,12 +210,13 @@ class Guard:
         else:
             await self._refuse(scope, send, _BUSY)
 
-    async def _refuse_bearer(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+    async def _refuse_bearer(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
         """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
-        rate = self._rates.failed_authentications if self._rates is not None and refusal.status == 401 else None
+        rates = self._rates
+        rate = rates.failed_authentications if rates is not None and refusal.status == 401 else None
         wait = 0.0 if rate is None else rate.take(counted(scope))
-        if rate is not None and wait > 0:
-            await refuse(scope, send, _FAILED, rate.per_minute, wait)
+        if rates is not None and rate is not None and wait > 0:
+            await refuse_in_time(scope, receive, send, rates, quota=_FAILED, most=rate.per_minute, wait=wait)
         else:
             await self._refuse(scope, send, refusal)
 

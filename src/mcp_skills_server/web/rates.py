@@ -15,7 +15,7 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.server.callers import counted
 from mcp_skills_server.web.guards import OPEN_PATHS
-from mcp_skills_server.web.over_quota import refuse
+from mcp_skills_server.web.over_quota import refuse, refuse_in_time
 
 _QUOTA: Final = "requests-per-minute"
 
@@ -63,6 +63,6 @@ class RequestRate:
             with suppress(RequestError):
                 wait = await self._shared(owner, rate.per_minute)
         if wait > 0:
-            await refuse(scope, send, _QUOTA, rate.per_minute, wait)
+            await refuse_in_time(scope, receive, send, self._rates, quota=_QUOTA, most=rate.per_minute, wait=wait)
         else:
             await self._app({**scope, MORE: more}, receive, send)

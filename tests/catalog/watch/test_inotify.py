@@ -24,7 +24,7 @@ if sys.platform != "linux":
 
 import inotify_simple
 
-from mcp_skills_server.catalog.watch.inotify import DirectoryEvents
+from mcp_skills_server.catalog.watch.inotify import DirectoryEvents, _Place
 
 
 @contextmanager
@@ -228,3 +228,20 @@ def test_roots_that_are_absent_are_passed_over_and_the_stop_ends_a_wait(tmp_path
         assert watches(events) == 0
         stop.set()
         assert events.wait(DEADLINE * 10) == set()
+
+
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_the_places_in_a_directory_are_found_by_name_however_many_there_are(count: int) -> None:
+    above = _Place("/top", None)
+    places = [_Place(f"d{number}", above) for number in range(count)]
+    for place in places:
+        above.put(place)
+    assert [above.child(place.name) for place in places] == above.children() == places
+    again = _Place("d0", above)
+    above.put(again)
+    assert above.child("d0") is again and len(above.children()) == count
+    above.drop(places[0])
+    assert above.child("d0") is again, "another one has its name by now"
+    for place in (again, *places[1:]):
+        above.drop(place)
+    assert above.children() == [] and above.child("d0") is None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from forkserver import Popen, run
 from mcp_skills_server.commands.options import RootType
 from sources.fetching import listing
 from sources.git.conftest import BASE
@@ -27,9 +28,7 @@ LISTED = "notifications/skills/list_changed"
 
 def command(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **more}
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment
-    )
+    return run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment)
 
 
 def cache(tmp_path: Path) -> list[str]:
@@ -162,7 +161,7 @@ def test_git_ends_with_the_other_commands_too(words: list[str], tmp_path: Path) 
     for port in speaking(silence):
         root = f"git+http://127.0.0.1:{port}/a.git"
         given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
-        with subprocess.Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             waited = time.monotonic() + DEADLINE
             while not running(port):
                 assert time.monotonic() < waited
@@ -204,17 +203,20 @@ def test_a_process_that_is_killed_leaves_whole_skills_and_the_next_one_finishes(
         upstream.commit(content)
 
     version(0)
+    command("--version")  # and the fork server is there
+    begun = time.monotonic()
     done = command("list", upstream.url, *cache(tmp_path))
+    took = time.monotonic() - begun
     assert done.returncode == 0
     place = next((tmp_path / "cache" / "git").glob("*/skills"))
     dice = random.Random(5)
     for number in range(1, 13):
         version(number)
-        process = subprocess.Popen(
+        process = Popen(
             [*COMMAND, "list", upstream.url, *cache(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         try:
-            process.wait(0.25 + dice.random() * 0.5)
+            process.wait(took * (0.2 + dice.random() * 0.7))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

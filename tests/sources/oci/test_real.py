@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import jwt
 import pytest
 
+import forkserver
 from sources.oci.registries import REPOSITORY, Real, docker_config, docker_registry, htpasswd, self_signed
 from sources.publishers import Asked, Publisher, answer
 from sources.test_mirrors import ORIGIN, until_there
@@ -40,7 +41,7 @@ def skills(tmp_path: Path) -> Path:
 def run(
     *arguments: str | Path, environment: Mapping[str, str] | None = None, code: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
+    done = forkserver.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import zipfile
@@ -107,6 +108,13 @@ def where() -> Iterator[Path]:
 def server(skills: Path) -> Iterator[Server]:
     """Workers, for tests that change nothing but their own sessions."""
     with working(skills) as started:
+        yield started
+
+
+@pytest.fixture
+def server_of_its_own(skills: Path, where: Path) -> Iterator[Server]:
+    """Workers, for a test that kills some. What they share lies in a folder of their own."""
+    with working(skills, environment={"TMPDIR": str(where)}) as started:
         yield started
 
 
@@ -279,6 +287,58 @@ def test_a_worker_that_is_killed_is_replaced_and_its_clients_begin_anew(tmp_path
         assert workers(server) > before - {killed} and killed not in workers(server)
 
 
+def test_workers_that_could_answer_start_again_at_once(server_of_its_own: Server) -> None:
+    server = server_of_its_own
+    for count in range(1, 4):
+        os.kill(min(workers(server)), signal.SIGKILL)
+        server.said(r"ended by SIGKILL; starting another in 0\.1 s", times=count)
+        server.said(r"worker \d accepts connections", times=COUNT + count)
+    assert server.send("GET", "/readyz").status == 200
+
+
+def test_no_pause_is_long_while_nobody_answers(server_of_its_own: Server) -> None:
+    server = server_of_its_own
+
+    def pauses() -> list[float]:
+        return [*map(float, re.findall(r"ended by SIGKILL; starting another in (\S+) s", server.stderr))]
+
+    def killed() -> bool:
+        for process in workers(server):  # while they start
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        return len(pauses()) >= 6 * COUNT
+
+    until(killed)
+    assert max(pauses()) == 1.0
+    assert server.send("GET", "/readyz").status == 200
+
+
+def test_a_connection_that_is_given_to_a_worker_that_dies_is_answered(server_of_its_own: Server, where: Path) -> None:
+    server, path = server_of_its_own, f"{next(where.glob('mcp-skills-workers-*'))}/1"
+    with ExitStack() as stack:
+        one = one_of_each(server, stack)[1]
+        stopped = next(each for each in workers(server) if _holds(each, path))
+        os.kill(stopped, signal.SIGSTOP)
+        replies: list[Reply] = []
+        asking = threading.Thread(target=lambda: replies.append(one.post(one.message("skills/list"))))
+        asking.start()
+        until(lambda: len(_unix(path)) > 1)  # it is given, and nobody takes it
+        os.kill(stopped, signal.SIGKILL)
+        asking.join()
+        assert [each.error for each in replies] == [(404, -32600, None)]
+
+
+def _unix(path: str) -> set[str]:
+    """The sockets at this path: one listens, the others wait to be accepted."""
+    lines = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+    return {f"socket:[{line[6]}]" for line in lines if line[-1] == path}
+
+
+def _holds(process: int, path: str) -> bool:
+    """Whether a process has one of them open."""
+    return not _unix(path).isdisjoint(os.readlink(each) for each in Path(f"/proc/{process}/fd").iterdir())
+
+
 def test_the_end_is_said_to_every_client_and_nothing_stays(tmp_path: Path, where: Path) -> None:
     write_skill(tmp_path / "skills" / "first")
     with working(tmp_path / "skills", environment={"TMPDIR": str(where)}) as server, ExitStack() as stack:
@@ -388,7 +448,6 @@ def test_wrong_usage_is_one_line(tmp_path: Path) -> None:
         tmp_path, "--workers", "2", "--max-sessions", "1"
     )
     assert "refusing to listen on 0.0.0.0" in refused(tmp_path, "--workers", "2", "--host", "0.0.0.0")
-    assert "--metrics counts one process" in refused(tmp_path, "--workers", "2", "--metrics")
     assert "--embeddings" in refused(tmp_path, "--workers", "2", "--embeddings", str(tmp_path))
     for value in ("x", "0", "99999"):
         assert "MCP_SKILLS_WORKER is set" in refused(tmp_path, environment={"MCP_SKILLS_WORKER": value})

@@ -37,6 +37,7 @@ _IS_DIRECTORY: Final = int(flags.ISDIR)
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _LOOK_FOR_STOP_MS: Final = 100
+_FEW: Final = 4
 
 
 class _Place:
@@ -47,10 +48,38 @@ class _Place:
     def __init__(self, name: str, above: _Place | None) -> None:
         self.name = sys.intern(name)  # many skills have directories of the same names
         self.above = above
-        self.below: dict[str, _Place] | None = None  # most directories have none
+        self.below: dict[str, _Place] | tuple[_Place, ...] = ()
+        """The places in it; a dict takes four times the memory of a few places, and pays for many."""
         self.twin: _Place | None = None
         """Another place of the same directory, which has the same watch."""
         self.watch = -1
+
+    def child(self, name: str) -> _Place | None:
+        if isinstance(self.below, dict):
+            return self.below.get(name)
+        for each in self.below:
+            if each.name == name:
+                return each
+        return None
+
+    def put(self, child: _Place) -> None:
+        below = self.below
+        if isinstance(below, dict):
+            below[child.name] = child
+        elif len(below) < _FEW and self.child(child.name) is None:
+            self.below = (*below, child)
+        else:
+            self.below = {each.name: each for each in (*below, child)}
+
+    def drop(self, child: _Place) -> None:
+        if self.child(child.name) is child:
+            if isinstance(self.below, dict):
+                del self.below[child.name]
+            else:
+                self.below = tuple(each for each in self.below if each is not child)
+
+    def children(self) -> list[_Place]:
+        return list(self.below.values() if isinstance(self.below, dict) else self.below)
 
     def path(self) -> str:
         names: list[str] = []
@@ -114,13 +143,16 @@ class DirectoryEvents:
         That is gone then, or another by now, and the event of that has the rest armed.
         """
         place = self._tops.get(top)
-        names = location.split("/") if location else []
-        for number, name in enumerate(names, 1):
+        if not location:
+            return place
+        *names, last = location.split("/")
+        for name in names:
             if place is None or place.watch < 0:
                 return None
-            known = place.below.get(name) if place.below else None
-            place = known or (_Place(name, place) if number == len(names) else None)
-        return place
+            place = place.child(name)
+        if place is None or place.watch < 0:
+            return None
+        return place.child(last) or _Place(last, place)
 
     def _at(self, watch: int) -> Iterator[_Place]:
         """The places of a watch."""
@@ -160,7 +192,7 @@ class DirectoryEvents:
         elif is_entered(name, hidden=self._hidden):
             path = os.path.join(place.path(), name)
             changed.add(path)
-            known = place.below.get(name) if place.below else None
+            known = place.child(name)
             if mask & (_CAME | _WENT) or self._may_be_allowed_now(path):
                 if known is not None:
                     self._forget(known)  # or it would go on under a name that it no longer has
@@ -212,9 +244,7 @@ class DirectoryEvents:
         place.twin = self._places.get(watch)
         self._places[watch] = place
         if place.above is not None:
-            if place.above.below is None:
-                place.above.below = {}
-            place.above.below[place.name] = place
+            place.above.put(place)
 
     def _inner(self, path: str) -> list[str]:
         with os.scandir(path) as entries:
@@ -223,13 +253,13 @@ class DirectoryEvents:
 
     def _forget(self, first: _Place) -> None:
         """End the watches of a place and of all below it."""
-        if first.above is not None and first.above.below and first.above.below.get(first.name) is first:
-            del first.above.below[first.name]
+        if first.above is not None:
+            first.above.drop(first)
         todo = [first]
         while todo:
             place = todo.pop()
-            todo += (place.below or {}).values()
-            place.below = None
+            todo += place.children()
+            place.below = ()
             if place.watch >= 0:
                 self._let_go(place)
 

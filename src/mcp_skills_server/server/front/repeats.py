@@ -23,11 +23,12 @@ _LONGEST: Final = 1 << 10
 """Bytes of a request that is remembered."""
 _LARGEST: Final = 1 << 14
 """Bytes of an answer that is kept: of a larger one, most of the time goes into writing it."""
-_MOST: Final = 64
-_SIZE: Final = 1 << 19
-"""How many answers are kept, and bytes of them all."""
-_MOST_SEEN: Final = 1 << 10
-"""How many requests are known to have been asked once, by which alone nothing is kept."""
+_MOST: Final = 1 << 10
+_SIZE: Final = 1 << 22
+"""How many answers are kept, and bytes of them all. There is one such client in a process."""
+_MOST_SEEN: Final = _MOST
+"""How many requests are known to have been asked once, by which alone nothing is kept. With more of them, those that
+are asked in turn would each drive out one that is asked again sooner."""
 _ID: Final = re.compile(rb'"id": ?(0|[1-9][0-9]{0,14})(?=[,}])')
 _QUOTED_ID: Final = b'"id"'
 

@@ -27,6 +27,11 @@ def loads_path(paths: str) -> str:
     return paths.format("loads")
 
 
+def metrics_path(paths: str) -> str:
+    """The folder of what each process counts."""
+    return paths.format("metrics")
+
+
 def line(say: Say, **more: Any) -> bytes:
     """A message. Paths may hold bytes that are no UTF-8."""
     return json.dumps({"say": say, **more}).encode("ascii") + b"\n"
@@ -73,6 +78,11 @@ class Post:
     def loads(self) -> str:
         """The file of what each worker has to do."""
         return loads_path(self.paths)
+
+    @property
+    def metrics(self) -> str:
+        """The folder of what each process counts."""
+        return metrics_path(self.paths)
 
     @property
     def roots(self) -> list[str | MirroredRoot]:

@@ -1,7 +1,8 @@
 """The process that starts workers, keeps their number, and has them look where its registry looked.
 
-It answers no request. A worker that ends is replaced, later each time where it ends soon. Workers that were started
-later accept when they have read the skills, so that a client never waits for one while another could answer.
+It answers no request. A worker that ends is replaced at once if it had answered, and later each time where none gets so
+far, but soon while nobody answers. Workers that were started later accept when they have read the skills, so that a
+client never waits for one while another could answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -38,8 +38,10 @@ _LONGEST_FOLDER: Final = 90
 """Bytes; the path of a socket has at most 103, on macOS."""
 _FIRST_PAUSE_S: Final = 0.1
 _LAST_PAUSE_S: Final = 30.0
-_STEADY_S: Final = 10.0
-"""A worker that lived for so long did not end of how it was started."""
+_SOON_S: Final = 1.0
+"""The longest pause while nobody can answer, whatever the workers ended of: clients wait for it."""
+_ABLE: Final = frozenset(("accepting", "loaded"))
+"""What a worker has said that can answer. It did not end of how it was started, and the next one can answer too."""
 _STATES_S: Final = 0.25
 _MOST_UNREAD: Final = 16 << 20
 """Bytes that a worker may leave unread before it counts as stuck."""
@@ -54,7 +56,6 @@ class _Worker:
         self.number = number
         self.process = process
         self.writer = writer
-        self.began = time.monotonic()
         self.said: set[str] = set()
         self.is_let_in = False
 
@@ -72,8 +73,8 @@ class _Worker:
 
 
 @contextmanager
-def _private_folder() -> Generator[str]:
-    """A folder that only this user can enter, for sockets.
+def shared_folder() -> Generator[str]:
+    """A folder that only this user can enter, for what workers share: the paths in it, with {} for what comes last.
 
     Raises:
         UsageError: there is no place for one.
@@ -87,7 +88,7 @@ def _private_folder() -> Generator[str]:
     with made as folder:
         if len(os.fsencode(folder)) > _LONGEST_FOLDER:
             raise UsageError(f"--workers: {folder} is too long for the path of a socket; set TMPDIR to a shorter one")
-        yield folder
+        yield os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
 
 
 class Supervisor:
@@ -96,6 +97,7 @@ class Supervisor:
     Args:
         count: how many.
         listener: listens, and does not block.
+        paths: what they share lies there, with {} for what comes last (`shared_folder`).
         registry: what they serve; somebody else loads and follows it.
         configuration: the text of the configuration file as it was read; None where there is none.
         drain_s: seconds for which workers go on answering when they are to end.
@@ -108,6 +110,7 @@ class Supervisor:
         self,
         count: int,
         listener: socket.socket,
+        paths: str,
         registry: LeadingRegistry,
         *,
         configuration: str | None = None,
@@ -118,6 +121,7 @@ class Supervisor:
     ) -> None:
         self._count = count
         self._listener = listener
+        self._paths = paths
         self._registry = registry
         self._configuration = configuration
         self._drain_s = drain_s
@@ -138,9 +142,6 @@ class Supervisor:
 
         Args:
             followed: blocks until no change of the folders can be missed.
-
-        Raises:
-            UsageError: there is no place for what the workers share.
         """
         loop = asyncio.get_running_loop()
 
@@ -156,33 +157,31 @@ class Supervisor:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._tell_all, message)
 
-        with _private_folder() as folder:
-            paths = os.path.join(folder.replace("{", "{{").replace("}", "}}"), "{}")
-            make_loads(loads_path(paths), self._count)
-            loads = Loads(loads_path(paths))
-            self._away = loads.leave
-            self._registry.tell = tell
-            keeping = [asyncio.create_task(self._keep(number, paths)) for number in range(self._count)]
-            sending = asyncio.create_task(self._send_states())
+        make_loads(loads_path(self._paths), self._count)
+        loads = Loads(loads_path(self._paths))
+        self._away = loads.leave
+        self._registry.tell = tell
+        keeping = [asyncio.create_task(self._keep(number)) for number in range(self._count)]
+        sending = asyncio.create_task(self._send_states())
 
-            def follow() -> None:
-                followed()
-                with suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(self._load_all)
+        def follow() -> None:
+            followed()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._load_all)
 
-            # Nobody waits for this thread: a first scan may take long, and the end must not.
-            threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
-            ending = asyncio.create_task(self._ending.wait())
-            await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
-            end()
-            _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
-            for worker in self._workers.values():
-                worker.signal(signal.SIGKILL)
-            if late:
-                await asyncio.wait(late, timeout=_ENDING_S)
-            sending.cancel()
-            for task in keeping:
-                task.result()
+        # Nobody waits for this thread: a first scan may take long, and the end must not.
+        threading.Thread(target=follow, name="skills-follow-all", daemon=True).start()
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait([ending, *keeping], return_when=asyncio.FIRST_COMPLETED)
+        end()
+        _, late = await asyncio.wait(keeping, timeout=self._drain_s + _ENDING_S)
+        for worker in self._workers.values():
+            worker.signal(signal.SIGKILL)
+        if late:
+            await asyncio.wait(late, timeout=_ENDING_S)
+        sending.cancel()
+        for task in keeping:
+            task.result()
         return self._code
 
     def hang_up(self) -> None:
@@ -193,15 +192,14 @@ class Supervisor:
 
     # Processes
 
-    async def _keep(self, number: int, paths: str) -> None:
+    async def _keep(self, number: int) -> None:
         """Have worker `number` run, again and again until the end."""
         pause = _FIRST_PAUSE_S
         while not self._ending.is_set():
-            began = time.monotonic()
             try:
-                code = await self._run(number, paths)
+                code, was_able = await self._run(number)
             except OSError as error:
-                code, why = None, f"could not be started ({error.strerror or error})"
+                code, was_able, why = None, False, f"could not be started ({error.strerror or error})"
             else:
                 why = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
             if self._ending.is_set():
@@ -210,15 +208,26 @@ class Supervisor:
                 self._code = code
                 self._ending.set()
                 return
-            if time.monotonic() - began > _STEADY_S:
+            if was_able:
                 pause = _FIRST_PAUSE_S
-            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, pause)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), pause)
+            now = pause if self._can_answer() else min(pause, _SOON_S)
+            logger.warning("worker %d %s; starting another in %.1f s", number + 1, why, now)
+            await self._wait(now)
             pause = min(pause * 2, _LAST_PAUSE_S)
 
-    async def _run(self, number: int, paths: str) -> int:
-        """A worker from its start to its end; its exit code, or its signal below 0.
+    async def _wait(self, seconds: float) -> None:
+        """Wait so long, or until the end; not much longer than nobody else can answer."""
+        while seconds > 0 and not self._ending.is_set():
+            step = min(seconds, _SOON_S)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), step)
+            seconds = seconds - step if self._can_answer() else 0
+
+    def _can_answer(self) -> bool:
+        return any(each.said >= _ABLE for each in self._workers.values())
+
+    async def _run(self, number: int) -> tuple[int, bool]:
+        """A worker from its start to its end; its exit code, or its signal below 0, and whether it could answer.
 
         Raises:
             OSError: it cannot be started.
@@ -231,7 +240,7 @@ class Supervisor:
                 self._count,
                 listener,
                 self._listener.family,
-                paths,
+                self._paths,
                 self._registry.folders,
                 self._configuration,
             )
@@ -261,7 +270,7 @@ class Supervisor:
             with suppress(ConnectionError):  # it was killed before it had read all
                 while (said := await reader.readline()).endswith(b"\n"):
                     self._hear(worker, json.loads(said)["say"])
-            return await process.wait()
+            return await process.wait(), worker.said >= _ABLE
         finally:
             del self._workers[number]
             self._away(number)
@@ -284,20 +293,14 @@ class Supervisor:
         self._let_in()
 
     def _let_in(self) -> None:
-        """Have one worker accept as soon as one can, and the others when they have read the skills and it has too."""
+        """Have each worker accept when it has read the skills, and one that has not while there is no other."""
         waiting = [each for each in self._workers.values() if "started" in each.said and not each.is_let_in]
-        inside = [each for each in self._workers.values() if each.is_let_in]
-        if not inside:
-            chosen = sorted(waiting, key=lambda each: ("loaded" not in each.said, each.number))[:1]
-        elif any("loaded" in each.said for each in inside):
-            chosen = [each for each in waiting if "loaded" in each.said]
-        else:
-            chosen = []
+        chosen = [each for each in waiting if "loaded" in each.said]
+        if not any(each.is_let_in for each in self._workers.values()):
+            chosen = chosen or waiting[:1]
         for worker in chosen:
             worker.is_let_in = True
             worker.send(line("accept"))
-        if chosen and not inside:
-            self._let_in()
 
     def _tell_all(self, message: bytes) -> None:
         for worker in self._workers.values():

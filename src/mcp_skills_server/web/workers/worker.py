@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import socket
 import threading
@@ -92,11 +93,10 @@ class Worker:
 
     def close(self) -> None:
         """At the end: remove what the supervisor made for its workers, if it is gone and nobody else needs it."""
-        folder = os.path.dirname(self.post.path)
-        with suppress(OSError):  # another worker is there still
-            if os.listdir(folder) == [os.path.basename(self.post.loads)] and self._is_alone:
-                os.unlink(self.post.loads)
-                os.rmdir(folder)
+        folder, of_all = os.path.dirname(self.post.path), (self.post.loads, self.post.metrics)
+        with suppress(OSError):  # another worker was faster
+            if self._is_alone and {*os.listdir(folder)} <= {*map(os.path.basename, of_all)}:
+                shutil.rmtree(folder)
 
     def _begin(self) -> None:
         loop, accept = self._loop, self._accept

@@ -1,0 +1,41 @@
+"""Whether this Python can index words. It is asked at every start, most often of a process that is never searched."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import closing
+from importlib.util import find_spec
+from typing import Final
+
+from mcp_skills_server.dialects.runtime import SEARCH
+from mcp_skills_server.errors import REPEATS
+
+logger = logging.getLogger(__name__)
+
+_NO_SQLITE: Final = "its Python was built without sqlite3"
+
+
+def missing() -> str | None:
+    """Why this Python cannot index words; None where it can."""
+    try:
+        import sqlite3
+    except ImportError:
+        return _NO_SQLITE
+    with closing(sqlite3.connect(":memory:")) as database:
+        try:
+            database.execute("CREATE VIRTUAL TABLE words USING fts5(word)")
+        except sqlite3.OperationalError:
+            return "its SQLite was built without FTS5"
+    return None
+
+
+def warn_if_absent() -> None:
+    """Warn where there is no SQLite, without loading it: it is 2 MB of a process. The first search says the rest."""
+    if find_spec("sqlite3") is None or find_spec("_sqlite3") is None:
+        warn(_NO_SQLITE)
+
+
+def warn(reason: str) -> None:
+    """Log that no search finds anything."""
+    hint = "run the server with a Python whose sqlite3 has FTS5"
+    logger.warning("%s finds nothing, because %s; %s", SEARCH, reason, hint, extra=REPEATS)

@@ -1,0 +1,62 @@
+"""Inspector's command line before a server that wants a token. Its browser is played here by one request."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import urllib.request
+from pathlib import Path
+from typing import IO
+
+from tools import interop
+
+from web.proxies import free_port
+
+PROGRAM = interop.MODULES / interop.INSPECTOR / "clients" / "launcher" / "build" / "index.js"
+INSTALLED = PROGRAM.exists() and interop.NODE.exists()
+"""By `make interop`."""
+_MOST_S = 60
+_NAVIGATE = "Please navigate to: "
+
+
+def _browse(stream: IO[str], said: list[str]) -> None:
+    """Go where it asks its user to go, and follow to where that leads."""
+    for line in stream:
+        said.append(line)
+        if line.startswith(_NAVIGATE):
+            with urllib.request.urlopen(line.removeprefix(_NAVIGATE).strip(), timeout=_MOST_S) as page:
+                page.read()
+
+
+def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
+    """What it prints for a method, after it has signed in. What it remembers is below `home`, and no token is."""
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "MCP_AUTO_OPEN_ENABLED": "true",
+        "MCP_INSPECTOR_SECRET_STORE": "memory",
+    }
+    callback = f"http://127.0.0.1:{free_port()}/oauth/callback"
+    asked = ["--cli", "--protocol-era", era, "--format", "json", "--method", method, *options]
+    target = ["--callback-url", callback, "--server-url", url, "--transport", "http"]
+    said: list[str] = []
+    with subprocess.Popen(
+        [str(interop.NODE), str(PROGRAM), *asked, *target],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        browser = threading.Thread(target=_browse, args=(process.stderr, said), daemon=True)
+        browser.start()
+        end = threading.Timer(_MOST_S, process.kill)
+        end.start()
+        out = process.stdout.read()
+        code = process.wait()
+        end.cancel()
+        browser.join(_MOST_S)
+    assert code == 0, "".join(said)
+    return out

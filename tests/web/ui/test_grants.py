@@ -28,7 +28,7 @@ who = ["token:bob"]
 skills = ["tea"]
 may = ["admin"]
 """
-VIEWS = ("", "model", "model?dialect=sep-2640&era=legacy", "try?prompt=xylophone+finance", "problems", "live",
+VIEWS = ("", "usage", "model", "model?dialect=sep-2640&era=legacy", "try?prompt=xylophone+finance", "problems", "live",
          "sources", "?q=xylophone", "skills/finance/refunds", "runs", "clients")  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.issuer_fetch import fetch, post
-from mcp_skills_server.web.ui.headers import safe
 from mcp_skills_server.web.ui.look import BASE, base
 from mcp_skills_server.web.ui.session import CALLBACK, SignInError, Viewer, Viewers, is_of_own_page
 
@@ -68,13 +67,13 @@ class Entrance:
                 return self._form("This address was used before, or is not whole.", 403)
             response = RedirectResponse(f"{base()}/", 303)
             self._viewers.begin(request, response, viewer)
-            return safe(response)
-        return safe(RedirectResponse(f"{base()}/", 303))
+            return response
+        return RedirectResponse(f"{base()}/", 303)
 
     async def _by_token(self, request: Request) -> Response:
         if request.method != "POST":
             if await self._viewers.viewer(request) is not None:
-                return safe(RedirectResponse(f"{base()}/", 303))
+                return RedirectResponse(f"{base()}/", 303)
             return self._form("", 200)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
@@ -89,7 +88,7 @@ class Entrance:
             return self._form("This is no token that lets you in.", 403)
         response = RedirectResponse(f"{base()}/", 303)
         self._viewers.begin(request, response, viewer)
-        return safe(response)
+        return response
 
     async def _leave_for_issuer(self, request: Request) -> Response:
         if self._flow is None:
@@ -112,7 +111,7 @@ class Entrance:
             httponly=True,
             samesite="lax",
         )
-        return safe(response)
+        return response
 
     async def _come_back(self, request: Request) -> Response:
         if self._flow is None:
@@ -128,14 +127,14 @@ class Entrance:
         response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
         self._viewers.begin(request, response, Viewer(found))
         response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
-        return safe(response)
+        return response
 
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         response = RedirectResponse(f"{base()}/", 303)
         self._viewers.end(request, response)
-        return safe(response)
+        return response
 
     @property
     def _issuer(self) -> str:
@@ -147,7 +146,7 @@ class Entrance:
         body = template.render(
             look=None, base=base(), trouble=trouble, tokens=self._viewers.takes_tokens, issuer=self._issuer
         )
-        return safe(Response(body, status, media_type="text/html"))
+        return Response(body, status, media_type="text/html")
 
     def _too_often(self, wait: float) -> Response:
         seconds = max(1, math.ceil(wait))

@@ -112,6 +112,8 @@ class Viewers:
         if "authorization" in request.headers and not self._private:
             found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
             return None if isinstance(found, Refusal) else Viewer(found)
+        if _is_of_other_page(request):
+            return None
         key = _hashed(request.cookies.get(_cookie(request), ""))
         session, now = self._sessions.get(key), self._now()
         if session is None:
@@ -197,6 +199,13 @@ def is_of_own_page(request: Request) -> bool:
     parts = urlsplit(origin)
     named: str = request.scope.get(HOST) or request.headers.get("host", "")
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == named.lower()
+
+
+def _is_of_other_page(request: Request) -> bool:
+    """Whether a page of another server has the browser ask, and nobody is led here. It gets the cookie although it is
+    strict where that server differs by its port alone, and could tell from the time how much there is."""
+    led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+    return not led and request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
 def _cookie(request: Request) -> str:

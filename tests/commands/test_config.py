@@ -126,6 +126,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[grant]]\nwho = ['*']\nskills = ['!a']", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = []", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = ['a']\nmay = ['write']", 4, "grant.may", 'write a list of "read", "scripts"'),
+    ("[[grant]]\nwho = ['*']\nskills = ['a/**']\nmay = ['admin']", 4, "grant.may", 'write skills = ["**"], or leave'),
     ("[[grant]]\nwho = ['*']\nskill = ['a']\nskills = ['a']", 3, "grant.skill", "write skills"),
     # Of the table of an issuer
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),

@@ -112,8 +112,8 @@ def read_tokens(text: str, source: str) -> list[Token]:
     RFC 3339 writes it; and `groups=a,b`.
 
     Raises:
-        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name stands
-            twice. Never shows a token.
+        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name or a token
+            stands twice. Never shows a token.
     """
     out: list[Token] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -132,8 +132,11 @@ def read_tokens(text: str, source: str) -> list[Token]:
             raise UsageError(f"{place}: the token has characters that are not printable ASCII")
         if any(token.name == name for token in out):
             raise UsageError(f"{place}: the name {name} stands twice")
+        hashed = hashlib.sha256(secret.encode()).digest()
+        if same := next((token.name for token in out if hmac.compare_digest(token.hashed, hashed)), None):
+            raise UsageError(f"{place}: {name} has the token of {same}; make another one for each")
         expires, groups = _more(more, place)
-        out.append(Token(name, hashlib.sha256(secret.encode()).digest(), expires, groups))
+        out.append(Token(name, hashed, expires, groups))
     if not out:
         raise UsageError(f"{source}: there is no token; write lines {_FORM}")
     return out

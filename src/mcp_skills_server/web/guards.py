@@ -28,11 +28,11 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL, address, counted
+from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST, OWNER
-from mcp_skills_server.web.over_quota import refuse
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
-_FAILED: Final = "failed-authentications-per-minute"
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -133,7 +132,7 @@ class Guard:
     def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
         self._app = app
         self._policy = policy
-        self._rates = rates
+        self._failures = FailedAuthentications(rates)
         self._open: dict[bytes, set[anyio.CancelScope]] = {}
         """What is being answered, by the hash of the token that let it in."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -212,11 +211,7 @@ class Guard:
 
     async def _refuse_bearer(self, scope: Scope, send: Send, refusal: Refusal) -> None:
         """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
-        rate = self._rates.failed_authentications if self._rates is not None and refusal.status == 401 else None
-        wait = 0.0 if rate is None else rate.take(counted(scope))
-        if rate is not None and wait > 0:
-            await refuse(scope, send, _FAILED, rate.per_minute, wait)
-        else:
+        if refusal.status != 401 or not await self._failures.is_over(scope, send):
             await self._refuse(scope, send, refusal)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:

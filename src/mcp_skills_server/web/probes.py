@@ -58,11 +58,7 @@ def routes(
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += (
-                [*_others(registry, known), *map(_line, known), *shared()]
-                if for_operator
-                else [_count(registry, known)]
-            )
+            lines += _lines(registry, known, shared()) if for_operator else [_count(registry, known)]
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
@@ -75,16 +71,17 @@ def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
     return f"{len(registry.roots)} roots, {failing} of them failing"
 
 
-def _others(registry: Registry, sites: Sequence[SourceState]) -> list[str]:
-    """A line for each folder and archive."""
+def _lines(registry: Registry, sites: Sequence[SourceState], shared: Sequence[str]) -> list[str]:
+    """A line for each folder and archive, for each site, and for what is shared."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
     lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
-    return [
+    others = [
         f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
         for root in registry.roots
         if root.origin not in names
     ]
+    return [*others, *map(_line, sites), *shared]
 
 
 def _trouble(site: SourceState) -> str:

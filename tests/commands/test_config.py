@@ -327,7 +327,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.script_options import make_runtime
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
-    from mcp_skills_server.runtime.scripts.policy import Policy
+    from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     for name in ("one", "two"):
@@ -337,10 +337,10 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     registry, _, scripts = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
-    policy = Policy(registry, ScriptSettings(roots=scripts))
-    policy.check([registry.snapshot.skills["one"]])
+    policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))
+    policy.decide(None, [registry.snapshot.skills["one"]])
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
-        policy.check([registry.snapshot.skills["two"]])
+        policy.decide(None, [registry.snapshot.skills["two"]])
     assert make_runtime(registry, ServeOptions(), max_loaded=1, catalog_chars=0, roots=scripts)
 
 

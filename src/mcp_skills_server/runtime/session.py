@@ -24,7 +24,6 @@ from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
@@ -270,9 +269,6 @@ class Session:
     async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> Result:
         skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
-        reason = policy(view.skill_set.permissions, skill, "scripts")
-        if reason is not None:
-            raise RequestError(reason)
         if self._workspace is None:
             self._workspace = scripts.workspace()
         if self.scripts_at != HERE:
@@ -290,6 +286,7 @@ class Session:
             timeout_s=given.get("timeout_s"),
             progress=call.progress,
             owner=call.owner,
+            permissions=view.skill_set.permissions,
         )
         return runtime.outcome(outcome.as_json())
 

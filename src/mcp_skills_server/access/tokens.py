@@ -71,6 +71,9 @@ class Tokens(Collection[Token]):
         self._tokens = tuple(tokens)
         self.removed: Callable[[frozenset[bytes]], object] = bool
         """Called by `replace` with the hashes of the tokens that let nobody in any more, or not as the same."""
+        self.between_requests: Callable[[Callable[[], object]], object] = _call
+        """Calls what it is given while no request is at work, so that all of them find either state and none a mixture
+        of both. Waits for it; not to be called by what answers requests."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -93,6 +96,11 @@ class Tokens(Collection[Token]):
         gone = frozenset(each.hashed for each in {*before} - {*tokens})
         if gone:
             self.removed(gone)
+
+
+def _call(work: Callable[[], object]) -> None:
+    """Call it: nobody asks for anything yet."""
+    work()
 
 
 def find(tokens: Iterable[Token], secret: str) -> Token | None:

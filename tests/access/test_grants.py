@@ -95,6 +95,16 @@ def test_what_is_about_all_skills_is_for_who_was_granted_all(grants: list[tuple[
     assert Permissions(made).may_admin is is_admin
 
 
+def test_whoever_is_given_the_same_has_the_same_permissions() -> None:
+    a, b = Pattern("a/*"), Pattern("b")
+    scripts = frozenset[str]({"scripts"})
+    made = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
+    same = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
+    assert made == same and hash(made) == hash(same)
+    for other in ([Grant(("*",), (a, b), scripts)], [Grant(("*",), (a, b))], [Grant(("*",), (a,), scripts)]):
+        assert Permissions(other) != made
+
+
 def test_grants_add_up_and_reading_is_part_of_each() -> None:
     both = Grants(
         [

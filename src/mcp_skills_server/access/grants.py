@@ -161,20 +161,21 @@ def is_who(text: str) -> bool:
 
 
 class Permissions:
-    """What somebody may: the grants that apply, whoever they are. Who has the same has the same view.
+    """What somebody may: the grants that apply. Two are equal that give the same, to whomever and in whatever order.
 
     Args:
         grants: those that apply, in their order.
     """
 
-    __slots__ = ("_hash", "grants")
+    __slots__ = ("_given", "_hash", "grants")
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
-        self._hash = hash(self.grants)  # it is looked up with every request
+        self._given = frozenset((pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills)
+        self._hash = hash(self._given)  # it is looked up with every request
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Permissions) and self.grants == other.grants)
+        return self is other or (isinstance(other, Permissions) and self._given == other._given)
 
     def __hash__(self) -> int:
         return self._hash
@@ -234,6 +235,8 @@ class Grants:
         self.grants = tuple(grants)
         self.local = local
         self._known: dict[Principal | None, Permissions] = {}
+        self._distinct: dict[Permissions, Permissions] = {}
+        """One object for all that are equal, so that to look one up compares nothing."""
 
     def permissions(self, principal: Principal | None) -> Permissions:
         """What this principal may; None for who proves nothing."""
@@ -243,7 +246,8 @@ class Grants:
             found = Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[principal] = found
+                self._distinct.clear()
+            self._known[principal] = found = self._distinct.setdefault(found, found)
         return found
 
     def _names(self, principal: Principal | None) -> set[str]:

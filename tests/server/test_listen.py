@@ -153,6 +153,12 @@ async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_onc
         is_open()
         await anyio.wait_all_tasks_blocked()
         assert client.sent == ["notifications/resources/list_changed"] and asked == [(before, after)]
+        # It heard of grants that gave it what it had at first, and has what it had then by other groups.
+        of[new], asked[:] = before, []
+        of[old] = after
+        notifier.follows(client, old)()
+        await anyio.wait_all_tasks_blocked()
+        assert len(client.sent) == 2 and asked == [(before, after)]
 
 
 class Client:

@@ -194,12 +194,15 @@ class Notifier:
         client = self._legacy.get(connection)
         if client is None or client.mailbox.principal == principal:
             return _nothing
+        # When grants changed meanwhile too, it may have heard of that or not.
+        before = {client.permissions, self._permissions(client.mailbox.principal)}
         client.mailbox.principal = principal
 
         def tell() -> None:
-            before, client.permissions = client.permissions, self._permissions(principal)
-            if before is not None and client.permissions is not None and before != client.permissions:
-                client.mailbox.put(self._between(before, client.permissions))
+            now = client.permissions = self._permissions(principal)
+            for each in before:
+                if each is not None and now is not None and each != now:
+                    client.mailbox.put(self._between(each, now))
 
         return tell
 

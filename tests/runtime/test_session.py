@@ -641,7 +641,7 @@ async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: 
     ((skill, path, workspace, more),) = scripts.asked
     assert (skill.path, path, workspace) == ("pdf-processing", "scripts/extract.py", scripts.made[0])
     assert {key: more[key] for key in said} == said
-    assert more.keys() == {*said, "progress", "owner"}
+    assert more.keys() == {*said, "progress", "owner", "permissions"} and more["permissions"] is None
     assert beats == [1.0]
     assert result["structuredContent"] == {
         "path": "scripts/extract.py",

@@ -33,6 +33,7 @@ from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import spark
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
@@ -110,7 +111,7 @@ class Ui:
         self._runtime = runtime
         self._views = views
         self._processes = http.routes
-        self._viewers = Viewers(http.policy, ui.once, http.quotas.failed_authentications_per_minute, http.mark)
+        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), http.mark)
         self.site = Site(
             _templates(),
             settings,
@@ -155,6 +156,8 @@ class Ui:
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
             if viewer is None:
+                if "authorization" in request.headers and (wait := self._viewers.failed(request)):
+                    return self._entrance.too_often(wait)
                 return RedirectResponse(f"{base()}/sign-in", 303)
             _admit(request, viewer)
             return await self._shown(request, viewer, view)

@@ -59,12 +59,9 @@ class Entrance:
     async def _once(self, request: Request) -> Response:
         """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
         if await self._viewers.viewer(request) is None:
-            if wait := self._viewers.wait(request):
-                return self._too_often(wait)
             viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
             if viewer is None:
-                self._viewers.failed(request)
-                return self._form("This address was used before, or is not whole.", 403)
+                return self.refused(request, "This address was used before, or is not whole.")
             response = RedirectResponse(f"{base()}/", 303)
             self._viewers.begin(request, response, viewer)
             return response
@@ -77,15 +74,12 @@ class Entrance:
             return self._form("", 200)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
-        if wait := self._viewers.wait(request):
-            return self._too_often(wait)
         form = await _form_of(request)
         viewer = None if form is None else self._viewers.by_token(form.get("token", "").strip())
         if viewer is None:
-            self._viewers.failed(request)
             logger.warning("refused a token at the page", extra=REPEATS)
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
-            return self._form("This is no token that lets you in.", 403)
+            return self.refused(request, "This is no token that lets you in.")
         response = RedirectResponse(f"{base()}/", 303)
         self._viewers.begin(request, response, viewer)
         return response
@@ -94,7 +88,7 @@ class Entrance:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         if wait := self._viewers.wait(request):
-            return self._too_often(wait)
+            return self.too_often(wait)
         self._viewers.failed(request)  # until he comes back
         browser = secrets.token_urlsafe(32)
         try:
@@ -148,7 +142,13 @@ class Entrance:
         )
         return Response(body, status, media_type="text/html")
 
-    def _too_often(self, wait: float) -> Response:
+    def refused(self, request: Request, trouble: str) -> Response:
+        """The answer to who brought something wrong, which is counted: the form with why, or 429."""
+        wait = self._viewers.failed(request)
+        return self.too_often(wait) if wait else self._form(trouble, 403)
+
+    def too_often(self, wait: float) -> Response:
+        """The answer to an address that brought something wrong too often."""
         seconds = max(1, math.ceil(wait))
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)

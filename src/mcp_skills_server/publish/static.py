@@ -28,12 +28,12 @@ from mcp_skills_server.publish.plan import (
     FOLDERS,
     HEADERS,
     INDEXES,
+    PLACES,
     Difference,
     Plan,
     hex_of,
     is_place,
     make_plan,
-    owner_of,
 )
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
@@ -170,10 +170,11 @@ class Site:
             items = self._amended(publication, edition)
             if items is None or set(edition.skills) != set(names):
                 return None
+            theirs = tuple(f"{place}{name}/" for name in edition.skills for place in PLACES)
             mine = {
                 path: {digest}
                 for path, digest in kept.files.items()
-                if path in INDEXES or (owner_of(path) in edition.skills and is_place(path))
+                if path in INDEXES or (path.startswith(theirs) and is_place(path))
             }
             for path in mine:
                 self._folder.trust(path, kept.files[path], marks[path])
@@ -200,7 +201,7 @@ class Site:
         if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
             return None
         marks = self._folder.marks(kept.files)
-        if stamp_of({path: marks[path] for path in marks.keys() - seen.young}) != seen.output:
+        if stamp_of(marks, seen.young) != seen.output:
             return None
         for path in seen.young:
             young = self._folder.read(path)
@@ -225,7 +226,7 @@ class Site:
         """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
         young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
         raw = self._folder.read(RECORD) or b""
-        return Seen(hex_of(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
+        return Seen(hex_of(digest_of(raw)), stamp_of(marks, young), young)
 
     # What is there
 

@@ -50,6 +50,9 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, all of them."""
+        if size <= len(self._left):  # as nearly always
+            found, self._left = self._left[:size], self._left[size:]
+            return bytes(found)
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -85,7 +88,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     while (head := stream.read(BLOCK)) != ZEROS:
         tree.count()
         kind, own_name, own_size, mode = _parse_head(head)
-        shown = quoted(name or own_name)
+        shown = name or own_name
         if kind in {b"x", b"g", b"L"}:
             tree.count_header(own_size)
             content = stream.read(own_size + -own_size % BLOCK)[:own_size]
@@ -98,26 +101,26 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             name, size = fields.get("path", name), _decimal(fields.get("size"), size)
             continue
         if kind in _LINKS:
-            raise ArchiveRefusedError(f"{shown} is a {_LINKS[kind]}")
+            raise ArchiveRefusedError(f"{quoted(shown)} is a {_LINKS[kind]}")
         if kind in _DEVICES:
-            raise ArchiveRefusedError(f"{shown} is a {_DEVICES[kind]}")
+            raise ArchiveRefusedError(f"{quoted(shown)} is a {_DEVICES[kind]}")
         if kind not in {b"0", b"\0", b"7", b"5"}:
             raise ArchiveRefusedError(
-                f"{shown} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
+                f"{quoted(shown)} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
             )
         if size is not None and own_size not in {0, size}:
-            raise ArchiveRefusedError(f"{shown} has two sizes")
+            raise ArchiveRefusedError(f"{quoted(shown)} has two sizes")
         path, slash = tree.place(own_name if name is None else name)
         length = own_size if size is None else size
         name = size = None
         if kind == b"5" or (slash and kind == b"\0"):
             if length:
-                raise ArchiveRefusedError(f"the directory {shown} has content")
+                raise ArchiveRefusedError(f"the directory {quoted(shown)} has content")
             if path:
                 tree.add_directory(path)
             continue
         if slash:
-            raise ArchiveRefusedError(f"the file {shown} has the name of a directory")
+            raise ArchiveRefusedError(f"the file {quoted(shown)} has the name of a directory")
         tree.admit(path, length)
         content = stream.read(length)
         stream.read(-length % BLOCK)

@@ -275,3 +275,12 @@ def test_what_is_unpacked_has_the_mode_of_its_kind_whatever_the_umask(tmp_path: 
     modes = {path: (folder / path).stat().st_mode & 0o7777 for path in ("SKILL.md", "scripts/run.sh")}
     mirrors.stop()
     assert modes == {"SKILL.md": 0o644, "scripts/run.sh": 0o755}
+
+
+def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: Path) -> None:
+    (tmp_path / "alpha.zip").write_bytes(packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"}))
+    mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
+    mirrors.root("https://skills.example")
+    mirrors.root(str(tmp_path / "alpha.zip"))
+    assert mirrors.look() == 1
+    mirrors.stop()

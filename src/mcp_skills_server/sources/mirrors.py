@@ -145,16 +145,12 @@ class Mirrors:
             self._thread = thread
 
     def look(self) -> int:
-        """Have everything that is fetched looked at now and not later, from any thread; how many sources that are.
-
-        None before `start`.
-        """
-        portal = self._portal
-        if portal is None:
-            return 0
+        """Have everything that is fetched looked at now and not later, from any thread; how many sources that are."""
         remote = [each for each in self._followers if each.source.remote]
-        for follower in remote:
-            portal.start_task_soon(follower.look)
+        portal = self._portal
+        if portal is not None:  # else the first look is still to come
+            for follower in remote:
+                portal.start_task_soon(follower.look)
         return len(remote)
 
     def set_refresh(self, given: str, seconds: float) -> None:

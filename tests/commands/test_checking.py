@@ -11,7 +11,6 @@ from time import monotonic
 
 import pytest
 
-from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.commands import checking
 from wire import DEADLINE, FIXTURES, ROOT, write_skill
 
@@ -39,6 +38,24 @@ if __name__ == "__main__":
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals and process groups")
 both = pytest.mark.parametrize("forks", [pytest.param(True, marks=posix, id="forked"), pytest.param(False, id="new")])
+
+COMPARISON = """
+import sys
+
+if __name__ == "__main__":
+    from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.commands import checking
+
+    checking._processors = lambda: 2
+    checking._CHUNK = 7
+    with Registry(sys.argv[1:]) as registry:
+        skills = list(registry.snapshot.skills.values())
+        alone = checking.check(registry, skills)
+        assert len(skills) > 7 and alone
+        assert checking._may_fork() or sys.platform != "linux"
+        checking._may_fork = lambda: {forks}
+        assert checking.check(registry, skills, few=0) == alone
+"""
 
 
 def start(root: Path, strike: str, *, forks: bool) -> subprocess.Popen[str]:
@@ -70,15 +87,13 @@ def is_gone(group: int) -> bool:
 
 
 @both
-def test_several_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch, *, forks: bool) -> None:
-    monkeypatch.setattr(checking, "_processors", lambda: 2)
-    monkeypatch.setattr(checking, "_may_fork", lambda: forks)
-    monkeypatch.setattr(checking, "_CHUNK", 7)
-    with Registry([FIXTURES, FIXTURES.parent / "broken"]) as registry:
-        skills = list(registry.snapshot.skills.values())
-        alone = checking.check(registry, skills)
-        assert len(skills) > 7 and alone
-        assert checking.check(registry, skills, few=0) == alone
+def test_several_processes_find_what_one_finds(tmp_path: Path, *, forks: bool) -> None:
+    """In a process of its own, which has one thread as the command has: so it forks where that can be done."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(COMPARISON.format(forks=forks))
+    places = [FIXTURES, FIXTURES.parent / "broken"]
+    done = subprocess.run([sys.executable, driver, *places], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @posix

@@ -278,7 +278,9 @@ def test_what_is_unpacked_has_the_mode_of_its_kind_whatever_the_umask(tmp_path: 
 
 
 def test_a_look_before_the_first_one_knows_how_many_sources_there_are(tmp_path: Path) -> None:
-    (tmp_path / "alpha.zip").write_bytes(packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"}))
+    (tmp_path / "alpha.zip").write_bytes(
+        packed("zip", {"alpha/SKILL.md": b"---\nname: alpha\ndescription: One.\n---\n"})
+    )
     mirrors = Mirrors(SourceSettings(tmp_path / "cache"))
     mirrors.root("https://skills.example")
     mirrors.root(str(tmp_path / "alpha.zip"))

@@ -222,6 +222,8 @@ def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
                 elif prefix and name == SKILL_MD:
                     return []
         for name in inner if prefix.count("/") < MOST_LEVELS else ():
+            if left <= 0:
+                break
             with suppress(OSError):
                 opened = enter(handle, name)
                 try:

@@ -143,6 +143,12 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
     return early, frozenset(changed)
 
 
+def owner_of(path: str) -> str:
+    """The name of the skill that a file in our folders belongs to, "" for an index and for the headers."""
+    parts = path.split("/", 3)
+    return parts[2] if len(parts) > 3 else ""
+
+
 def hex_of(digest: str) -> str:
     """The 64 hex digits of a digest."""
     return digest.removeprefix("sha256:")

@@ -28,12 +28,12 @@ from mcp_skills_server.publish.plan import (
     FOLDERS,
     HEADERS,
     INDEXES,
-    PLACES,
     Difference,
     Plan,
     hex_of,
     is_place,
     make_plan,
+    owner_of,
 )
 from mcp_skills_server.publish.publication import Publication
 from mcp_skills_server.publish.record import JOURNAL, RECORD, Memory, Record
@@ -170,11 +170,10 @@ class Site:
             items = self._amended(publication, edition)
             if items is None or set(edition.skills) != set(names):
                 return None
-            theirs = tuple(f"{place}{name}/" for name in edition.skills for place in PLACES)
             mine = {
                 path: {digest}
                 for path, digest in kept.files.items()
-                if path in INDEXES or (path.startswith(theirs) and is_place(path))
+                if path in INDEXES or (owner_of(path) in edition.skills and is_place(path))
             }
             for path in mine:
                 self._folder.trust(path, kept.files[path], marks[path])

@@ -89,6 +89,7 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch
+	@$(BIN)/python -m bench.validate
 	@$(BIN)/python -m bench.acp
 	@$(BIN)/python -m bench.ui
 

@@ -90,7 +90,9 @@ bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some min
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch
+	@$(BIN)/python -m bench.validate
 	@$(BIN)/python -m bench.acp
+	@$(BIN)/python -m bench.ui
 
 bench-peers: $(VENV)/.ready  ## measure beside FastMCP, ext-skills and floors, and write docs/benchmarks.md (npm; an hour, ARGS=--quick: minutes)
 	@$(BIN)/python -m bench.peers $(ARGS)

@@ -224,9 +224,10 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter).endswith(_OVER_HTTP)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    if issuer_of(context) is not None:
+    found = configuration_of(context)
+    if found is not None and found.oauth is not None:
         unused.append("[oauth]")
-    if (found := configuration_of(context)) is not None and any(each.startswith("quota.") for each in found.lines):
+    if found is not None and any(each.startswith("quota.") for each in found.lines):
         unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
@@ -278,9 +279,14 @@ def _http_settings(
     from mcp_skills_server.web.settings import HttpSettings
 
     # An empty value is a mistake in a deployment, and must not open the server.
-    for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
+    for variable, what in (
+        ("MCP_SKILLS_TOKEN_FILE", "tokens"),
+        ("MCP_SKILLS_TOKENS", "tokens"),
+        ("MCP_SKILLS_OAUTH_ISSUER", "an issuer"),
+        ("MCP_SKILLS_OAUTH_AUDIENCE", "an audience"),
+    ):
         if os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
+            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     issuer = issuer_of(context)

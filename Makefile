@@ -84,6 +84,7 @@ image: $(VENV)/.ready  ## build the container image and run it, with buildah and
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
+	@$(BIN)/python -m bench.records
 	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search

@@ -20,7 +20,9 @@ from tools.fuzz_front.server import Count, FuzzError
 
 def main() -> int:
     """Talk for so many minutes; 1 if something was found."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tools.fuzz_front", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=10, help="how long (default 10)")
     parser.add_argument("--front", choices=("lean", "sdk"), default="lean", help="which front (default lean)")
     parser.add_argument("--seed", type=int, default=None, help="draw the same lines again")

@@ -61,7 +61,9 @@ def _fail(message: str) -> NoReturn:
 
 def main() -> None:
     """Build and try."""
-    parser = argparse.ArgumentParser(description="Build the container image and try it out, without a Docker engine.")
+    parser = argparse.ArgumentParser(
+        prog="tools.image", description="Build the container image and try it out, without a Docker engine."
+    )
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument(
         "--cache", type=Path, default=home / "mcp-skills-server" / "image", help="where images are kept"

@@ -29,7 +29,9 @@ from tools.interop.server import FRONTS
 
 def main() -> int:
     """Run every referee and print what they say; 1 if something unexpected is in it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="tools.interop", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--required", action="store_true", help="end with 1 if a referee cannot be had")
     parser.add_argument("--front", choices=FRONTS, action="append", help="the one front alone (default: both in turn)")
     parser.add_argument(

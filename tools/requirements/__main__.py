@@ -60,7 +60,9 @@ def _about_skips(rules: Sequence[str], *, known: bool) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Print what was asked for. Returns 1 if a rule or a mark is wrong, 2 if the rules cannot be read."""
-    parser = argparse.ArgumentParser(description="Compare docs/requirements.md with the marks of the tests.")
+    parser = argparse.ArgumentParser(
+        prog="tools.requirements", description="Compare docs/requirements.md with the marks of the tests."
+    )
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--all", action="store_true", help="each rule with its tests")
     choice.add_argument("--tests", action="store_true", help="each test with its rules")

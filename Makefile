@@ -84,12 +84,15 @@ image: $(VENV)/.ready  ## build the container image and run it, with buildah and
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
+	@$(BIN)/python -m bench.records
 	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search
 	@$(BIN)/python -m bench.discovery
 	@$(BIN)/python -m bench.fetch
+	@$(BIN)/python -m bench.validate
 	@$(BIN)/python -m bench.acp
+	@$(BIN)/python -m bench.ui
 
 bench-peers: $(VENV)/.ready  ## measure beside FastMCP, ext-skills and floors, and write docs/benchmarks.md (npm; an hour, ARGS=--quick: minutes)
 	@$(BIN)/python -m bench.peers $(ARGS)

@@ -43,6 +43,8 @@ _ENVELOPE: Final = {
     "io.modelcontextprotocol/clientCapabilities": {},
     "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
 }
+_HALF: Final = tuple(f"team-{digit}" for digit in ("5", "6", "7", "8", "9", "10"))
+"""What the names of most teams begin with."""
 _ROUNDS: Final = 15
 _US, _MB = 1e6, 1e6
 
@@ -151,6 +153,29 @@ async def measure(registry: Registry, sets: int, wide: int) -> list[Row]:
     return rows
 
 
+async def measure_wide(registry: Registry, sets: int, distinct: int) -> list[Row]:
+    """The rows of sets that have more than half of all skills each: so many sets, of which so many differ."""
+    size = len(registry.snapshot.skills)
+    shared = tuple(Pattern(f"{beginning}*/**") for beginning in _HALF)
+    grants = [Grant((f"token:{each}",), (*shared, Pattern(f"{team(each % distinct)}/**"))) for each in range(sets)]
+    clients = [Client(Principal("token", str(number))) for number in range(sets)]
+    plain, nobody = serve(registry, Views(registry)), Client(None)
+    await ask(plain, nobody, "skills/list")
+    before = resident()
+    views = Views(registry, Grants(grants, local=False))
+    granted = serve(registry, views)
+    first = await took(granted, clients, "skills/list")
+    what = f"{sets:,} sets of {len(views.of(clients[0].principal).snapshot.skills):,}, {distinct:,} of them distinct"
+    dice = random.Random(1)
+    ours = await took(granted, dice.sample(clients, sets), "skills/list") * _US
+    floor = await took(plain, [nobody] * sets, "skills/list") * _US
+    return [
+        Row(f"{what}: memory after two pages each", size, sets, (resident() - before) / _MB, None, "MB", most=100),
+        Row(f"{what}: first page of a set", size, sets, first * _US, None, "us"),
+        Row(f"{what}: page", size, sets, ours, floor, "us", most_ratio=1.2),
+    ]
+
+
 async def hidden(granted: Dispatcher, client: Client, teams: int) -> list[Row]:
     """How long it takes to be refused what is there, beside what is nowhere."""
     rows: list[Row] = []
@@ -190,6 +215,9 @@ def main() -> int:
     parser.add_argument("--sets", type=int, default=1000, help="sets of grants")
     parser.add_argument("--skills", type=int, default=10_000)
     parser.add_argument("--wide", default="10,100", help="teams of 10 skills that everybody has beside one's own")
+    parser.add_argument(
+        "--wide-sets", default="1000:50,200:200", help="SETS:DISTINCT of sets that have more than half of all skills"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     options = parser.parse_args()
     run = Run()
@@ -197,10 +225,16 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="skills-bench-") as scratch:
         for number in range(options.skills // _TEAM):
             generate(Path(scratch) / team(number if number < _NOBODY.start else number + len(_NOBODY)), _TEAM)
-        for wide in map(int, options.wide.split(",")):
+        for wide in map(int, filter(None, options.wide.split(","))):
             registry = Registry([scratch])
             registry.load()
             rows += anyio.run(measure, registry, options.sets, wide)
+            registry.close()
+        for each in options.wide_sets.split(",") if options.wide_sets else ():
+            sets, distinct = map(int, each.split(":"))
+            registry = Registry([scratch])
+            registry.load()
+            rows += anyio.run(measure_wide, registry, sets, distinct)
             registry.close()
     run.tell(
         rows,

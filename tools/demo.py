@@ -1,16 +1,27 @@
-"""`make demo`: start the server on fixtures/skills, talk to it as a host would, and show what comes back."""
+"""`make demo`: start the server on fixtures/skills, talk to it as a host would, show what comes back, then a page.
+
+The page stays for as long as somebody is at the terminal, at most `STAYS_S`. Without a terminal the demo looks at the
+page itself and ends; `DEMO_STAY=1` has it stay there too, `DEMO_STAY=0` end in a terminal too.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import select
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, OpenerDirector, ProxyHandler, build_opener
 
 import anyio
 import mcp_types as types
@@ -21,6 +32,8 @@ from pydantic import ConfigDict
 
 ROOT = Path(__file__).parent.parent
 SKILLS = ROOT / "fixtures" / "skills"
+STAYS_S = 600
+_READY_S = 20.0
 
 
 class Ask(types.Request[dict[str, Any], str]):
@@ -153,16 +166,62 @@ async def demo(folder: Path) -> None:
         print(f"   heard {1000 * (arrived - saved):.0f} ms after the save")
         got = await ask(client, "skills/get", name="commit-messages")
         print(f"   skills/get now ends with: {got['instructions'].splitlines()[-1]!r}")
-    print("\nThe server has ended with its client. To look at the same skills in a browser:")
-    print("   .venv/bin/mcp-skills-server ui fixtures/skills")
+    print("   the server has ended with its client")
+
+
+def page(folder: Path, *, stays: bool) -> None:
+    """Show the page of the same skills: its address, and without anybody to look at it what it says."""
+    title("8. A person looks:  mcp-skills-server ui fixtures/skills")
+    words = [sys.executable, "-m", "mcp_skills_server", "ui", str(folder), "--no-open", "--log-level", "error"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            opener = build_opener(ProxyHandler({}), HTTPCookieProcessor(CookieJar()))
+            deadline = time.monotonic() + _READY_S
+            while not _answers(opener, f"{address.partition('/ui/')[0]}/readyz"):
+                assert time.monotonic() < deadline, "the page was not ready"
+            if stays:
+                print(
+                    f"   Open this address; it lets in once. The page ends with Enter, or in {STAYS_S // 60} minutes."
+                )
+                print(f"   {address}", flush=True)
+                _wait(process)
+                return
+            with opener.open(address) as answer:
+                text = answer.read().decode()
+            print(f"   {text.count('<h2><a ')} skills in {len(text):,} characters of HTML. Nobody is at a terminal,")
+            print("   so the page ends here. DEMO_STAY=1 make demo keeps it, and prints an address to open, such as")
+            print(f"   {address}")
+        finally:
+            process.terminate()
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
+    """Wait for Enter, for Ctrl-C, or until it has been long enough."""
+    with suppress(KeyboardInterrupt, subprocess.TimeoutExpired):
+        if sys.stdin.isatty():
+            select.select([sys.stdin], [], [], STAYS_S)
+        else:
+            process.wait(STAYS_S)
+
+
+def _answers(opener: OpenerDirector, address: str) -> bool:
+    try:
+        with opener.open(address, timeout=5):
+            return True
+    except HTTPError:  # it still reads the skills
+        return False
 
 
 def main() -> None:
     """Run the demo on a copy of the fixtures, because it edits one."""
+    stays = os.environ.get("DEMO_STAY", "1" if sys.stdin.isatty() and sys.stdout.isatty() else "0") != "0"
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "skills"
         shutil.copytree(SKILLS, folder)
         anyio.run(demo, folder)
+        page(folder, stays=stays)
 
 
 if __name__ == "__main__":

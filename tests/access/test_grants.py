@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_skills_server.access.grants import Grant, Grants, Pattern, PatternError, Permissions, is_who
+from mcp_skills_server.access.grants import Grant, Grants, May, Pattern, PatternError, Permissions, is_who
 from mcp_skills_server.access.principal import Principal
 
 ANN = Principal("token", "ann", groups=frozenset({"finance"}))
@@ -81,6 +81,30 @@ def test_it_takes_no_longer_than_the_text_is() -> None:
     assert not Pattern("**/a*a*a*a*a*a*a*a*b/**/a*a*b/z").fits("/".join(["a" * 60] * 60))
 
 
+@pytest.mark.parametrize(
+    ("grants", "is_admin"),
+    [
+        ([("admin", "a")], False),
+        ([("admin", "a/**"), ("scripts", "**")], False),
+        ([("admin", "*"), ("admin", "*/**")], False),
+        ([("scripts", "a"), ("admin", "**")], True),
+    ],
+)
+def test_what_is_about_all_skills_is_for_who_was_granted_all(grants: list[tuple[May, str]], is_admin: bool) -> None:
+    made = [Grant(("*",), (Pattern(skills),), frozenset({may})) for may, skills in grants]
+    assert Permissions(made).may_admin is is_admin
+
+
+def test_whoever_is_given_the_same_has_the_same_permissions() -> None:
+    a, b = Pattern("a/*"), Pattern("b")
+    scripts = frozenset[str]({"scripts"})
+    made = Permissions([Grant(("token:ann",), (a,), scripts), Grant(("*",), (b,))])
+    same = Permissions([Grant(("group:x",), (b,), frozenset({"read"})), Grant(("token:bob",), (a, a), scripts)])
+    assert made == same and hash(made) == hash(same)
+    for other in ([Grant(("*",), (a, b), scripts)], [Grant(("*",), (a, b))], [Grant(("*",), (a,), scripts)]):
+        assert Permissions(other) != made
+
+
 def test_grants_add_up_and_reading_is_part_of_each() -> None:
     both = Grants(
         [
@@ -94,7 +118,7 @@ def test_grants_add_up_and_reading_is_part_of_each() -> None:
     )
     ann, nobody = both.permissions(ANN), both.permissions(None)
     assert [path for path in ("a/x", "b", "open", "mine", "z") if ann.reads(path)] == ["a/x", "b", "open"]
-    assert ann.may("scripts", "a/x") and not ann.may("scripts", "b") and ann.may("read", "b") and ann.may_admin
+    assert ann.may("scripts", "a/x") and not ann.may("scripts", "b") and ann.may("read", "b")
     assert not ann.may("code", "a/x") and not ann.reads_all
     assert nobody.reads("open") and not nobody.reads("mine") and not nobody.may_admin
     assert both.permissions(Principal("user", "ann", "https://a.example")).reads_all

@@ -51,6 +51,7 @@ def test_tokens_are_read_from_lines() -> None:
         (f"name={SECRET}é", "line 1: the token has characters that are not printable ASCII"),
         (f"name={SECRET}\x00x", "line 1: the token has characters that are not printable ASCII"),
         (f"a={SECRET}\na={OTHER}", "line 2: the name a stands twice"),
+        (f"a={SECRET}\nb={OTHER}\nc={SECRET} groups=x", "line 3: c has the token of a"),
         ("", "there is no token"),
         ("# a comment\n\n   \n", "there is no token"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,10 +14,12 @@ from click.testing import CliRunner
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.cli import cli
 from mcp_skills_server.commands.config_file import Configuration, ConfigurationError, parse
-from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.config_schema import READERS, parameters
 from mcp_skills_server.commands.fields import variables_of
 from mcp_skills_server.commands.serve import serve
+from mcp_skills_server.errors import UsageError
+from web.http_wire import refused
 from wire import ROOT, write_skill
 
 OAUTH = "[oauth]\nissuer = 'https://l.example'\naudience = 'https://s.example/mcp'"
@@ -126,6 +129,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("[[grant]]\nwho = ['*']\nskills = ['!a']", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = []", 3, "grant.skills", "write a list of skill paths"),
     ("[[grant]]\nwho = ['*']\nskills = ['a']\nmay = ['write']", 4, "grant.may", 'write a list of "read", "scripts"'),
+    ("[[grant]]\nwho = ['*']\nskills = ['a/**']\nmay = ['admin']", 4, "grant.may", 'write skills = ["**"], or leave'),
     ("[[grant]]\nwho = ['*']\nskill = ['a']\nskills = ['a']", 3, "grant.skill", "write skills"),
     # Of the table of an issuer
     ("oauth = 'https://login.example'", 1, "oauth", "write a table [oauth] with issuer and audience"),
@@ -222,7 +226,8 @@ def kind_of(parameter: click.Parameter) -> type:
 def test_every_option_of_its_readers_is_a_key() -> None:
     with click.Context(cli) as context:
         names = {each.name for name in READERS for each in (cli.get_command(context, name) or click.Command("")).params}
-    assert names - {each.name for each in parameters().values()} == {"config"}
+    of_the_table = {"oauth_issuer", "oauth_audience", "oauth_resource"}
+    assert names - {each.name for each in parameters().values()} == {"config"} | of_the_table
 
 
 def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: Path) -> None:
@@ -326,7 +331,7 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     from mcp_skills_server.commands.script_options import make_runtime
     from mcp_skills_server.commands.serve import ServeOptions
     from mcp_skills_server.errors import RequestError
-    from mcp_skills_server.runtime.scripts.policy import Policy
+    from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
     from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 
     for name in ("one", "two"):
@@ -336,10 +341,10 @@ def test_a_source_without_scripts_has_none(tmp_path: Path) -> None:
     registry, _, scripts = open_served(found.values["roots"], options, found)
     assert scripts == {f"{tmp_path}/two": False}
     registry.load()
-    policy = Policy(registry, ScriptSettings(roots=scripts))
-    policy.check([registry.snapshot.skills["one"]])
+    policy = ExecutionPolicy(registry, ScriptSettings(roots=scripts))
+    policy.decide(None, [registry.snapshot.skills["one"]])
     with pytest.raises(RequestError, match="excluded the scripts of its source"):
-        policy.check([registry.snapshot.skills["two"]])
+        policy.decide(None, [registry.snapshot.skills["two"]])
     assert make_runtime(registry, ServeOptions(), max_loaded=1, catalog_chars=0, roots=scripts)
 
 
@@ -370,3 +375,58 @@ def test_an_issuer_is_read_and_shown(tmp_path: Path) -> None:
     assert rows["oauth.issuer"] == [f"{file}:2", "https://l.example"]
     assert rows["oauth.scopes"] == [f"{file}:2", "read", "run"] and rows["oauth.skew"] == [f"{file}:2", "120"]
     assert CliRunner().invoke(cli, ["config", "check", str(file)]).exit_code == 0
+
+
+TABLE = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\ngroups-claim = 'teams'\n"
+
+
+def oauth(tmp_path: Path, text: str, *options: str) -> OAuthSettings | None:
+    """Whose tokens are taken with this file and these options."""
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    return oauth_of(serve.make_context("serve", [str(tmp_path), "--config", str(file), *options]))
+
+
+def test_options_come_before_the_table_of_the_issuer(tmp_path: Path) -> None:
+    assert oauth(tmp_path, "") is None
+    found = oauth(tmp_path, TABLE)
+    assert found is not None and found.issuer == "https://login.example"
+    other = oauth(tmp_path, TABLE, "--oauth-issuer", "https://other.example")
+    assert other == replace(found, issuer="https://other.example")
+    audience = "https://skills.other/mcp"
+    assert oauth(tmp_path, TABLE, "--oauth-audience", audience) == replace(found, audience=audience, resource=audience)
+    named = TABLE + "resource = 'https://outer.example/mcp'\n"
+    kept = oauth(tmp_path, named, "--oauth-audience", "api://skills")
+    assert kept == replace(found, audience="api://skills", resource="https://outer.example/mcp")
+    alone = oauth(tmp_path, "", "--oauth-issuer", "https://login.example", "--oauth-audience", audience)
+    assert alone is not None and (alone.groups_claim, alone.resource) == ("groups", audience)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--oauth-issuer", "https://a.example"], "--oauth-audience is missing"),
+        (["--oauth-audience", "https://a.example"], "--oauth-issuer is missing"),
+        (
+            ["--oauth-issuer", "http://a.example", "--oauth-audience", "https://b.example"],
+            "--oauth-issuer does not take",
+        ),
+        (["--oauth-issuer", "", "--oauth-audience", "https://b.example"], "--oauth-issuer does not take this value"),
+        (["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b"], "give --oauth-resource too"),
+        (
+            ["--oauth-issuer", "https://a.example", "--oauth-audience", "api://b", "--oauth-resource", "x"],
+            "--oauth-res",
+        ),
+        (["--oauth-issuer", ""], "--oauth-audience is missing"),
+    ],
+)
+def test_options_of_an_issuer_that_cannot_be_are_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        oauth(tmp_path, "", *options)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["MCP_SKILLS_OAUTH_ISSUER", "MCP_SKILLS_OAUTH_AUDIENCE"])
+def test_an_empty_variable_of_an_issuer_opens_no_server(tmp_path: Path, variable: str) -> None:
+    write_skill(tmp_path / "one")
+    assert f"{variable} is set but empty" in refused(tmp_path, environment={variable: ""})

@@ -7,13 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 import forkserver
+from mcp_skills_server.access.grants import Grants
+from mcp_skills_server.access.principal import Principal
+from mcp_skills_server.access.tokens import Tokens, read_token_file
+from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
+from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.reloading import Reloader
+from mcp_skills_server.commands.serve import serve
 from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
 
@@ -139,3 +147,57 @@ def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Pa
     with http_serving(tmp_path, environment=given) as server:
         server.said("MCP_SKILLS_PAGESIZE: there is no such variable; set MCP_SKILLS_PAGE_SIZE")
         assert server.stderr.count("there is no such variable") == 1
+
+
+def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
+    """What follows this file of a server that has not begun."""
+    context = serve.make_context("serve", ["--config", str(file)])
+    configuration = configuration_of(context)
+    assert configuration is not None and configuration.grants is not None
+    tokens = Tokens(read_token_file(context.params["token_file"]))
+    views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
+    return Reloader(context, configuration, None, tokens, views=views), tokens, views
+
+
+def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file, tokens_file = tmp_path / "c.toml", tmp_path / "tokens"
+    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['group:x']\nskills = ['{}']\n"
+    replace(tokens_file, f"a={OLD} groups=y\n")
+    replace(file, text.format("**"))
+    reloader, tokens, views = reloader_of(file)
+    states: list[tuple[set[str], bool]] = []
+
+    def between(work: Callable[[], object]) -> None:
+        for step in (bool, work, bool):
+            step()
+            somebody = Principal("token", "b", groups=frozenset("x"))
+            states.append(({*next(iter(tokens)).groups}, views.of(somebody) is views.of(None)))
+
+    tokens.between_requests = between
+    views.on_replaced(lambda _before, _now: states.append(({*next(iter(tokens)).groups}, False)))
+    replace(tokens_file, f"a={OLD} groups=x\n")
+    replace(file, text.format("open/*").replace("group:x", "*"))
+    reloader.reload()
+    assert states == [({"y"}, False), ({"x"}, False), ({"x"}, True), ({"x"}, True)]
+    states.clear()
+    reloader.reload()
+    assert states == []  # nothing is new
+
+
+def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "c.toml"
+    text = "roots = ['skills']\ntoken-file = 'tokens'\n[[grant]]\nwho = ['*']\nskills = ['**']\n"
+    oauth = "[oauth]\nissuer = 'https://login.example'\naudience = 'https://skills.example/mcp'\n"
+    replace(tmp_path / "tokens", f"a={OLD}\n")
+    replace(file, text + oauth)
+    reloader, _, _ = reloader_of(file)
+    for changed in (oauth.replace("login", "other"), oauth + "skew = 5\n", ""):
+        caplog.clear()
+        replace(file, text + changed)
+        reloader.reload()
+        warnings = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+        assert warnings == [f"{file}: oauth: this takes effect at the next start"]

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -29,6 +30,8 @@ from mcp_skills_server.format.archive import (
     check_paths,
     pack,
     pack_tar,
+    tar_reader,
+    tree,
     unpack,
 )
 
@@ -473,3 +476,20 @@ def test_paths_that_cannot_be_written_are_refused(paths: list[str]):
 
 def test_paths_that_can_be_written_pass():
     check_paths(["SKILL.md", "a/b", "a/c", "b/a", ".hidden", "é"])
+
+
+@given(
+    st.lists(st.sampled_from(("a", "B.md", ".", "..", "/", "-", "\\", "C:", "\u00e9", "\n", "x" * 250, "a/" * 31))).map(
+        "".join
+    )
+)
+def test_the_quick_way_for_plain_names_refuses_what_the_long_one_refuses(name: str):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree, "_PLAIN", re.compile(r"(?!)"))
+        expected = tree._fault(name)
+    assert tree._fault(name) == expected
+
+
+@given(st.one_of(st.binary(min_size=512, max_size=512), st.just(b"\xff" * 512), st.just(bytes(512))))
+def test_the_sum_of_a_tar_header_is_that_of_its_bytes(block: bytes):
+    assert tar_reader._sum(block) == sum(block)

@@ -285,6 +285,35 @@ def test_paragraphs_that_refer_to_nothing_are_passed_over_unnoticed(body: str) -
     assert references(body) == whole
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            ("[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\",
+             "<", ">", "> ", "- ", "1. ", " ", "\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md", "[r]", "~~~\n")
+        ),
+        max_size=30,
+    ).map("".join)
+)  # fmt: skip
+@example("[x](\n> b.md)")
+@example("> [r]\n>\n> [r]:\n> b.md")
+@example("[x](a.md&#46;)")
+@example("[x](a.md\\.)")
+@example("[x](a.md\u00a0)")
+@example("[x](a.mdü)")
+def test_what_leads_to_known_paths_without_parsing_does_so_when_parsed(body: str) -> None:
+    if not links.may_lead_elsewhere(body, {"a.md"}.__contains__):
+        assert {found.target for found in references(body) if found.kind != "code"} <= {"a.md"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["plain", "[x](a.md)", "![x]( ./a.md#part)", '[x](a.md "title")', "[x](https://e.org/b.md)", "[x](/b.md)",
+     "y[0]: b", "[x]()", "[x](../../b.md)", "`b.md`"],
+)  # fmt: skip
+def test_usual_links_need_no_parser(body: str) -> None:
+    assert not links.may_lead_elsewhere(body, {"a.md"}.__contains__)
+
+
 def test_links_in_a_long_table_are_found_line_by_line() -> None:
     """A table is one block; a long one is read by its lines, each with its own number."""
     table = "\n".join(f"| {'x' * 90} | [n{number}](references/{number}.md) |" for number in range(500))

@@ -617,9 +617,6 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
         write(tmp_path / folder / "thing", text, code__main_py=code)
     roots = (MirroredRoot(str(tmp_path / "site"), "https://example.com"), tmp_path / "mine")
     own: dict[str, Any] = {"secrets": {"thing": {"API_KEY": "mine"}}}
-    kind, _ = await failed(desk("off", *roots, **own), name="thing")
-    assert kind == "secret_missing"
-    own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}
     kind, said = await failed(desk("off", *roots, **own), name="thing")
     assert kind == "not_run" and "--allow-scripts-of" in said
     file = tmp_path / "approvals.json"
@@ -630,7 +627,10 @@ async def test_an_action_of_a_site_wants_approval_and_has_a_secret_of_its_own(tm
     skill = served.registry.snapshot.skills["thing"]
     approval = Approval("https://example.com", "thing", served.registry.digest_over(skill), 0.0)
     approvals.change(file, lambda _: [approval])
-    assert (await run(served, name="thing"))["output"] == "theirs"
+    kind, _ = await failed(served, name="thing")
+    assert kind == "secret_missing"
+    own["secrets"]["https://example.com#thing"] = {"API_KEY": "theirs"}
+    assert (await run(desk("off", *roots, **own, **allowed), name="thing"))["output"] == "theirs"
 
 
 async def test_sixteen_skills_are_mounted_and_not_one_more(tmp_path: Path) -> None:

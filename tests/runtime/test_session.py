@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.forest import DEADLINE, loaded, plant, skill_md, skills
+from mcp_skills_server.access.grants import Grant, Grants, Pattern
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog import disk
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.dialects import runtime as told
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.format import uris
@@ -24,6 +28,7 @@ from mcp_skills_server.model import SKILL_MD, Skill, Standing
 from mcp_skills_server.runtime.runtime import Runtime, RuntimeSettings
 from mcp_skills_server.runtime.scripts.outcome import Outcome
 from mcp_skills_server.runtime.session import Session
+from mcp_skills_server.runtime.sessions import Sessions
 from runtime.workshop import PDF, PNG, WORKSHOP, active, ask, forbidden, listed, refused, text
 from wire import FIXTURES
 
@@ -636,7 +641,7 @@ async def test_a_script_is_run_with_what_the_model_says(able: Session, scripts: 
     ((skill, path, workspace, more),) = scripts.asked
     assert (skill.path, path, workspace) == ("pdf-processing", "scripts/extract.py", scripts.made[0])
     assert {key: more[key] for key in said} == said
-    assert more.keys() == {*said, "progress", "owner"}
+    assert more.keys() == {*said, "progress", "owner", "permissions"} and more["permissions"] is None
     assert beats == [1.0]
     assert result["structuredContent"] == {
         "path": "scripts/extract.py",
@@ -740,3 +745,35 @@ async def test_a_script_that_vanished_a_moment_ago_is_told_of(tmp_path: Path, ab
     (tmp_path / "pdf-processing/scripts/extract.py").unlink()
     assert "it has no file below" in await refused(able, "skills_run_script", {"path": "scripts/extract.py"})
     assert scripts.asked == []
+
+
+async def test_calls_of_one_conversation_are_each_answered_from_the_view_of_whoever_made_it(registry: Registry) -> None:
+    all_of_it, some = Principal("token", "ann", groups=frozenset({"all"})), Principal("token", "ann")
+    grants = [Grant(("group:all",), (Pattern("**"),)), Grant(("token:ann",), (Pattern("acme/**"),))]
+    shared, views = Runtime(registry), Views(registry, Grants(grants, local=False))
+    wide, narrow = shared.over(views.of(all_of_it)), shared.over(views.of(some))
+    session = Sessions(shared).new(runtime=wide)
+    answers: dict[str, str] = {}
+
+    async def ask_as(name: str, of: Runtime, tool: str, **arguments: object) -> None:
+        answers[name] = json.dumps(await session.call(tool, arguments, of=of))
+
+    await ask_as("first", wide, "skills_load", names=["pdf-processing"])
+    assert "pdf-processing" in answers["first"]
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks, session._active._changing:  # they stand where a file is awaited
+            for number in range(2):
+                tasks.start_soon(partial(ask_as, f"wide {number}", wide, "skills_load", names=["data-analysis"]))
+                await anyio.wait_all_tasks_blocked()
+                adding = partial(ask_as, f"added {number}", narrow, "skills_load", mode="add")
+                tasks.start_soon(partial(adding, names=["refunds"]))
+                tasks.start_soon(partial(ask_as, f"named {number}", narrow, "skills_load", names=["data-analysis"]))
+                tasks.start_soon(partial(ask_as, f"left {number}", narrow, "skills_unload", names=["refunds"]))
+                tasks.start_soon(partial(ask_as, f"read {number}", narrow, "skills_read", path="SKILL.md"))
+                await anyio.wait_all_tasks_blocked()
+    for name, answer in answers.items():
+        if name.startswith("wide"):
+            assert "Look at the data first" in answer or "data-analysis" in answer
+        elif name != "first":
+            assert "pdf" not in answer and "Look at the data" not in answer, name
+            assert "data-analysis" not in answer or "Unknown skill" in answer, name

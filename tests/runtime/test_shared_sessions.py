@@ -302,7 +302,7 @@ def test_a_load_under_way_builds_on_what_another_replica_wrote(tree: Path, store
         await two.call("load", handle, names=["b"])
         session = await one.sessions.open(handle, None)  # which has b from here on
         assert [path for path, _ in session.loaded] == ["b"]
-        await session._active.load(["c"], add=True)
+        await session._active.load(session._runtime, ["c"], add=True)
         await one.sessions.save(session, None, before=1)
         assert names(await two.call("list", handle)) == ["b", "c"]
 

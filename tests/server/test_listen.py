@@ -10,6 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_skills_server.access.grants import Grant, Pattern, Permissions
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.server import notify
@@ -101,8 +103,7 @@ async def test_who_opens_too_many_streams_has_its_own_oldest_ended_with_its_resu
     async with opening(notifier) as start:
         mine = await start(Listening(), "token me")
         theirs = [await start(Listening(), "address 192.0.2.1") for _ in range(5)]
-        while theirs[2].result is None:
-            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
         assert [each.result is not None for each in theirs] == [True, True, True, False, False]
         assert mine.result is None
         for owner in ("a", "a", "b", "b", "c"):
@@ -130,13 +131,44 @@ async def test_subscriptions_of_all_sessions_of_one_owner_are_bounded_and_end_wi
     notifier.watch(peers[0], "skill://c/SKILL.md", "me")
 
 
+async def test_who_opens_a_stream_as_somebody_else_hears_of_its_other_skills_once_it_is_open() -> None:
+    old, new = (Principal("token", "me", groups=frozenset(group)) for group in ("a", "b"))
+    before, after = (Permissions([Grant((f"group:{group}",), (Pattern(group),))]) for group in ("a", "b"))
+    of = {old: before, new: after, None: before}
+    asked: list[tuple[Permissions, Permissions]] = []
+
+    def between(*given: Permissions) -> list[tuple[str, None]]:
+        asked.append((given[0], given[1]))
+        return [("notifications/resources/list_changed", None)]
+
+    notifier, client = Notifier({}, permissions=of.__getitem__, between=between), Client()
+    client.principal = old
+    async with notifier.running():
+        notifier.add_legacy_client(client)
+        notifier.follows(client, old)()
+        assert asked == []
+        is_open = notifier.follows(client, new)
+        await anyio.wait_all_tasks_blocked()
+        assert client.sent == [] and asked == []  # what is sent now reaches nobody
+        is_open()
+        await anyio.wait_all_tasks_blocked()
+        assert client.sent == ["notifications/resources/list_changed"] and asked == [(before, after)]
+        # It heard of grants that gave it what it had at first, and has what it had then by other groups.
+        of[new], asked[:] = before, []
+        of[old] = after
+        notifier.follows(client, old)()
+        await anyio.wait_all_tasks_blocked()
+        assert len(client.sent) == 2 and asked == [(before, after)]
+
+
 class Client:
     """A legacy client, and what is to be done at its end."""
 
     def __init__(self) -> None:
         self.ends = AsyncExitStack()
         self.connection = self
-        self.principal = None
+        self.principal: Principal | None = None
+        self.sent: list[str] = []
 
     def at_end(self, work: Callable[[], object]) -> None:
         """As the front's."""
@@ -144,3 +176,4 @@ class Client:
 
     async def send(self, method: str, params: dict[str, Any] | None) -> None:
         """As the front's."""
+        self.sent.append(method)

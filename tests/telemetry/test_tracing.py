@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,7 +31,7 @@ from mcp_skills_server.telemetry.events import Event, Use
 from mcp_skills_server.telemetry.trace_context import Trace
 from mcp_skills_server.telemetry.tracing import Tracing
 from web.http_wire import client, http_serving
-from wire import DEADLINE, write_skill
+from wire import DEADLINE, serving, write_skill
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 PARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
@@ -100,6 +101,7 @@ async def test_a_request_is_one_span_and_holds_nothing_of_the_skill(
     assert read["gen_ai.skill.name"] == "a" and str(read["skills.digest"]).startswith("sha256:")
     assert (read["skills.action"], read["skills.file"], read["skills.outcome"]) == ("load", "SKILL.md", "ok")
     assert (read["mcp.method.name"], read["network.transport"]) == ("resources/read", "pipe")
+    assert read["mcp.protocol.version"] == {"legacy": "2025-11-25", "auto": "2026-07-28"}[mode]
     assert "jsonrpc.request.id" in read and "error.type" not in read
     assert missing["error.type"] == missing["rpc.response.status_code"] in {"-32002", "-32602"}
     assert prompt["gen_ai.prompt.name"] == "a"
@@ -276,6 +278,38 @@ def test_a_collector_gets_one_span_a_request_by_both_fronts_and_what_is_left_at_
     assert rpc.trace_id.hex() == "a" * 32 and attributes(rpc)["jsonrpc.request.id"] == "r1"
     assert {resource["service.name"] for resource, _ in found} == {"mcp-skills-server"}
     assert BODY not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("transport", "era", "version"),
+    [
+        ("stdio", "legacy", "2025-11-25"),
+        ("stdio", "modern", "2026-07-28"),
+        ("http", "legacy", "2025-11-25"),
+        ("http", "modern", "2026-07-28"),
+    ],
+)
+def test_a_span_says_which_revision_of_the_protocol_is_spoken(
+    tmp_path: Path, transport: str, era: Any, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_skill(tmp_path / "a")
+    with Collector() as collector:
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "10"}
+        with ExitStack() as stack:
+            if transport == "stdio":
+                for name, value in environment.items():
+                    monkeypatch.setenv(name, value)
+                one: Any = stack.enter_context(serving(tmp_path, "--traces", era=era))
+            else:
+                server = stack.enter_context(http_serving(tmp_path, "--traces", environment=environment))
+                one = stack.enter_context(client(server, era))
+            one.request("skills/list")
+            found: list[Any] = []
+            while not found:  # a collector gets them in parts
+                batches = collector.received.get(timeout=DEADLINE).resource_spans
+                every = [span for batch in batches for scope in batch.scope_spans for span in scope.spans]
+                found = [each for each in every if each.name == "skills/list"]
+    assert [attributes(each)["mcp.protocol.version"] for each in found] == [version]
 
 
 @pytest.mark.parametrize("is_silent", [False, True])

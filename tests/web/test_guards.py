@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.tokens import find, read_tokens
+from mcp_skills_server.access.tokens import Tokens, find, read_tokens
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.server.callers import PRINCIPAL
 from mcp_skills_server.telemetry.events import subscribe
@@ -375,6 +376,24 @@ def test_a_token_that_has_ended_is_refused_as_an_unknown_one(caplog: pytest.LogC
         "refused the token me",
         "refused a request without a token that lets it in",
     ]
+
+
+async def nothing(*_: Any) -> None:
+    """An app that does nothing, and a channel that nobody is at."""
+
+
+def test_who_may_what_changes_where_requests_are_answered() -> None:
+    tokens = Tokens(read_tokens(f"me={SECRET}", "x"))
+    guard = guards.Guard(nothing, local(tokens=tokens))
+    seen: list[int] = []
+
+    async def main() -> int:
+        await guard({"type": "lifespan"}, nothing, nothing)
+        await anyio.to_thread.run_sync(tokens.between_requests, lambda: seen.append(threading.get_ident()))
+        return threading.get_ident()
+
+    loop = anyio.run(main)
+    assert seen == [loop]
 
 
 def test_nothing_is_kept_of_requests_that_were_answered() -> None:

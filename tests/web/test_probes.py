@@ -118,3 +118,30 @@ def test_more_than_the_one_line_is_for_who_may_come_in(tmp_path: Path, path: str
         assert server.send("GET", "/readyz").status == 200
         assert server.send("GET", path).status == 401
         assert server.send("GET", path, headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
+
+
+def test_where_sources_lie_is_for_the_operator(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    config = tmp_path / "c.toml"
+    tokens = {"MCP_SKILLS_TOKENS": f"alpha={TOKEN},ops={TOKEN}-of-ops"}
+    config.write_text(
+        "[[grant]]\nwho = ['*']\nskills = ['a']\n[[grant]]\nwho = ['token:ops']\nskills = ['**']\nmay = ['admin']\n"
+    )
+    with Publisher() as publisher:
+        publisher.routes[INDEX] = answer(b"", 503)
+        given = [publisher.url, tmp_path / "skills", "--config", config, *options(tmp_path)]
+        with http_serving(*given, environment=tokens) as server:
+            server.said("there is no copy of it yet")
+            until_scanned(server)
+
+            def as_(token: str | None) -> list[str]:
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                path = "/readyz" if token is None else "/readyz?verbose"
+                return server.send("GET", path, headers=headers).body.decode().splitlines()
+
+            for lines in as_(None), as_(TOKEN):
+                text = "\n".join(lines)
+                assert lines[0] == "a source: it has not answered yet, and there is no copy of it"
+                assert str(tmp_path) not in text and publisher.url not in text
+            assert as_(TOKEN)[1:] == ["2 roots, 1 of them failing"]
+            assert f"{tmp_path}/skills: read" in as_(f"{TOKEN}-of-ops")

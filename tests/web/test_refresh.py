@@ -144,3 +144,17 @@ def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
     with pytest.raises(UsageError) as caught:
         checked_secret(secret)
     assert secret not in str(caught.value)
+
+
+def test_wrong_proofs_count_as_failed_authentications(published: Path, tmp_path: Path) -> None:
+    with http_serving(published) as site:
+        config = tmp_path / "c.toml"
+        config.write_text("[quota]\nfailed-authentications-per-minute = 2\n")
+        options = ["--config", config, "--allow-private", "--allow-http", "--cache-dir", tmp_path / "cache"]
+        secrets = {"MCP_SKILLS_REFRESH_SECRET": SECRET, "MCP_SKILLS_TOKENS": "laptop=a-token-of-some-length"}
+        with http_serving(f"http://127.0.0.1:{site.port}", *options, environment=secrets) as server:
+            wrong, right = {"X-Gitea-Signature": WRONG}, {"X-Gitea-Signature": CODE}
+            assert server.send("POST", "/mcp", b"{}").status == 401
+            statuses = [server.send(path="/refresh", body=BODY, headers=wrong).status for _ in range(2)]
+            assert statuses == [401, 429]
+            assert server.send(path="/refresh", body=BODY, headers=right).status == 202

@@ -22,7 +22,8 @@ LOCAL: Final = "local"
 KINDS: Final = ("token", "user", "group")
 _MOST_CHARACTERS: Final = 512
 _MOST_SEGMENTS: Final = 64
-_ANY: Final = "**"
+EVERY_SKILL: Final = "**"
+"""The pattern of all skills, and the segment for any number of segments."""
 _NOT_TAKEN: Final = frozenset("?[]{}\\")
 """Wildcards of other programs, which would be taken for themselves here."""
 _LAST: Final = "\U0010ffff"
@@ -58,12 +59,17 @@ class Pattern:
         _check(self.text, segments)
         runs: list[list[tuple[str, ...]]] = [[]]
         for each in segments:
-            if each == _ANY:
+            if each == EVERY_SKILL:
                 runs.append([])
             else:
                 runs[-1].append(tuple(each.split("*")))
         object.__setattr__(self, "prefix", self.text.partition("*")[0])
         object.__setattr__(self, "_parts", tuple(map(tuple, runs)))
+
+    @property
+    def fits_all(self) -> bool:
+        """Whether every skill path is one of these, of skills to come too."""
+        return self.text == EVERY_SKILL
 
     def fits(self, path: str) -> bool:
         """Whether a skill path is one of these."""
@@ -100,7 +106,7 @@ def _check(text: str, segments: Sequence[str]) -> None:
     for each in segments:
         if each in {"", ".", ".."}:
             raise PatternError("a pattern has an empty segment, or . or ..")
-        if _ANY in each and each != _ANY:
+        if EVERY_SKILL in each and each != EVERY_SKILL:
             raise PatternError("** is a segment of its own")
 
 
@@ -142,6 +148,11 @@ class Grant:
         """Whether it is about the skill of this path."""
         return any(each.fits(path) for each in self.skills)
 
+    @property
+    def covers_all(self) -> bool:
+        """Whether it is about every skill."""
+        return any(each.fits_all for each in self.skills)
+
 
 def is_who(text: str) -> bool:
     """Whether this names somebody in a grant."""
@@ -150,20 +161,21 @@ def is_who(text: str) -> bool:
 
 
 class Permissions:
-    """What somebody may: the grants that apply, whoever they are. Who has the same has the same view.
+    """What somebody may: the grants that apply. Two are equal that give the same, to whomever and in whatever order.
 
     Args:
         grants: those that apply, in their order.
     """
 
-    __slots__ = ("_hash", "grants")
+    __slots__ = ("_given", "_hash", "grants")
 
     def __init__(self, grants: Sequence[Grant]) -> None:
         self.grants = tuple(grants)
-        self._hash = hash(self.grants)  # it is looked up with every request
+        self._given = frozenset((pattern, each.may - {"read"}) for each in self.grants for pattern in each.skills)
+        self._hash = hash(self._given)  # it is looked up with every request
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Permissions) and self.grants == other.grants)
+        return self is other or (isinstance(other, Permissions) and self._given == other._given)
 
     def __hash__(self) -> int:
         return self._hash
@@ -175,7 +187,7 @@ class Permissions:
     @property
     def reads_all(self) -> bool:
         """Whether there is no skill that may not be read."""
-        return any(pattern.text == _ANY for each in self.grants for pattern in each.skills)
+        return any(each.covers_all for each in self.grants)
 
     def may(self, what: str, path: str) -> bool:
         """Whether this may be done with the skill of this path; `what` is one of `MAY`."""
@@ -187,8 +199,8 @@ class Permissions:
 
     @property
     def may_admin(self) -> bool:
-        """Whether what is for the operator alone may be seen."""
-        return self.may_any("admin")
+        """Whether what is for the operator may be seen. It is about all skills, so a grant of some is not enough."""
+        return any("admin" in each.may and each.covers_all for each in self.grants)
 
     def readable(self, paths: Sequence[str]) -> Iterator[str]:
         """Those of these skill paths that may be read, each once. They are in code point order.
@@ -223,6 +235,8 @@ class Grants:
         self.grants = tuple(grants)
         self.local = local
         self._known: dict[Principal | None, Permissions] = {}
+        self._distinct: dict[Permissions, Permissions] = {}
+        """One object for all that are equal, so that to look one up compares nothing."""
 
     def permissions(self, principal: Principal | None) -> Permissions:
         """What this principal may; None for who proves nothing."""
@@ -232,7 +246,8 @@ class Grants:
             found = Permissions([each for each in self.grants if not names.isdisjoint(each.who)])
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            self._known[principal] = found
+                self._distinct.clear()
+            self._known[principal] = found = self._distinct.setdefault(found, found)
         return found
 
     def _names(self, principal: Principal | None) -> set[str]:

@@ -71,6 +71,9 @@ class Tokens(Collection[Token]):
         self._tokens = tuple(tokens)
         self.removed: Callable[[frozenset[bytes]], object] = bool
         """Called by `replace` with the hashes of the tokens that let nobody in any more, or not as the same."""
+        self.between_requests: Callable[[Callable[[], object]], object] = _call
+        """Calls what it is given while no request is at work, so that all of them find either state and none a mixture
+        of both. Waits for it; not to be called by what answers requests."""
 
     def __iter__(self) -> Iterator[Token]:
         return iter(self._tokens)
@@ -95,6 +98,11 @@ class Tokens(Collection[Token]):
             self.removed(gone)
 
 
+def _call(work: Callable[[], object]) -> None:
+    """Call it: nobody asks for anything yet."""
+    work()
+
+
 def find(tokens: Iterable[Token], secret: str) -> Token | None:
     """The token that this is, expired or not. Takes the same time whichever it is, or none."""
     hashed = hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
@@ -112,8 +120,8 @@ def read_tokens(text: str, source: str) -> list[Token]:
     RFC 3339 writes it; and `groups=a,b`.
 
     Raises:
-        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name stands
-            twice. Never shows a token.
+        UsageError: a line is not of that form, a token is too short or no header can carry it, or a name or a token
+            stands twice. Never shows a token.
     """
     out: list[Token] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -132,8 +140,11 @@ def read_tokens(text: str, source: str) -> list[Token]:
             raise UsageError(f"{place}: the token has characters that are not printable ASCII")
         if any(token.name == name for token in out):
             raise UsageError(f"{place}: the name {name} stands twice")
+        hashed = hashlib.sha256(secret.encode()).digest()
+        if same := next((token.name for token in out if hmac.compare_digest(token.hashed, hashed)), None):
+            raise UsageError(f"{place}: {name} has the token of {same}; make another one for each")
         expires, groups = _more(more, place)
-        out.append(Token(name, hashlib.sha256(secret.encode()).digest(), expires, groups))
+        out.append(Token(name, hashed, expires, groups))
     if not out:
         raise UsageError(f"{source}: there is no token; write lines {_FORM}")
     return out

@@ -221,27 +221,35 @@ def ignored_in(root_path: str, directory: str, *, most_names: int) -> list[str]:
     Of an ignored folder the folder alone is named. Skills within are passed over. At most `most_names` names are looked
     at, and what cannot be opened is left out.
     """
-    found: list[str] = []
-    names, todo = 0, [""]
-    while todo and names < most_names:
-        place = todo.pop()
-        prefix = f"{place}/" if place else ""
-        here: list[str] = []
+    left = most_names
+
+    def look(handle: Handle, prefix: str) -> list[str]:
+        nonlocal left
+        found: list[str] = []
         inner: list[str] = []
-        where = "/".join(filter(None, (directory, place)))
-        with suppress(OSError), open_directory(root_path, where) as handle, os.scandir(handle) as entries:
+        with suppress(OSError), os.scandir(handle) as entries:
             for entry in entries:
-                names += 1
-                if names > most_names:
+                left -= 1
+                if left < 0:
                     break
-                folder = entry.is_dir(follow_symlinks=False)
-                if is_ignored(entry.name):
-                    here.append(f"{prefix}{spelled(entry.name)}{'/' if folder else ''}")
-                elif folder:
-                    inner.append(prefix + entry.name)
-                elif place and entry.name == SKILL_MD:
-                    here, inner = [], []
-                    break
-        found += here
-        todo += [path for path in inner if path.count("/") < MOST_LEVELS]
-    return sorted(found)
+                name = entry.name
+                if (name[0] in FIRSTS or name[-1] in LASTS) and is_ignored(name):
+                    found.append(f"{prefix}{spelled(name)}{'/' if entry.is_dir(follow_symlinks=False) else ''}")
+                elif entry.is_dir(follow_symlinks=False):
+                    inner.append(name)
+                elif prefix and name == SKILL_MD:
+                    return []
+        for name in inner if prefix.count("/") < MOST_LEVELS else ():
+            if left <= 0:
+                break
+            with suppress(OSError):
+                opened = enter(handle, name)
+                try:
+                    found += look(opened, f"{prefix}{name}/")
+                finally:
+                    close(opened)
+        return found
+
+    with suppress(OSError), open_directory(root_path, directory) as handle:
+        return sorted(look(handle, ""))
+    return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 from click.core import ParameterSource
 
-from mcp_skills_server.commands.config_option import configuration_of
+from mcp_skills_server.commands.config_option import configuration_of, oauth_of
 from mcp_skills_server.commands.fields import is_secret, key_of, variables_of
 from mcp_skills_server.commands.printing import say, say_table
 
@@ -63,7 +63,7 @@ def show(words: tuple[str, ...]) -> None:
             if each.name in made.params
         ]
         found = configuration_of(made)
-        rows += _rules(found) + _oauth(found) + _quotas(found)
+        rows += _rules(found) + _oauth(made, command) + _quotas(found)
     say_table([("KEY", "FROM", "VALUE"), *((key, origin, value) for key, value, origin in rows)])
 
 
@@ -102,11 +102,15 @@ def _rules(configuration: Configuration | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def _oauth(configuration: Configuration | None) -> list[tuple[str, str, str]]:
-    """What the file says of an issuer of tokens. None of it is a secret."""
-    if configuration is None or configuration.oauth is None:
+def _oauth(context: click.Context, command: click.Command) -> list[tuple[str, str, str]]:
+    """Of which issuer tokens are taken. None of it is a secret."""
+    found, configuration = oauth_of(context), configuration_of(context)
+    if found is None:
         return []
-    found, place = configuration.oauth, f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+    place = "default"
+    if configuration is not None and configuration.oauth is not None:
+        place = f"{configuration.file}:{configuration.lines.get('oauth', 0)}"
+    given = {each.name: _origin(each, context) for each in command.params if context.params.get(each.name or "")}
     shown = {
         "issuer": found.issuer,
         "audience": found.audience,
@@ -116,7 +120,7 @@ def _oauth(configuration: Configuration | None) -> list[tuple[str, str, str]]:
         "algorithms": " ".join(found.algorithms),
         "skew": f"{found.skew_s:g}",
     }
-    return [(f"oauth.{key}", value, place) for key, value in shown.items()]
+    return [(f"oauth.{key}", value, given.get(f"oauth_{key}", place)) for key, value in shown.items()]
 
 
 def _quotas(configuration: Configuration | None) -> list[tuple[str, str, str]]:

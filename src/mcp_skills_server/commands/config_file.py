@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import click
 from pydantic import ValidationError
 
-from mcp_skills_server.access.grants import Grant, Pattern, PatternError
+from mcp_skills_server.access.grants import EVERY_SKILL, Grant, Pattern, PatternError
 from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.commands import config_oauth, config_quota
@@ -163,7 +163,7 @@ def parse(raw: bytes, path: str) -> Configuration:
         values = found.model_dump(exclude_unset=True, exclude={"oauth", "quota"})
     except ValidationError as error:
         faults = [_fault(each["type"], each["loc"], each["input"], lines) for each in error.errors(include_url=False)]
-    faults += _of_sources(given, lines)
+    faults += [*_of_sources(given, lines), *_of_grants(given, lines)]
     oauth = given.get("oauth")
     if isinstance(oauth, dict) and not config_oauth.has_resource(cast("dict[str, Any]", oauth)):
         faults.append(Fault(_line(["oauth", "audience"], lines), "oauth.audience", *config_oauth.NO_RESOURCE))
@@ -265,6 +265,20 @@ def _of_sources(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], 
             place = ("source", number, "refresh")
             what = f"nobody asks a {kind_of(root).name} so often: it is watched, or says itself how long it holds"
             yield Fault(_line(place, lines), "source.refresh", what, "leave it out")
+
+
+def _of_grants(given: Mapping[str, Any], lines: Mapping[tuple[str | int, ...], int]) -> Iterator[Fault]:
+    """Which grants give what they cannot, of those of which each key has its form."""
+    grants: Any = given.get("grant")
+    for number, each in enumerate(cast("list[Any]", grants) if isinstance(grants, list) else []):
+        grant = cast("dict[str, Any]", each) if isinstance(each, dict) else {}
+        may, skills = grant.get("may"), grant.get("skills")
+        if not isinstance(may, list) or not isinstance(skills, list):
+            continue
+        if "admin" in may and EVERY_SKILL not in skills:
+            place = ("grant", number, "may")
+            what = "admin is about all skills, and this grant is about some"
+            yield Fault(_line(place, lines), "grant.may", what, f'write skills = ["{EVERY_SKILL}"], or leave out admin')
 
 
 # What is made of it

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from mcp_skills_server.access.settings import ALGORITHMS, OAuthSettings, is_safe
 from mcp_skills_server.commands.config_values import Text, seconds
+from mcp_skills_server.errors import UsageError
 
 _SCOPE: Final = re.compile(r"[!#-\[\]-~]+")
 
@@ -88,3 +90,37 @@ def settings_of(given: dict[str, Any]) -> OAuthSettings:
         skew_s=table.skew,
         ui_client_id=table.ui_client_id,
     )
+
+
+def overridden(
+    settings: OAuthSettings | None, issuer: str | None, audience: str | None, resource: str | None
+) -> OAuthSettings | None:
+    """The settings of a file, or none, with what options say in their place; None where nothing says anything.
+
+    Raises:
+        UsageError: an option does not take its value, or an issuer or an audience is missing.
+    """
+    options = {"issuer": issuer, "audience": audience, "resource": resource}
+    options = {key: value for key, value in options.items() if value is not None}
+    if not options:
+        return settings
+    given: dict[str, Any] = {}
+    if settings is not None:
+        given = {"issuer": settings.issuer, "audience": settings.audience}
+        if settings.resource != settings.audience:
+            given["resource"] = settings.resource
+    given |= options
+    for key in ("issuer", "audience"):
+        if key not in given:
+            raise UsageError(f"--oauth-{key} is missing; give it too, or a table [oauth]")
+    if not has_resource(given):
+        words = "is no https URL, so clients cannot know the endpoint by it"
+        raise UsageError(f"--oauth-audience {words}; give --oauth-resource too")
+    try:
+        found = settings_of(given)
+    except ValidationError as error:
+        key = str(error.errors(include_url=False)[0]["loc"][0])
+        raise UsageError(f"--oauth-{key} does not take this value; give {TAKES[key]}") from None
+    if settings is None:
+        return found
+    return replace(settings, issuer=found.issuer, audience=found.audience, resource=found.resource)

@@ -22,6 +22,7 @@ from mcp_skills_server.web.workers import VARIABLE
 if TYPE_CHECKING:
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.access.quotas import QuotaSettings, Rates
+    from mcp_skills_server.access.settings import OAuthSettings
     from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.commands.config_file import Configuration
@@ -106,15 +107,35 @@ def tokens_of(file: str | None, lines: str | None) -> list[Token]:
     return found
 
 
-def issuer_of(context: click.Context) -> ResourceServer | None:
-    """What takes the tokens of the issuer that the file of this command names; None where it names none."""
+def oauth_of(context: click.Context) -> OAuthSettings | None:
+    """Whose access tokens are taken, as the options and the file of this command say; None for nobody's.
+
+    Raises:
+        UsageError: an option does not take its value, or one is missing.
+    """
     configuration = configuration_of(context)
-    if configuration is None or configuration.oauth is None:
+    settings = None if configuration is None else configuration.oauth
+    given = [context.params.get(f"oauth_{key}") for key in ("issuer", "audience", "resource")]
+    if given == [None, None, None]:
+        return settings
+    from mcp_skills_server.commands.config_oauth import overridden
+
+    return overridden(settings, *given)
+
+
+def issuer_of(context: click.Context) -> ResourceServer | None:
+    """What takes the tokens of the issuer that this command names; None where it names none.
+
+    Raises:
+        UsageError: as for `oauth_of`.
+    """
+    settings = oauth_of(context)
+    if settings is None:
         return None
     from mcp_skills_server.access.oauth import ResourceServer
     from mcp_skills_server.web.issuer_fetch import fetch
 
-    return ResourceServer(configuration.oauth, fetch)
+    return ResourceServer(settings, fetch)
 
 
 def quotas_of(context: click.Context) -> QuotaSettings:

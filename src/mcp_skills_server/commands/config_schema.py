@@ -21,7 +21,8 @@ from mcp_skills_server.commands.fields import key_of
 
 READERS: Final = ("serve", "rpc", "acp")
 """The commands that take such a file."""
-_NOT_IN_A_FILE: Final = frozenset(("config", "help"))
+_NOT_IN_A_FILE: Final = frozenset(("config", "help", "oauth_issuer", "oauth_audience", "oauth_resource"))
+"""A file says in `[oauth]` what the last three do."""
 
 
 def reader(name: str) -> click.Command:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,8 +27,11 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry.log import log_requests
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mcp_skills_server.access.grants import Grant
     from mcp_skills_server.access.quotas import Rates
-    from mcp_skills_server.access.tokens import Tokens
+    from mcp_skills_server.access.tokens import Token, Tokens
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.sources.mirrors import Mirrors
 
@@ -101,12 +105,31 @@ class Reloader:
                 self._configuration = read(before.file)
             except ConfigurationError as error:
                 logger.warning("%s; the configuration stays as it was", error)
+        tokens = None
         try:
-            self._take_tokens()
+            tokens = self._new_tokens()
         except UsageError as error:
             logger.warning("%s; the tokens stay as they were", error)
+        self._swap(tokens, self._new_grants(before))
         if before is not None and self._configuration is not None and self._configuration != before:
             self._take(before, self._configuration)
+
+    def _swap(self, tokens: list[Token] | None, grants: Sequence[Grant] | None) -> None:
+        """Have these in force, None for what stays: both at once, so that nobody new meets the grants of before."""
+
+        def swap() -> None:
+            if tokens is not None and self._tokens is not None:
+                self._tokens.replace(tokens)
+            if grants is not None:
+                self._views.replace(grants)
+
+        if tokens is not None or grants is not None:
+            at_once = swap if self._tokens is None else partial(self._tokens.between_requests, swap)
+            at_once()
+        if tokens is not None:
+            logger.info("the tokens were read again; there are %s of them", len(tokens))
+        if grants is not None:
+            logger.info("the grants were read again; there are %d of them", len(grants))
 
     def _value(self, name: str, configuration: Configuration | None) -> Any:
         """What holds of an option by a configuration."""
@@ -115,18 +138,28 @@ class Reloader:
         default = self._defaults.get(name)
         return default if configuration is None else configuration.values.get(name, default)
 
-    def _take_tokens(self) -> None:
+    def _new_grants(self, before: Configuration | None) -> Sequence[Grant] | None:
+        """The grants of the file where they are others than before, and there were some."""
+        now = self._configuration
+        if before is None or now is None or before.grants is None or before.grants == now.grants:
+            return None
+        return now.grants
+
+    def _new_tokens(self) -> list[Token] | None:
+        """The tokens of the file where they are others than those in force.
+
+        Raises:
+            UsageError: they cannot be read or taken.
+        """
         if self._tokens is None:
-            return
+            return None
         file = self._value("token_file", self._configuration)
         found = tokens_of(file, self._value("tokens", self._configuration))
         if not found and not self._tokens:
-            return
+            return None
         if not found or not self._tokens:
             raise UsageError("whether tokens are wanted takes effect at the next start")
-        if [*self._tokens] != found:
-            self._tokens.replace(found)
-            logger.info("the tokens were read again; there are %s of them", len(found))
+        return None if [*self._tokens] == found else found
 
     def _take(self, before: Configuration, now: Configuration) -> None:
         if self._value("log_level", before) != (level := self._value("log_level", now)):
@@ -147,11 +180,7 @@ class Reloader:
         later = sorted(key_of(self._parameters[name]) for name in names)
         if _without_refresh(before) != _without_refresh(now):
             later.append("source")
-        if before.grants is not None and now.grants is not None:
-            if before.grants != now.grants:
-                self._views.replace(now.grants)
-                logger.info("the grants were read again; there are %d of them", len(now.grants))
-        elif before.grants != now.grants:
+        if (before.grants is None) != (now.grants is None):
             later.append("grant")
         if before.oauth != now.oauth:
             later.append("oauth")

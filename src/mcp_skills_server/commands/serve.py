@@ -49,7 +49,7 @@ from mcp_skills_server.commands.script_options import RuntimeOptions, execution_
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
 from mcp_skills_server.commands.ui_options import PageOptions, make_ui
-from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
+from mcp_skills_server.commands.usage_options import REDIS, Counting, UsageOptions, start_usage
 from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
 from mcp_skills_server.errors import UsageError
 
@@ -161,9 +161,23 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
     views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
-    end_usage = start_usage(options, registry, by_default=options.transport == "http")
+    over_http = options.transport == "http"
+    shared = None
+    if over_http:
+        shared = make_shared(
+            options,
+            registry,
+            mirrors,
+            follows=options.watch and worker is None,
+            says=worker is None,
+            runtime_sessions=quotas.runtime_sessions,
+        )
+    elif options.usage == REDIS:
+        raise UsageError("--usage redis counts what replicas serve over HTTP; over stdio give sqlite:FILE")
+    link = shared.link if shared is not None else None
+    counting = start_usage(options, registry, by_default=over_http, link=link)
     end_traces = start_tracing(options)
-    reopen = start_audit(options, stdout_is_free=options.transport == "http")
+    reopen = start_audit(options, stdout_is_free=over_http)
     if mirrors is not None:
         mirrors.report_to(registry.note)
         mirrors.start(partial(take_in, registry))
@@ -184,15 +198,7 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         )
         _over_stdio(runtime, settings, watcher, views, options.front)
     else:
-        shared = make_shared(
-            options,
-            registry,
-            mirrors,
-            follows=options.watch and worker is None,
-            says=worker is None,
-            runtime_sessions=quotas.runtime_sessions,
-        )
-        http, read_again = _http_settings(views, mirrors, options, worker, shared, quotas=quotas)
+        http, read_again = _http_settings(views, mirrors, options, worker, shared, counting=counting, quotas=quotas)
         if shared is not None:
             shared.start()
         if leads:
@@ -201,11 +207,10 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         else:
             on_hangup(read_again, reopen)
             _over_http(runtime, settings, watcher, http, views)
-        if shared is not None:
-            shared.stop()
     if mirrors is not None:
         mirrors.stop()
-    for end in (end_usage, end_traces):
+    # What was counted last goes through the link.
+    for end in (counting and counting.stop, end_traces, shared and shared.stop):
         if end is not None:
             end()
     leave(code)
@@ -219,9 +224,10 @@ def _warn_of_unused(context: click.Context) -> None:
         if heading_of(parameter).endswith(_OVER_HTTP)
         and context.get_parameter_source(parameter.name or "") not in (None, ParameterSource.DEFAULT)
     ]
-    if issuer_of(context) is not None:
+    found = configuration_of(context)
+    if found is not None and found.oauth is not None:
         unused.append("[oauth]")
-    if (found := configuration_of(context)) is not None and any(each.startswith("quota.") for each in found.lines):
+    if found is not None and any(each.startswith("quota.") for each in found.lines):
         unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
@@ -255,6 +261,7 @@ def _http_settings(
     worker: Worker | None,
     shared: Shared | None,
     *,
+    counting: Counting | None,
     quotas: QuotaSettings,
 ) -> tuple[HttpSettings, Callable[[], object] | None]:
     """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
@@ -272,9 +279,14 @@ def _http_settings(
     from mcp_skills_server.web.settings import HttpSettings
 
     # An empty value is a mistake in a deployment, and must not open the server.
-    for variable in ("MCP_SKILLS_TOKEN_FILE", "MCP_SKILLS_TOKENS"):
+    for variable, what in (
+        ("MCP_SKILLS_TOKEN_FILE", "tokens"),
+        ("MCP_SKILLS_TOKENS", "tokens"),
+        ("MCP_SKILLS_OAUTH_ISSUER", "an issuer"),
+        ("MCP_SKILLS_OAUTH_AUDIENCE", "an audience"),
+    ):
         if os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give tokens, or unset it for a server without")
+            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
     tokens = Tokens(tokens_of(options.token_file, options.tokens))
     context = click.get_current_context()
     issuer = issuer_of(context)
@@ -299,7 +311,7 @@ def _http_settings(
     if worker is not None:
         shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
     elif not is_supervisor(options):  # which counts when there is a place for it
-        shown = make_metrics(options, views.registry, sites)
+        shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
     http = HttpSettings(
         host=options.host,
         port=options.port,
@@ -325,7 +337,7 @@ def _http_settings(
         quotas=quotas,
         rates=rates,
         sessions=partial(Sessions, share=quotas.runtime_sessions),
-        ui=make_ui(options, counts=True) if options.ui else None,
+        ui=make_ui(counting and counting.store) if options.ui else None,
     )
     if shared is not None:
         http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)

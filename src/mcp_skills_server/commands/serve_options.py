@@ -64,6 +64,16 @@ class HttpOptions(Options):
     tokens: str | None = option(
         None, "The same lines as a value; meant for MCP_SKILLS_TOKENS.", metavar="LINES", secret=True
     )
+    oauth_issuer: str | None = option(
+        None,
+        "Take the access tokens of this OAuth 2.1 issuer, as its metadata spells it. The table [oauth] of a "
+        "configuration says more.",
+        metavar="URL",
+    )
+    oauth_audience: str | None = option(None, "What aud of those tokens must name.", metavar="TEXT")
+    oauth_resource: str | None = option(
+        None, "The URL by which clients know the endpoint, where that is not the audience.", metavar="URL"
+    )
     session_idle: float = option(
         1800, "Close a legacy session that nobody used for so long.", type=click.FloatRange(min=1), metavar="SECONDS"
     )

@@ -44,8 +44,12 @@ class Document(NamedTuple):
     metadata: Mapping[str, tuple[int, str | None]] = MappingProxyType({})
 
 
-def parse(raw: bytes) -> Document:
-    """Take a SKILL.md apart. Never raises for bad input: what is wrong becomes a Problem."""
+def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
+    """Take a SKILL.md apart. Never raises for bad input: what is wrong becomes a Problem.
+
+    `known` are its fields, where they have been read from these very bytes: they are not read again, and the result
+    says nothing of their lines and problems.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -63,11 +67,13 @@ def parse(raw: bytes) -> Document:
     closing = _CLOSING.search(text, begin)
     if closing is None:
         return _failed(_no_closing(text))
-    reader, fields = _read(text[begin + 1 : closing.start() + 1])
     rest = text[closing.end() :]
     blank = _BLANK_LINES.match(rest)
     body = rest[blank.end() :] if blank else rest
     body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
+    if known is not None:
+        return Document(known, {}, body.rstrip(), body_line, ())
+    reader, fields = _read(text[begin + 1 : closing.start() + 1])
     problems = tuple(reader.problems)
     return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata)
 

@@ -12,14 +12,15 @@ from typing import Final
 
 from mcp_skills_server.model import Json
 
+_SHOWN: Final = b"\t\n\f\r" + bytes(range(0x20, 0x7F))
 _HIDDEN_IN_ASCII: Final = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 
 
 def find(text: str) -> Iterator[tuple[int, str]]:
     """Each hidden character with its offset, in order."""
-    if not text.isascii() and not _may_hide(text):
-        return iter(())  # the same answer, many times as quick
-    return ((found.start(), found[0]) for found in _pattern(text).finditer(text))
+    if not _may_hide(text):
+        return iter(())  # the same answer, ten times as quick
+    return ((found.start(), found[0]) for found in _found(text))
 
 
 def count(text: str) -> int:
@@ -52,6 +53,8 @@ def without(text: str) -> str:
     """The text without its hidden characters; the same object where there are none."""
     if text.isascii() and text.isprintable():
         return text
+    if not _may_hide(text):
+        return text
     return _pattern(text).sub("", text)
 
 
@@ -63,8 +66,22 @@ def _pattern(text: str) -> re.Pattern[str]:
     return HIDDEN
 
 
+def _found(text: str) -> Iterator[re.Match[str]]:
+    pattern = _pattern(text)
+    if text.isascii():
+        return pattern.finditer(text)
+    from mcp_skills_server.format.invisible import ANY
+
+    # The long pattern is tried only where it may fit.
+    return filter(None, (pattern.match(text, each.start()) for each in ANY.finditer(text)))
+
+
 def _may_hide(text: str) -> bool:
     """Whether any character is one that is hidden somewhere."""
-    from mcp_skills_server.format.invisible import ANY  # as above
+    # What a file is full of is taken away first, by a table of bytes: a pattern takes twice as long for each character.
+    rest = text.encode("utf-8", "surrogatepass").translate(None, _SHOWN)
+    if not rest or text.isascii():
+        return bool(rest)
+    from mcp_skills_server.format.invisible import ANY  # a start among plain names does without
 
-    return ANY.search(text) is not None
+    return ANY.search(rest.decode("utf-8", "surrogatepass")) is not None

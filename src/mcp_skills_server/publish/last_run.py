@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -142,7 +142,7 @@ def names_of(edition: Edition, now: Stamps) -> list[dict[str, str]]:
     return names
 
 
-def stamp_of(marks: Mapping[str, str]) -> str:
-    """One stamp for the signatures of files, by their paths."""
-    text = "\0".join([f"{path}\0{marks[path]}" for path in sorted(marks)])
+def stamp_of(marks: Mapping[str, str], but: Collection[str]) -> str:
+    """One stamp for the signatures of files, by their paths, but for some of these."""
+    text = "\0".join([f"{path}\0{marks[path]}" for path in sorted(marks) if path not in but])
     return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()

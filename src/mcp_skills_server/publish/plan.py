@@ -145,7 +145,7 @@ def _in_the_way(gone: set[str], ours: Iterable[str]) -> tuple[list[str], frozens
 
 def owner_of(path: str) -> str:
     """The name of the skill that a file in our folders belongs to, "" for an index and for the headers."""
-    parts = path.split("/")
+    parts = path.split("/", 3)
     return parts[2] if len(parts) > 3 else ""
 
 

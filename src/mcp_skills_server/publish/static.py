@@ -200,7 +200,7 @@ class Site:
         if any(now - min(now, since) >= self._keep_s for since in kept.retired.values()):
             return None
         marks = self._folder.marks(kept.files)
-        if stamp_of({path: marks[path] for path in marks.keys() - seen.young}) != seen.output:
+        if stamp_of(marks, seen.young) != seen.output:
             return None
         for path in seen.young:
             young = self._folder.read(path)
@@ -225,7 +225,7 @@ class Site:
         """The folder with these signatures, of which those of the doubtful may prove nothing yet."""
         young = frozenset(path for path in doubtful if marks.get(path) != self._folder.settled(path))
         raw = self._folder.read(RECORD) or b""
-        return Seen(hex_of(digest_of(raw)), stamp_of({path: marks[path] for path in marks.keys() - young}), young)
+        return Seen(hex_of(digest_of(raw)), stamp_of(marks, young), young)
 
     # What is there
 

@@ -19,7 +19,9 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.dialects import jsonrpc
+from mcp_skills_server.dialects.skills_protocol import DISABLED
 from mcp_skills_server.dialects.skills_protocol.requests import CodeExecution, Execution
 from mcp_skills_server.dialects.skills_protocol.results import Run
 from mcp_skills_server.errors import RequestError
@@ -28,10 +30,11 @@ from mcp_skills_server.format.manifest import ACTION, Manifest
 from mcp_skills_server.model import Json, Skill, printable
 from mcp_skills_server.rpc import launcher
 from mcp_skills_server.rpc.blobs import PREFIX, Blobs
-from mcp_skills_server.rpc.runs import BLOBS_OUT, MAX_RESULT, MAX_SUMMARY, ended, failed
+from mcp_skills_server.rpc.runs import BLOBS_OUT, MAX_RESULT, ended, failed
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.scripts import output_files
 from mcp_skills_server.runtime.scripts.outcome import Outcome
+from mcp_skills_server.runtime.scripts.policy import RunRefusedError
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.workspace import Workspace
 
@@ -55,6 +58,8 @@ _EXTENSIONS: Final = {
     "powershell": ".ps1",
 }
 """Languages whose name is not their extension."""
+_REFUSED: Final = {"grant": DISABLED, "source": "not_run", "secret": "secret_missing"}
+"""By what is missing, the kind of the error."""
 _LONGEST_MS: Final = 10**12
 """More than is ever allowed, and still a number of floating point."""
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}", re.ASCII)
@@ -93,8 +98,23 @@ class Executor:
         self._scripts = scripts
         self._blobs = blobs
 
-    async def run(self, manifest: Manifest, skill: Skill, request: Execution, owner: Owner = None) -> Run:
+    async def run(
+        self,
+        manifest: Manifest,
+        skill: Skill,
+        request: Execution,
+        owner: Owner = None,
+        *,
+        permissions: Permissions | None = None,
+    ) -> Run:
         """Run the entry point and wait for its end; what goes wrong with it is in the result.
+
+        Args:
+            manifest: what the skill says of itself.
+            skill: whose entry point it is.
+            request: the call.
+            owner: among whose runs it counts, and among whose blobs those that it leaves.
+            permissions: of whoever asks; None where the options alone decide.
 
         Raises:
             QuotaError: the owner runs too much already.
@@ -112,12 +132,6 @@ class Executor:
                 "only exports of Python entry points can be called here; others are run as programs, without export"
             )
             return failed("unsupported_runtime", message)
-        own = self._scripts.policy.secrets(skill)
-        missing = [name for name in manifest.secrets if name not in own]
-        if missing:
-            names = ", ".join(missing)[:MAX_SUMMARY]
-            message = f"{manifest.name} needs {names}, which whoever runs the server has not given to it"
-            return failed("secret_missing", message)
 
         def start(workspace: Workspace, fill: Callable[[str], None]) -> Awaitable[Outcome]:
             return self._scripts.run(
@@ -130,19 +144,29 @@ class Executor:
                 launcher=None if export is None else _LAUNCHER,
                 fill=fill,
                 owner=owner,
+                permissions=permissions,
+                needs=manifest.secrets,
             )
 
         named = (request.args.get(name) for name in manifest.blob_inputs)
         blobs = (*request.input_blobs, *(each for each in named if isinstance(each, str)))
         return await self._perform(_Task(manifest.name, request.args, blobs, export is not None, owner=owner), start)
 
-    async def run_code(self, request: CodeExecution, skills: Mapping[str, Skill], owner: Owner = None) -> Run:
+    async def run_code(
+        self,
+        request: CodeExecution,
+        skills: Mapping[str, Skill],
+        owner: Owner = None,
+        *,
+        permissions: Permissions | None = None,
+    ) -> Run:
         """Run code that came with the call.
 
         Args:
             request: the call.
             skills: the skills to mount, by name.
-            owner: among whose blobs count those that it leaves.
+            owner: as for `run`.
+            permissions: as for `run`.
 
         Raises:
             QuotaError: as `run`.
@@ -171,6 +195,7 @@ class Executor:
                 launcher=None if request.entrypoint is None else _LAUNCHER,
                 fill=fill,
                 owner=owner,
+                permissions=permissions,
             )
 
         code = {name: request.code.encode("utf-8", "replace")}
@@ -198,6 +223,8 @@ class Executor:
             result, left, whole = await to_thread.run_sync(_harvest, workspace.path, self._blobs.limit(task.owner))
         except QuotaError:
             raise
+        except RunRefusedError as error:
+            return failed(_REFUSED[error.by], str(error))
         except RequestError as error:
             return failed("not_run", str(error))
         finally:

@@ -36,7 +36,6 @@ from mcp_skills_server.rpc.blobs import Blobs
 from mcp_skills_server.rpc.catalogue import Catalogue, Catalogues, Entry, Key
 from mcp_skills_server.rpc.messages import CallError
 from mcp_skills_server.rpc.runs import failed
-from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.quota import Owner, QuotaError
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.telemetry import events
@@ -209,11 +208,11 @@ class Methods:
             return results.run(failed(dialect.DISABLED, _NO_SCRIPTS))
         if entry.skill is None:
             return results.run(failed("not_executable", f"{request.name} is an instruction; read it"))
-        reason = policy(view.skill_set.permissions, entry.skill, "scripts")
-        if reason is not None:
-            return results.run(failed(dialect.DISABLED, reason))
         events.concerns([entry.skill])
-        return results.run(await self._executor.run(entry.manifest, entry.skill, request, client.owner))
+        permissions = view.skill_set.permissions
+        return results.run(
+            await self._executor.run(entry.manifest, entry.skill, request, client.owner, permissions=permissions)
+        )
 
     async def _run_code(self, view: View, request: CodeExecution, client: Client) -> Result:
         executor = self._executor
@@ -222,11 +221,8 @@ class Methods:
         catalogue = await self._catalogue(view)
         entries = [await self._find(catalogue, name, None) for name in request.mount_skills]
         skills = {entry.manifest.name: entry.skill for entry in entries if entry.skill is not None}
-        for skill in (None, *skills.values()):
-            reason = policy(view.skill_set.permissions, skill, "code")
-            if reason is not None:
-                return results.run(failed(dialect.DISABLED, reason))
-        return results.run(await executor.run_code(request, skills, client.owner))
+        permissions = view.skill_set.permissions
+        return results.run(await executor.run_code(request, skills, client.owner, permissions=permissions))
 
     async def _create_blob(self, params: Mapping[str, Any], client: Client) -> Result:
         content, kind = requests.blob_content(params)

@@ -1,8 +1,12 @@
-"""The skills that one conversation has loaded: how many, in which order, and as they are on the disk now."""
+"""The skills that one conversation has loaded: how many, in which order, and as they are on the disk now.
+
+Calls of one conversation may be answered from different views: each brings the runtime of its own, and gets what is
+loaded as that one shows it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -24,21 +28,22 @@ _MOST_ERRORS: Final = 3
 """Unknown names that are answered to: each is a search."""
 
 
-_Active: TypeAlias = dict[str, tuple[Skill, Loaded]]
-"""By skill path, the latest last."""
+Active: TypeAlias = Mapping[str, tuple[Skill, Loaded]]
+"""What is loaded, by skill path, the latest last. It never changes."""
 
 
 class ActiveSkills:
     """The loaded skills of a session, the latest last.
 
     Args:
-        runtime: what sessions share.
+        runtime: of the skills as they are shown at first.
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._loaded: _Active = {}
-        """By skill path. Replaced as a whole, never changed."""
+        self._shown_by = runtime
+        """By whose view `_loaded` was made: names and files of a skill differ with what else may be read."""
+        self._loaded: Active = {}
+        """Replaced as a whole, never changed."""
         self._unused: set[str] = set()
         """Paths of those of which nothing but the instructions was asked for."""
         self._awaited: tuple[tuple[str, str], ...] | None = None
@@ -48,19 +53,10 @@ class ActiveSkills:
         self._changing = anyio.Lock()
         """Held by whoever sets `_loaded` after waiting for a file."""
 
-    def use(self, runtime: Runtime) -> None:
-        """Go on with the skills of this runtime; `keep_current` drops those that it has not."""
-        self._runtime = runtime
-
-    @property
-    def all(self) -> list[Loaded]:
-        """The loaded skills, the latest last."""
-        return [loaded for _, loaded in self._loaded.values()]
-
     @property
     def names(self) -> list[str]:
-        """What they are called here, likewise."""
-        return [loaded.name for loaded in self.all]
+        """What the loaded skills are called here, the latest last."""
+        return names_of(self._loaded)
 
     @property
     def digests(self) -> tuple[tuple[str, str], ...]:
@@ -87,44 +83,52 @@ class ActiveSkills:
             self._awaited = digests
             return True
 
-    async def load(self, names: Sequence[str], *, add: bool) -> list[Loaded]:
+    async def load(self, runtime: Runtime, names: Sequence[str], *, add: bool) -> tuple[list[Loaded], Active]:
         """Load these skills, all of them or none.
 
         Args:
+            runtime: of the caller's skills.
             names: names, skill paths or locations.
             add: keep what is loaded; else these take its place.
 
         Returns:
-            those that were asked for.
+            those that were asked for, and all that is loaded then.
 
         Raises:
             RequestError: one is unknown, or they are too many or too long. Nothing has changed.
             StaleFileError: a file does not hold still.
         """
         async with self._changing:
-            await self._settle()
-            fresh = await retry_when_stale(self._runtime.skill_set, lambda view: self._fresh(view, names, add=add))
-            self._replace({**self._loaded, **fresh} if add else fresh)
-        return [loaded for _, loaded in fresh.values()]
+            await self._settle(runtime)
+            kept: Active = self._loaded if add else {}
+            fresh = await retry_when_stale(runtime.skill_set, lambda view: self._fresh(runtime, view, names, kept))
+            self._replace({**kept, **fresh})
+            return loaded_of(fresh), self._loaded
 
-    async def unload(self, names: Collection[str]) -> None:
-        """Unload the skills of these names, skill paths or locations; one that is not loaded is no error."""
+    async def unload(self, runtime: Runtime, names: Collection[str]) -> Active:
+        """Unload the skills of these names, skill paths or locations; one that is not loaded is no error.
+
+        Returns:
+            what is loaded then.
+        """
         async with self._changing:
-            await self._settle()
-            gone = {self._path_of(name) for name in names}
+            await self._settle(runtime)
+            gone = {_path_of(runtime, self._loaded, name) for name in names}
             self._replace({path: each for path, each in self._loaded.items() if path not in gone})
+            return self._loaded
 
-    async def unload_all(self) -> None:
-        """Unload every skill, also one that is being loaded now."""
+    async def unload_all(self) -> Active:
+        """Unload every skill, also one that is being loaded now. Returns what is loaded then."""
         async with self._changing:
             self._awaited = None
             self._replace({})
+            return self._loaded
 
     def was_used(self, path: str) -> None:
         """Something of this skill was asked for beside its instructions."""
         self._unused.discard(path)
 
-    def _replace(self, loaded: _Active) -> None:
+    def _replace(self, loaded: Active) -> None:
         """Have these loaded, as a model wants it. Which of the others it made no use of is said in the event."""
         for path, (_, before) in self._loaded.items():
             if path in self._unused and path not in loaded:
@@ -137,30 +141,39 @@ class ActiveSkills:
         """Forget all at once: nobody is going to ask any more."""
         self._loaded, self._awaited = {}, None
 
-    async def keep_current(self) -> None:
-        """Loaded skills as they are now: edited ones anew, removed ones no more. One that cannot be read stays."""
+    async def keep_current(self, runtime: Runtime) -> Active:
+        """Loaded skills as this runtime has them now: edited ones anew, others no more. One that cannot be read stays.
 
-        def is_current() -> bool:
-            skills = self._runtime.skill_set.snapshot.skills
-            same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
-            return same and self._awaited is None
-
-        if not is_current():
+        Returns:
+            what is loaded then, and nothing that is not of this runtime.
+        """
+        if not self._is_current(runtime):
             async with self._changing:
                 with suppress(StaleFileError):
-                    self._loaded = await retry_when_stale(self._runtime.skill_set, self._current)
-                    self._awaited = None
+                    await self._renew(runtime)
+                return self._loaded if self._shown_by is runtime else {}
+        return self._loaded
 
-    async def _settle(self) -> None:
-        """Have that loaded which is awaited. For who holds `_changing`."""
-        if self._awaited is not None:
-            self._loaded, self._awaited = await retry_when_stale(self._runtime.skill_set, self._current), None
+    def _is_current(self, runtime: Runtime) -> bool:
+        skills = runtime.skill_set.snapshot.skills
+        same = all(skills.get(path) is skill for path, (skill, _) in self._loaded.items())
+        return same and self._awaited is None and self._shown_by is runtime
 
-    async def _fresh(self, view: View, names: Sequence[str], *, add: bool) -> _Active:
+    async def _settle(self, runtime: Runtime) -> None:
+        """Have that loaded which is awaited, as this runtime has it. For who holds `_changing`."""
+        if self._awaited is not None or self._shown_by is not runtime:
+            await self._renew(runtime)
+
+    async def _renew(self, runtime: Runtime) -> None:
+        """Have that loaded which is, as this runtime has it now. For who holds `_changing`."""
+        self._loaded = await retry_when_stale(runtime.skill_set, lambda view: self._current(runtime, view))
+        self._awaited, self._shown_by = None, runtime
+
+    async def _fresh(self, of: Runtime, view: View, names: Sequence[str], kept: Active) -> Active:
         """The skills of these names, made ready; every body is there before anything changes."""
-        most = self._runtime.settings.max_loaded
-        wanted = {skill.path: skill for skill in self._find_all(view.snapshot, names)}
-        count = len(self._loaded.keys() | wanted.keys()) if add else len(wanted)
+        most = of.settings.max_loaded
+        wanted = {skill.path: skill for skill in _find_all(of, view.snapshot, names)}
+        count = len(kept.keys() | wanted.keys())
         if count > most:
             loaded = f" Loaded now: {', '.join(self.names)}." if self._loaded else ""
             raise RequestError(
@@ -173,80 +186,96 @@ class ActiveSkills:
                 f"These skills have {size:,} bytes of instructions, and one call loads at most {MOST_BYTES:,} of "
                 'several. Load them one by one, with mode "add"'
             )
-        return {path: (skill, await self._prepare(skill, view)) for path, skill in wanted.items()}  # X-30
+        return {path: (skill, await _prepare(of, skill, view)) for path, skill in wanted.items()}  # X-30
 
-    async def _current(self, view: View) -> _Active:
+    async def _current(self, of: Runtime, view: View) -> Active:
         """What is loaded, as it is now."""
-        now: _Active = {}
+        now: dict[str, tuple[Skill, Loaded]] = {}
         for path in self._loaded if self._awaited is None else (path for path, _ in self._awaited):
             found = view.snapshot.skills.get(path)
-            known = self._loaded.get(path)
+            known = self._loaded.get(path) if self._shown_by is of else None
             if known is not None and found is known[0]:
                 now[path] = known
             elif found is not None and runtime.is_usable(found):
-                now[path] = (found, await self._prepare(found, view))
+                now[path] = (found, await _prepare(of, found, view))
         return now
 
-    def chosen(self, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
-        """The loaded skill of this name, or for None the one that was loaded last.
 
-        Args:
-            snapshot: where its files are looked up.
-            name: a name, skill path or location.
-            reminder: what else to do where nothing is loaded.
+def loaded_of(active: Active) -> list[Loaded]:
+    """The loaded skills, the latest last."""
+    return [loaded for _, loaded in active.values()]
 
-        Raises:
-            RequestError: it is not loaded.
-        """
-        if not self._loaded:
-            raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}")
-        if name is None:
-            path = next(reversed(self._loaded))
-        else:
-            path = self._path_of(name) or self._runtime.find(snapshot, name).path
-        skill = snapshot.skills.get(path)
-        if path not in self._loaded or skill is None:
-            raise RequestError(
-                f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. Loaded now: "
-                f"{', '.join(self.names)}"
-            )
-        return skill
 
-    def _path_of(self, wanted: str) -> str | None:
-        """The path of the loaded skill of this name, skill path or location, or None."""
-        for path, (_, loaded) in self._loaded.items():
-            if wanted in {path, loaded.name, loaded.location}:
-                return path
-        located = self._runtime.locate(self._runtime.skill_set.snapshot, wanted)
-        return located.path if located is not None and located.path in self._loaded else None
+def names_of(active: Active) -> list[str]:
+    """What they are called, likewise."""
+    return [loaded.name for _, loaded in active.values()]
 
-    def _find_all(self, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
-        found: list[Skill] = []
-        errors: list[str] = []
-        for name in names:
-            try:
-                found.append(self._runtime.find(snapshot, name))
-            except RequestError as error:
-                errors.append(str(error))
-            if len(errors) == _MOST_ERRORS:
-                break
-        if errors:
-            raise RequestError("Nothing was loaded. " + ". ".join(errors))
-        return found
 
-    async def _prepare(self, skill: Skill, view: View) -> Loaded:
-        text = await view.body(skill)
-        rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
-        location = self._runtime.briefing.location
-        return Loaded(
-            name=name_of(skill, view.snapshot),
-            location=location(skill),
-            root_dir=location(skill, ""),
-            digest=self._runtime.skill_set.digest(skill.files[SKILL_MD]),
-            properties=skill.frontmatter,
-            instructions=text.text,
-            files=(*text.linked, *rest),
-            problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
-            origin=skill.origin,
-            line=text.line,
+def chosen(of: Runtime, active: Active, snapshot: Snapshot, name: str | None, *, reminder: str = "") -> Skill:
+    """The loaded skill of this name, or for None the one that was loaded last.
+
+    Args:
+        of: of the caller's skills.
+        active: what is loaded.
+        snapshot: where its files are looked up.
+        name: a name, skill path or location.
+        reminder: what else to do where nothing is loaded.
+
+    Raises:
+        RequestError: it is not loaded.
+    """
+    if not active:
+        raise RequestError(f"No skill is loaded; call {runtime.LOAD} with the name of a skill first{reminder}")
+    if name is None:
+        path = next(reversed([*active]))
+    else:
+        path = _path_of(of, active, name) or of.find(snapshot, name).path
+    skill = snapshot.skills.get(path)
+    if path not in active or skill is None:
+        raise RequestError(
+            f"The skill {str(name)[:200]!r} is not loaded; call {runtime.LOAD} with it first. Loaded now: "
+            f"{', '.join(names_of(active))}"
         )
+    return skill
+
+
+def _path_of(of: Runtime, active: Active, wanted: str) -> str | None:
+    """The path of the loaded skill of this name, skill path or location, or None."""
+    for path, (_, loaded) in active.items():
+        if wanted in {path, loaded.name, loaded.location}:
+            return path
+    located = of.locate(of.skill_set.snapshot, wanted)
+    return located.path if located is not None and located.path in active else None
+
+
+def _find_all(of: Runtime, snapshot: Snapshot, names: Sequence[str]) -> list[Skill]:
+    found: list[Skill] = []
+    errors: list[str] = []
+    for name in names:
+        try:
+            found.append(of.find(snapshot, name))
+        except RequestError as error:
+            errors.append(str(error))
+        if len(errors) == _MOST_ERRORS:
+            break
+    if errors:
+        raise RequestError("Nothing was loaded. " + ". ".join(errors))
+    return found
+
+
+async def _prepare(of: Runtime, skill: Skill, view: View) -> Loaded:
+    text = await view.body(skill)
+    rest = (path for path in skill.files if path != SKILL_MD and path not in text.linked)
+    location = of.briefing.location
+    return Loaded(
+        name=name_of(skill, view.snapshot),
+        location=location(skill),
+        root_dir=location(skill, ""),
+        digest=of.skill_set.digest(skill.files[SKILL_MD]),
+        properties=skill.frontmatter,
+        instructions=text.text,
+        files=(*text.linked, *rest),
+        problems=(*runtime.problems(skill), *runtime.unseen(skill.frontmatter, text.text)),
+        origin=skill.origin,
+        line=text.line,
+    )

@@ -22,9 +22,8 @@ from mcp_skills_server.dialects.runtime import Loaded, Result
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.format.portions import portion, weight
 from mcp_skills_server.model import SKILL_MD, Json, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.active_skills import ActiveSkills
+from mcp_skills_server.runtime.active_skills import Active, ActiveSkills, chosen, loaded_of
 from mcp_skills_server.runtime.briefing import name_of
-from mcp_skills_server.runtime.execution_policy import policy
 from mcp_skills_server.runtime.file_results import output_file, skill_file
 from mcp_skills_server.runtime.quota import Owner
 from mcp_skills_server.runtime.tool_arguments import invalid_arguments, path_in
@@ -74,7 +73,7 @@ class Session:
         self.scripts_at = ""
         self._runtime = runtime
         self._hosted = hosted
-        self._since = runtime.briefing.moment if since is None else since
+        self._since = runtime, runtime.briefing.moment if since is None else since  # a moment of these skills
         self._active = ActiveSkills(runtime)
         self._workspace: Workspace | None = None
 
@@ -103,8 +102,8 @@ class Session:
         An edit of a loaded skill shows here as soon as the registry knows of it; what was unloaded is gone. "" where
         there is no skill.
         """
-        await self._active.keep_current()
-        return self._runtime.briefing.instructions(self._active.all)
+        active = await self._active.keep_current(self._runtime)
+        return self._runtime.briefing.instructions(loaded_of(active))
 
     def tools(self) -> list[dict[str, Json]]:
         """The tools' definitions: `name`, `title`, `description`, `inputSchema`, `annotations`, most `outputSchema`.
@@ -121,6 +120,7 @@ class Session:
         progress: Progress | None = None,
         once: bool = False,
         owner: Owner = None,
+        of: Runtime | None = None,
     ) -> Result:
         """Call a tool.
 
@@ -130,23 +130,25 @@ class Session:
             progress: awaited now and then with the seconds that a script has run.
             once: the host shows the structure beside the text, so what is long stands in the structure alone.
             owner: among whose runs a script counts, where many share a server.
+            of: the runtime of the caller's skills, of which alone it is answered; the session's own unless given.
 
         Returns:
             The result as MCP shapes it: `content`, `structuredContent`, and `isError` where the model must do
             something else; the text says what. Whatever a model asks for, nothing is raised.
         """
         self.calls += 1
+        shared = of or self._runtime
         try:
             tool = runtime.canonical(name)
             if tool is None:
-                there = [each for each in _CALLS if each != runtime.RUN or self._runtime.runs_scripts]
+                there = [each for each in _CALLS if each != runtime.RUN or shared.runs_scripts]
                 return runtime.failure(f"Unknown tool {name[:100]!r}; the tools are {', '.join(there)}")
             given = arguments or {}
             invalid = invalid_arguments(tool, given)
             if invalid:
                 return runtime.failure(invalid)
-            await self._active.keep_current()
-            return await _CALLS[tool](self, given, _Manner(progress, once, owner))
+            active = await self._active.keep_current(shared)
+            return await _CALLS[tool](self, given, _Request(shared, active, progress, once, owner))
         except RequestError as error:
             return runtime.failure(str(error))
         except StaleFileError:
@@ -171,7 +173,7 @@ class Session:
     @property
     def began(self) -> float:
         """When the catalogue was as the model knows it, in seconds of the wall clock."""
-        return self._runtime.briefing.time_of(self._since)
+        return self._since[0].briefing.time_of(self._since[1])
 
     @property
     def loaded(self) -> tuple[tuple[str, str], ...]:
@@ -190,21 +192,14 @@ class Session:
         """
         if not await self._active.restore(record.skills, changed):
             return False
-        self._since = self._runtime.briefing.moment_at(record.since)
+        self._since = self._runtime, self._runtime.briefing.moment_at(record.since)
         self.scripts_at = HERE if record.scripts_at == here else record.scripts_at
         return True
 
-    def use(self, runtime: Runtime) -> None:
-        """Go on with these skills: whoever has the conversation may read others than before."""
-        if runtime is not self._runtime:
-            self._runtime = runtime
-            self._active.use(runtime)
-            self._since = runtime.briefing.moment
-
     # The tools
 
-    async def _list(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot, limit = self._runtime.skill_set.snapshot, int(given.get("limit", 50))
+    async def _list(self, given: Mapping[str, Any], call: _Request) -> Result:
+        snapshot, limit = call.runtime.skill_set.snapshot, int(given.get("limit", 50))
         after: str | None = given.get("after")
         offered: list[Skill] = []
         while len(offered) <= limit:
@@ -214,71 +209,66 @@ class Session:
                 break
         shown = portion(offered[:limit], weight)
         after = shown[-1].path if len(offered) > len(shown) else None
-        entries = self._runtime.entries(shown, snapshot)
-        return runtime.listing(entries, after, characters=self._runtime.settings.result_characters)
+        entries = call.runtime.entries(shown, snapshot)
+        return runtime.listing(entries, after, characters=call.runtime.settings.result_characters)
 
-    async def _search(self, given: Mapping[str, Any], _: _Manner) -> Result:
-        snapshot = self._runtime.skill_set.snapshot
+    async def _search(self, given: Mapping[str, Any], call: _Request) -> Result:
+        snapshot = call.runtime.skill_set.snapshot
         limit = int(given.get("limit", 5))
-        search, query = self._runtime.searches.of(self._runtime.skill_set), given["query"]
+        search, query = call.runtime.searches.of(call.runtime.skill_set), given["query"]
         found = await to_thread.run_sync(partial(search.find, query, limit, runtime.is_offered, by_meaning=True))
         events.searched(query, len(found))
-        note = self._news()
+        note = self._news(call)
         if not found and snapshot.skills:
             near = await to_thread.run_sync(search.nearest, query, _NEAREST, runtime.is_offered)
             advice = runtime.nothing_fits([name_of(skill, snapshot) for skill in near])
             note = advice if note is None else f"{advice}\n{note}"
-        entries = self._runtime.entries(portion(found, weight), snapshot)
-        return runtime.listing(entries, None, characters=self._runtime.settings.result_characters, note=note)
+        entries = call.runtime.entries(portion(found, weight), snapshot)
+        return runtime.listing(entries, None, characters=call.runtime.settings.result_characters, note=note)
 
-    async def _load(self, given: Mapping[str, Any], manner: _Manner) -> Result:
-        fresh = await self._active.load(given["names"], add=given.get("mode") == "add")
-        return self._receipt(fresh, once=manner.once, note=self._news())
+    async def _load(self, given: Mapping[str, Any], call: _Request) -> Result:
+        fresh, active = await self._active.load(call.runtime, given["names"], add=given.get("mode") == "add")
+        return self._receipt(active, fresh, once=call.once, note=self._news(call))
 
-    async def _unload(self, given: Mapping[str, Any], _: _Manner) -> Result:
+    async def _unload(self, given: Mapping[str, Any], call: _Request) -> Result:
         names: list[str] = given.get("names", [])
         if given.get("all"):
-            await self._active.unload_all()
+            active = await self._active.unload_all()
         elif names:
-            await self._active.unload(names)
+            active = await self._active.unload(call.runtime, names)
         else:
             raise RequestError(f"Give {runtime.UNLOAD} the names of the skills to unload, or all=true")
-        return self._receipt()
+        return self._receipt(active)
 
-    async def _read(self, given: Mapping[str, Any], _: _Manner) -> Result:
+    async def _read(self, given: Mapping[str, Any], call: _Request) -> Result:
         output = runtime.in_workspace(given["path"])
         if output is not None:
             elsewhere = self.scripts_at not in {"", HERE}
-            settings = self._runtime.settings
+            settings = call.runtime.settings
             return await output_file(self._workspace, output, given, settings, elsewhere=elsewhere)
-        return await retry_when_stale(self._runtime.skill_set, lambda view: self._read_file(view, given))
+        return await retry_when_stale(call.runtime.skill_set, lambda view: self._read_file(view, given, call))
 
-    async def _read_file(self, view: View, given: Mapping[str, Any]) -> Result:
-        skill = self._chosen(view.snapshot, given)
+    async def _read_file(self, view: View, given: Mapping[str, Any], call: _Request) -> Result:
+        skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(skill.files))
         async with in_turn(skill.files[path].size, self.session_id):
             raw = await view.read(skill, path)
             if path != SKILL_MD:
                 self._active.was_used(skill.path)
-            return skill_file(skill, path, raw, given, self._runtime.settings)
+            return skill_file(skill, path, raw, given, call.runtime.settings)
 
-    async def _run(self, given: Mapping[str, Any], manner: _Manner) -> Result:
-        scripts = self._runtime.scripts
-        if scripts is None or not self._runtime.runs_scripts:
+    async def _run(self, given: Mapping[str, Any], call: _Request) -> Result:
+        scripts = call.runtime.scripts
+        if scripts is None or not call.runtime.runs_scripts:
             raise RequestError(
                 "Scripts are not run here: whoever runs this server has not allowed it (--allow-scripts). Read the "
                 f"script with {runtime.READ} and reach its result another way, or ask the user to run it"
             )
-        return await retry_when_stale(
-            self._runtime.skill_set, lambda view: self._run_script(view, scripts, given, manner)
-        )
+        return await retry_when_stale(call.runtime.skill_set, lambda view: self._run_script(view, scripts, given, call))
 
-    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], manner: _Manner) -> Result:
-        skill = self._chosen(view.snapshot, given)
+    async def _run_script(self, view: View, scripts: Scripts, given: Mapping[str, Any], call: _Request) -> Result:
+        skill = self._chosen(view.snapshot, given, call)
         path = path_in(skill, given["path"], tuple(runtime.scripts_of(skill)), runtime.SCRIPTS)
-        reason = policy(view.skill_set.permissions, skill, "scripts")
-        if reason is not None:
-            raise RequestError(reason)
         if self._workspace is None:
             self._workspace = scripts.workspace()
         if self.scripts_at != HERE:
@@ -294,20 +284,23 @@ class Session:
             env=given.get("env"),
             workdir=given.get("workdir", "."),
             timeout_s=given.get("timeout_s"),
-            progress=manner.progress,
-            owner=manner.owner,
+            progress=call.progress,
+            owner=call.owner,
+            permissions=view.skill_set.permissions,
         )
         return runtime.outcome(outcome.as_json())
 
     # What they share
 
-    def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any]) -> Skill:
+    def _chosen(self, snapshot: Snapshot, given: Mapping[str, Any], call: _Request) -> Skill:
         reminder = "" if self._hosted else f', and give the "{runtime.SESSION}" that it returned'
-        return self._active.chosen(snapshot, given.get("skill"), reminder=reminder)
+        return chosen(call.runtime, call.active, snapshot, given.get("skill"), reminder=reminder)
 
-    def _receipt(self, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None) -> Result:
+    def _receipt(
+        self, active: Active, fresh: Sequence[Loaded] = (), *, once: bool = False, note: str | None = None
+    ) -> Result:
         return runtime.receipt(
-            self._active.all,
+            loaded_of(active),
             None if self._hosted else self.session_id,
             fresh,
             bodies=not self._hosted,
@@ -316,20 +309,34 @@ class Session:
             note=note,
         )
 
-    def _news(self) -> str | None:
+    def _news(self, call: _Request) -> str | None:
+        known, moment = self._since
+        if known is not call.runtime:
+            self._since = call.runtime, call.runtime.briefing.moment
+            return None
         # Where an orchestrator puts the instructions at the top of each call, they are never old.
-        return None if self._hosted else self._runtime.briefing.news(self._since)
+        return None if self._hosted else known.briefing.news(moment)
 
 
-class _Manner(NamedTuple):
-    """How a call wants its answer."""
+class _Request(NamedTuple):
+    """A call beside what it is given.
 
+    Attributes:
+        runtime: of the caller's skills. It goes with the call: another one of the session may have others.
+        active: what is loaded, as the caller sees it.
+        progress: how it says that it goes on.
+        once: whether what is long stands in the structure alone.
+        owner: among whose runs a script counts.
+    """
+
+    runtime: Runtime
+    active: Active
     progress: Progress | None
     once: bool
     owner: Owner
 
 
-_Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Manner], Awaitable[Result]]
+_Call: TypeAlias = Callable[[Session, Mapping[str, Any], _Request], Awaitable[Result]]
 _CALLS: Final[dict[str, _Call]] = {
     runtime.LIST: Session._list,  # pyright: ignore[reportPrivateUsage]
     runtime.SEARCH: Session._search,  # pyright: ignore[reportPrivateUsage]

@@ -62,7 +62,12 @@ class Attachment:
         self.sessions = sessions(runtime or Runtime(registry))
         self.tools = Tools(self.sessions)
         self.notifier = Notifier(
-            settings.spoken.notifications, tools=settings.tools, prompts=settings.prompts, streams=settings.streams
+            settings.spoken.notifications,
+            tools=settings.tools,
+            prompts=settings.prompts,
+            streams=settings.streams,
+            permissions=self.views.permissions,
+            between=self._between,
         )
         self._tools_shown: list[dict[str, Json]] | None = None
         self._watcher = watcher
@@ -202,18 +207,18 @@ class Attachment:
         tools = self.settings.tools and runtime.changed(left.before, left.after)
         return notices(left, self.settings, tools=tools) if left else []
 
+    def _between(self, old: Permissions, new: Permissions) -> list[Notice]:
+        """What there is for whoever had the first, and has other skills now or may do something else with them."""
+        found = self._notices(self.views.difference(old, new))
+        if self.settings.tools and _TOOLS not in found:
+            sets = self.views.left_by(old), self.views.left_by(new)
+            if self.tools.definitions(sets[0]) != self.tools.definitions(sets[1]):
+                found.append(_TOOLS)
+        return found
+
     def _publish_regranted(self, before: Grants, now: Grants) -> None:
-        """Notify those who have others skills by these grants, or may do something else with them."""
-
-        @cache
-        def between(old: Permissions, new: Permissions) -> list[Notice]:
-            found = self._notices(self.views.difference(old, new))
-            if self.settings.tools and _TOOLS not in found:
-                sets = self.views.left_by(old), self.views.left_by(new)
-                if self.tools.definitions(sets[0]) != self.tools.definitions(sets[1]):
-                    found.append(_TOOLS)
-            return found
-
+        """Notify those for whom these grants are others."""
+        between = cache(self._between)
         if self.is_ready:
             self.notifier.publish_to_each(lambda who: between(before.permissions(who), now.permissions(who)))
 

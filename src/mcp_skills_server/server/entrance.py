@@ -93,7 +93,9 @@ async def observed(ctx: Context, call_next: CallNext) -> HandlerResult:
         era="modern" if ctx.protocol_version in MODERN_VERSIONS else "legacy",
         host=None if client is None else client.client_info.name,
         # A session of the SDK lives in the context of the request that began it.
-        trace=trace_of(ctx.method, ctx.params, ctx.request_id, of_headers(scope.get("headers", ()))),
+        trace=trace_of(
+            ctx.method, ctx.params, ctx.request_id, of_headers(scope.get("headers", ())), version=ctx.protocol_version
+        ),
     ) as request:
         try:
             result = await call_next(ctx)

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import anyio
 from anyio.abc import TaskGroup
 
+from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.dialects import prompts, resources, runtime
 from mcp_skills_server.errors import RequestError
@@ -43,6 +44,10 @@ _STREAM: Final = "io.modelcontextprotocol/subscriptionId"
 
 Send: TypeAlias = Callable[[str, "dict[str, Any] | None"], Awaitable[None]]
 """Sends a notification: its method and its parameters, None for none."""
+
+
+def _nothing() -> None:
+    """There is nothing to tell."""
 
 
 class Peer(Protocol):
@@ -87,10 +92,11 @@ class Stream:
 
 
 class _Legacy:
-    """A client that shook hands: its mailbox and the URIs that it watches."""
+    """A client that shook hands: its mailbox, the URIs that it watches, and what it might when it began to listen."""
 
-    def __init__(self, principal: Principal | None) -> None:
+    def __init__(self, principal: Principal | None, permissions: Permissions | None) -> None:
         self.uris: set[str] = set()
+        self.permissions = permissions
         self.mailbox = Mailbox(lambda notice: notice[1] is None or notice[1] in self.uris, principal)
 
 
@@ -102,6 +108,8 @@ class Notifier:
         tools: whether there are tools.
         prompts: whether there are prompts.
         streams: listen streams that one owner may have; None for a quarter of all.
+        permissions: what a principal may, None where everybody may everything.
+        between: what there is for whoever had the first permissions and has the second now.
 
     Attributes:
         extensions: as given.
@@ -109,8 +117,17 @@ class Notifier:
     """
 
     def __init__(
-        self, extensions: Mapping[str, str], *, tools: bool = False, prompts: bool = False, streams: int | None = None
+        self,
+        extensions: Mapping[str, str],
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        streams: int | None = None,
+        permissions: Callable[[Principal | None], Permissions | None] = lambda _: None,
+        between: Callable[[Permissions, Permissions], Collection[Notice]] = lambda _old, _new: (),
     ) -> None:
+        self._permissions = permissions
+        self._between = between
         self.extensions = extensions
         self._tools = tools
         self._prompts = prompts
@@ -166,14 +183,29 @@ class Notifier:
                 self._sent_to.add(client.mailbox)
                 self._tasks.start_soon(self._tell, peer, client.mailbox)
 
-    def follows(self, connection: object, principal: Principal | None) -> None:
+    def follows(self, connection: object, principal: Principal | None) -> Callable[[], None]:
         """A legacy client opens its stream, and hears on it what is for whom it proves to be by that.
 
-        That may be somebody with fewer groups than when it shook hands.
+        That may be somebody with other groups than when it shook hands, whose skills are others. What it was sent
+        meanwhile reached nobody.
+
+        Returns:
+            what tells it so, to be called when its stream is open.
         """
         client = self._legacy.get(connection)
-        if client is not None:
-            client.mailbox.principal = principal
+        if client is None or client.mailbox.principal == principal:
+            return _nothing
+        # When grants changed meanwhile too, it may have heard of that or not.
+        before = {client.permissions, self._permissions(client.mailbox.principal)}
+        client.mailbox.principal = principal
+
+        def tell() -> None:
+            now = client.permissions = self._permissions(principal)
+            for each in before:
+                if each is not None and now is not None and each != now:
+                    client.mailbox.put(self._between(each, now))
+
+        return tell
 
     def watch(self, peer: Peer, uri: str, owner: Owner = None) -> None:
         """A legacy client wants to hear of one resource.
@@ -249,7 +281,7 @@ class Notifier:
     def _client(self, peer: Peer) -> _Legacy:
         client = self._legacy.get(peer.connection)
         if client is None:
-            client = self._legacy[peer.connection] = _Legacy(peer.principal)
+            client = self._legacy[peer.connection] = _Legacy(peer.principal, self._permissions(peer.principal))
             peer.at_end(client.mailbox.close)
             peer.at_end(lambda: self._forget(client))
             peer.at_end(lambda: self._legacy.pop(peer.connection, None))

@@ -69,13 +69,14 @@ class Tools:
         given: dict[str, Any] = dict(cast("Mapping[str, Any]", params.get("arguments") or {}))
         handle = given.pop(runtime.SESSION, None)
         changes = runtime.canonical(name) in _CHANGES
+        shared = self._sessions.runtime.over(view.skill_set)
         try:
-            session = await self._session(handle, caller, self._sessions.runtime.over(view.skill_set), changes=changes)
+            session = await self._session(handle, caller, shared, changes=changes)
         except RequestError as error:
             return {"resultType": "complete", **runtime.failure(str(error))}
         once = runtime.shows_structure(caller.client)
         before = session.changed if changes else None
-        result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted)
+        result = await session.call(name, given, progress=caller.progress, once=once, owner=caller.counted, of=shared)
         if runtime.SESSION in cast("dict[str, Any]", result.get("structuredContent", {})) or session.active_skills:
             try:
                 await self._sessions.save(session, caller.owner, caller.counted, before=before)
@@ -96,9 +97,7 @@ class Tools:
 
     async def _session(self, handle: object, caller: Caller, runtime: Runtime, *, changes: bool) -> Session:
         found = await self._found(handle, caller, changes=changes)
-        session = found or self._sessions.new(self._since(caller, runtime), runtime)
-        session.use(runtime)
-        return session
+        return found or self._sessions.new(self._since(caller, runtime), runtime)
 
     async def _found(self, handle: object, caller: Caller, *, changes: bool) -> Session | None:
         if handle is None:

@@ -6,13 +6,14 @@ gains nothing; certificates are still proved by name.
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import anyio
 import httpcore2
@@ -64,7 +65,7 @@ class Connections:
         self._backend = _CheckedBackend(resolver or resolve, private=private)
         self._turns = anyio.Semaphore(count)
         self._free: dict[tuple[str, bool], list[httpcore2.AsyncConnectionPool]] = {}
-        self._proxies = getproxies()
+        self._proxies = _proxies()
 
     async def close(self) -> None:
         """Close all of them."""
@@ -109,6 +110,10 @@ class Connections:
             return self._tls
 
     def _proxy(self, url: str) -> str:
+        if not self._proxies:
+            return ""
+        from urllib.request import proxy_bypass
+
         parts = urlsplit(url)
         proxy = self._proxies.get(parts.scheme) or self._proxies.get("all") or ""
         if not proxy or proxy_bypass(parts.netloc):
@@ -182,6 +187,15 @@ class _CheckedBackend(httpcore2.AsyncNetworkBackend):
         if bad is not None:
             raise _not_public(host, bad)
         return found
+
+
+def _proxies() -> dict[str, str]:
+    """The proxies of the environment, and where a system has settings of them, those; by scheme."""
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return {}
+    from urllib.request import getproxies  # and with it a client of HTTP
+
+    return getproxies()
 
 
 def tries(found: list[str]) -> list[str]:

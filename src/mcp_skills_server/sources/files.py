@@ -20,6 +20,7 @@ from mcp_skills_server.format.archive import Files
 
 BINARY: Final[int] = getattr(os, "O_BINARY", 0)
 NOFOLLOW: Final[int] = getattr(os, "O_NOFOLLOW", 0)
+_PIECE: Final = 1 << 16
 
 
 def file_digest(path: str) -> str:
@@ -29,11 +30,16 @@ def file_digest(path: str) -> str:
         OSError: it cannot be read, or is a link.
     """
     descriptor = os.open(path, os.O_RDONLY | NOFOLLOW | BINARY)
-    with open(descriptor, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        digest = hashlib.sha256()
+        while piece := os.read(descriptor, _PIECE):  # `hashlib.file_digest` makes a buffer for each file
+            digest.update(piece)
+        return digest.hexdigest()
+    finally:
+        os.close(descriptor)
 
 
-def tree_digests(place: Path) -> dict[str, str] | None:
+def tree_digests(place: str | Path) -> dict[str, str] | None:
     """sha256 in hex of every file below, by path; None when there is anything but directories and regular files.
 
     Raises:
@@ -45,7 +51,7 @@ def tree_digests(place: Path) -> dict[str, str] | None:
     todo = [""]
     while todo:
         prefix = todo.pop()
-        with os.scandir(place / prefix) as entries:
+        with os.scandir(f"{place}/{prefix}") as entries:
             for entry in entries:
                 path = prefix + entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -86,7 +92,7 @@ def read_tree(place: Path) -> dict[str, tuple[bytes, bool]]:
     return out
 
 
-def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
+def write_tree(top: str | Path, files: Files, *, durable: bool = True, umask: bool = True) -> Written:
     """These files below a new directory; what is there before is deleted. With `durable` all of it is then on the disk.
 
     Modes are 0755 and 0644, less what the process's umask takes away unless `umask` is False.
@@ -102,7 +108,7 @@ def write_tree(top: Path, files: Files, *, durable: bool = True, umask: bool = T
     try:
         os.mkdir(top)
     except FileExistsError:
-        clear(top)
+        clear(Path(top))
         os.mkdir(top)
     for place in places[1:]:
         os.mkdir(place)

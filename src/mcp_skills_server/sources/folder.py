@@ -138,7 +138,7 @@ class FetchedFolder:
         Raises:
             OSError: a file cannot be read.
         """
-        place = self._directory / name
+        place = f"{self._directory}/{name}"
         if not os.path.lexists(place):
             return State.ABSENT, None
         record = read_record(self._directory, name)
@@ -160,7 +160,7 @@ class FetchedFolder:
         total = 0
         for path in {*record.files, *(record.former or ())}:
             with suppress(OSError):
-                total += os.lstat(self._directory / record.name / path).st_size
+                total += os.lstat(f"{self._directory}/{record.name}/{path}").st_size
         return total
 
     def stage(self, record: Record, files: Files, *, force: bool = False) -> Staged | None:
@@ -205,7 +205,7 @@ class FetchedFolder:
         attempt(self._check_still)
         self._stage.settle([each.made for each in left.values()])
         # A skill without a record would count as somebody else's: no skill has its place before all records do.
-        attempt(lambda each: os.replace(each.made.record, self._records / f"{each.name}.json"))
+        attempt(lambda each: os.replace(each.made.record, f"{self._records}/{each.name}.json"))
         sync_path(self._records)
         attempt(lambda each: self._stage.swap(each.made, occupied=each.state is not State.ABSENT))
         sync_path(self._directory)

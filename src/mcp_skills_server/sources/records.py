@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mcp_skills_server.catalog.fetched import RECORDS
@@ -86,7 +85,7 @@ class IndexRecord:
 
 def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
     """The record of one skill in a folder, None where there is none. Needs no lock."""
-    return _read(Path(directory, RECORDS, f"{name}.json"), _record_from)
+    return _read(os.path.join(directory, RECORDS, f"{name}.json"), _record_from)
 
 
 def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[Record]:
@@ -94,32 +93,32 @@ def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()
 
     Needs no lock.
     """
-    return _all(Path(directory, RECORDS), _record_from, {f"{name}.json" for name in but})
+    return _all(os.path.join(directory, RECORDS), _record_from, {f"{name}.json" for name in but})
 
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
     """What is known of the index of this key, None where nothing is. Needs no lock."""
-    return _read(Path(directory, INDEXES, file_of(key)), _index_from)
+    return _read(os.path.join(directory, INDEXES, file_of(key)), _index_from)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
     """What a folder was fetched from. Needs no lock."""
-    return _all(Path(directory, INDEXES), _index_from)
+    return _all(os.path.join(directory, INDEXES), _index_from)
 
 
-def _all(folder: Path, make: Callable[[dict[str, Any]], _T], but: Collection[str] = ()) -> list[_T]:
+def _all(folder: str, make: Callable[[dict[str, Any]], _T], but: Collection[str] = ()) -> list[_T]:
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and name not in but)
     except OSError:
         return []
-    return [found for name in names if (found := _read(folder / name, make)) is not None]
+    return [found for name in names if (found := _read(f"{folder}/{name}", make)) is not None]
 
 
-def _read(path: Path, make: Callable[[dict[str, Any]], _T]) -> _T | None:
+def _read(path: str, make: Callable[[dict[str, Any]], _T]) -> _T | None:
     """What a file of ours says; None where it is missing or says nothing that is understood."""
     try:
-        data = json.loads(path.read_bytes())
-        return make(data)
+        with open(path, "rb", buffering=0) as file:
+            return make(json.loads(file.read()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefusedError is a ValueError
         return None
 

@@ -42,8 +42,8 @@ class Made:
     """
 
     name: str
-    tree: Path
-    record: Path
+    tree: str
+    record: str
     parts: tuple[str, ...]
 
 
@@ -86,19 +86,19 @@ class Stage:
         Raises:
             OSError: the disk is full, or the like.
         """
-        tree, written = self.place / (_NEW + name), self._written(f"{name}.json")
+        tree, written = f"{self.place}/{_NEW}{name}", f"{self.place}/{_WRITING}{name}.json"
         try:
             parts = write_tree(tree, files, durable=_AT_ONCE).parts
             try:
                 write_file(written, record, 0o600, durable=_AT_ONCE)
             except FileExistsError:
-                clear(written)
+                clear(Path(written))
                 write_file(written, record, 0o600, durable=_AT_ONCE)
         except BaseException:
-            clear(tree)
-            clear(written)
+            clear(Path(tree))
+            clear(Path(written))
             raise
-        return Made(name, tree, written, (*parts, os.fspath(written)))
+        return Made(name, tree, written, (*parts, written))
 
     def settle(self, made: Sequence[Made]) -> None:
         """Have these on the disk: after it they may be given their names."""
@@ -111,12 +111,12 @@ class Stage:
             ConflictError: something appeared there.
             OSError: it cannot be renamed. What stood there stands there still.
         """
-        place, old = self._top / made.name, self.place / (_OLD + made.name)
+        place, old = f"{self._top}/{made.name}", f"{self.place}/{_OLD}{made.name}"
         if occupied:
             os.rename(place, old)
         try:
             if os.path.lexists(place):  # rename would replace an empty directory
-                raise ConflictError(f"{printable(str(place))} appeared meanwhile")
+                raise ConflictError(f"{printable(place)} appeared meanwhile")
             os.rename(made.tree, place)
         except BaseException:
             if occupied and not os.path.lexists(place):

@@ -30,12 +30,14 @@ class Trace(NamedTuple):
         http: what the headers of its HTTP request say.
         id: of the message, at most 200 characters; "" where there is none.
         target: the name of the tool or prompt that is asked for, at most 200 characters; "" where there is none.
+        version: the revision of MCP that is spoken; "" where none is settled.
     """
 
     message: Carrier
     http: Carrier
     id: str = ""
     target: str = ""
+    version: str = ""
 
 
 of_http: Final[ContextVar[Carrier | None]] = ContextVar("of_http", default=None)
@@ -62,7 +64,12 @@ def of_headers(headers: Iterable[tuple[bytes, bytes]]) -> Carrier | None:
 
 
 def trace_of(
-    method: str, params: Mapping[str, Any] | None = None, id_: object = None, http: Carrier | None = None
+    method: str,
+    params: Mapping[str, Any] | None = None,
+    id_: object = None,
+    http: Carrier | None = None,
+    *,
+    version: str = "",
 ) -> Trace | None:
     """Where a request belongs; None where nobody wants it.
 
@@ -71,6 +78,7 @@ def trace_of(
         params: as the client sent them.
         id_: of the message.
         http: what the headers say, where they are not those of the request that is being answered here.
+        version: the revision of MCP that is spoken; "" where none is settled.
     """
     if not _is_wanted:
         return None
@@ -81,6 +89,7 @@ def trace_of(
         (of_http.get() if http is None else http) or {},
         "" if id_ is None else clipped(str(id_)),
         clipped(name) if isinstance(name, str) else "",
+        version,
     )
 
 

@@ -123,6 +123,8 @@ def _of_request(event: Event, method: str, target: str) -> dict[str, AttributeVa
         found |= {"network.protocol.name": "http", "client.address": event.address}
     if event.protocol == "mcp":
         found["mcp.method.name"] = method
+        if event.trace is not None and event.trace.version:
+            found["mcp.protocol.version"] = event.trace.version
         if method == "tools/call":
             found["gen_ai.operation.name"] = "execute_tool"
         if target:

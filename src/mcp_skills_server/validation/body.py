@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mcp_skills_server.format import links
 from mcp_skills_server.format.excerpts import literal
 from mcp_skills_server.validation import template
 from mcp_skills_server.validation.rule import Found, Rules, SkillMd
@@ -34,6 +35,8 @@ def _body_long(skill: SkillMd) -> tuple[Found, ...]:
 
 @RULES.rule("reference-deep", deep=True)
 def _reference_deep(skill: SkillMd) -> Iterator[Found]:
+    if not any(path.count("/") > 1 for path in skill.files):
+        return
     for target, line in _targets(skill).items():
         if target in skill.files and target.count("/") > 1:
             yield Found(f"{literal(target)} lies more than one level below the skill", line)
@@ -41,9 +44,14 @@ def _reference_deep(skill: SkillMd) -> Iterator[Found]:
 
 @RULES.rule("reference-missing", deep=True)
 def _reference_missing(skill: SkillMd) -> Iterator[Found]:
+    def is_there(target: str) -> bool:
+        return target in skill.files or any(path.startswith(target + "/") for path in skill.files)
+
+    if not links.may_lead_elsewhere(skill.document.body, is_there):
+        return
     # Words in code look like paths more often than they are some.
     for target, line in _targets(skill, code=False).items():
-        if target not in skill.files and not any(path.startswith(target + "/") for path in skill.files):
+        if not is_there(target):
             yield Found(f"the body refers to {literal(target)}, which is not in the skill", line)
 
 

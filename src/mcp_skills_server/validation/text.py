@@ -107,8 +107,9 @@ def _spans(pattern: re.Pattern[str], text: str) -> Iterator[_Span]:
 
 def _piped(text: str) -> Iterator[_Span]:
     """Where a download goes straight into an interpreter, in order."""
+    piped = _after_pipes(text) if "|" in text else ()
     given = _spans(_GIVEN, text) if "curl" in text or "wget" in text else ()
-    return merge(_after_pipes(text), given, key=itemgetter(1))
+    return merge(piped, given, key=itemgetter(1)) if piped and given else iter(piped or given)
 
 
 def _after_pipes(text: str) -> Iterator[_Span]:

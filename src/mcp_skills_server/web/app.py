@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.catalog.watch import Watcher
@@ -36,6 +37,7 @@ from mcp_skills_server.web import metrics, probes, refresh, rpc
 from mcp_skills_server.web.discovery import MAX_AGE_S, PREFIXES, ByGrants, Discovery
 from mcp_skills_server.web.draining import Drain
 from mcp_skills_server.web.endpoint import Endpoint, Sessions
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.fair_queue import FairQueue
 from mcp_skills_server.web.forwarded import Forwarding
 from mcp_skills_server.web.guards import Guard
@@ -75,7 +77,7 @@ def make_app(
     if http.metrics is not None:
         routes = [*routes, metrics.route(http.metrics, views.may_admin)]
     if http.refresh is not None:
-        routes = [*routes, refresh.route(*http.refresh)]
+        routes = [*routes, refresh.route(*http.refresh, FailedAuthentications(http.rates))]
     if http.publish or http.publish_only:
         routes = [*routes, *_discovery(views, http)]
 
@@ -122,7 +124,12 @@ def make_app(
         async with running():
             yield
 
-    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain or Drain(), http.shared)]
+    def may_read_places(who: Principal | None) -> bool:
+        # Probes come without a token where others must bear one.
+        return (who is not None or http.policy.is_open) and views.may_admin(who)
+
+    drain = drain or Drain()
+    routes = [*routes, *probes.routes(runtime.registry, http.sites, drain, http.shared, may_read_places)]
     app = Starlette(routes=[*routes, *pages], middleware=middleware, lifespan=lifespan)
     redirect_relatively(app.router)
     return app, end

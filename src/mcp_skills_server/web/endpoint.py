@@ -46,8 +46,9 @@ class _OverShareError(SkillsServerError):
         self.share = share
 
 
-def _unheard(_connection: Connection, _principal: Principal | None) -> None:
+def _unheard(_connection: Connection, _principal: Principal | None) -> Callable[[], object]:
     """Nobody wants to know."""
+    return lambda: None
 
 
 class Sessions(StreamableHTTPSessionManager):
@@ -59,8 +60,8 @@ class Sessions(StreamableHTTPSessionManager):
             of its own that it left alone longest, or gets no other.
 
     Attributes:
-        on_follow: called when the stream of a session is opened on which its client hears of changes, with the
-            connection and whom the opener proved to be.
+        on_follow: called before the stream of a session is opened on which its client hears of changes, with the
+            connection and whom the opener proved to be; what it returns is called when the stream is open.
     """
 
     def __init__(self, *args: Any, mark: str = "", share: int | None = None, **kwargs: Any) -> None:
@@ -69,7 +70,7 @@ class Sessions(StreamableHTTPSessionManager):
         self._share = share
         self._owners: dict[str, str] = {}
         self._connections: WeakValueDictionary[str, Connection] = WeakValueDictionary()
-        self.on_follow: Callable[[Connection, Principal | None], object] = _unheard
+        self.on_follow: Callable[[Connection, Principal | None], Callable[[], object]] = _unheard
 
     @property
     def transports(self) -> list[StreamableHTTPServerTransport]:
@@ -107,7 +108,7 @@ class Sessions(StreamableHTTPSessionManager):
             session = next((value.decode("latin-1") for name, value in scope["headers"] if name == _SESSION), "")
             connection = self.open_to(session, scope)
             if connection is not None:
-                self.on_follow(connection, principal(scope))
+                send = _calling(send, self.on_follow(connection, principal(scope)))
         try:
             await super()._handle_stateful_request(scope, receive, send)
         except _OverShareError as error:
@@ -165,6 +166,17 @@ class Sessions(StreamableHTTPSessionManager):
         del self._owners[session]
         if transport.idle_scope is not None:
             transport.idle_scope.cancel()  # as the end of its time would
+
+
+def _calling(send: Send, opened: Callable[[], object]) -> Send:
+    """Sends, and calls `opened` when that has begun a stream."""
+
+    async def sending(message: Message) -> None:
+        await send(message)
+        if message["type"] == "http.response.start" and message["status"] == 200:
+            opened()
+
+    return sending
 
 
 class Endpoint:

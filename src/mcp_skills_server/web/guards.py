@@ -10,8 +10,9 @@ import asyncio
 import logging
 import math
 import re
+import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,11 +29,11 @@ from mcp_skills_server.access.quotas import Rates
 from mcp_skills_server.access.settings import is_loopback
 from mcp_skills_server.access.tokens import Token, Tokens
 from mcp_skills_server.errors import REPEATS, UsageError
-from mcp_skills_server.server.callers import PRINCIPAL, address, counted
+from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.telemetry.events import emit_refusal
 from mcp_skills_server.web.bearer import EXPIRED, Refusal, admission
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST, OWNER
-from mcp_skills_server.web.over_quota import refuse_in_time
 from mcp_skills_server.web.places import PLACE, Place
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ logger = logging.getLogger(__name__)
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 OPEN_PATHS: Final = frozenset(("/healthz", "/readyz"))
 """Probes come from whatever runs the container, under any Host and without a token."""
-_FAILED: Final = "failed-authentications-per-minute"
+_SWAP_S: Final = 10.0
+"""How long whoever has something called in the event loop waits for it."""
 _LOOKED_AT: Final = frozenset((b"host", b"origin"))
 _HOST_REFUSED: Final = Refusal(403, "This Host is not served here", "host")
 _ORIGIN_REFUSED: Final = Refusal(403, "This Origin may not come in", "origin")
@@ -133,19 +135,22 @@ class Guard:
     def __init__(self, app: ASGIApp, policy: Policy, rates: Rates | None = None) -> None:
         self._app = app
         self._policy = policy
-        self._rates = rates
+        self._failures = FailedAuthentications(rates)
         self._open: dict[bytes, set[anyio.CancelScope]] = {}
         """What is being answered, by the hash of the token that let it in."""
         self._loop: asyncio.AbstractEventLoop | None = None
         if isinstance(policy.tokens, Tokens):
             policy.tokens.removed = self._shut_out
+            policy.tokens.between_requests = self._call_in_loop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse with 403, 401, 400 or 429, or hand on with the bearer as the user."""
         policy = self._policy
         if scope["type"] != "http" or (scope["path"] in OPEN_PATHS and not scope.get("query_string")):
-            if scope["type"] == "lifespan" and policy.oauth is not None:
-                policy.oauth.begin()
+            if scope["type"] == "lifespan":
+                self._loop = asyncio.get_running_loop()
+                if policy.oauth is not None:
+                    policy.oauth.begin()
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _LOOKED_AT}
@@ -200,8 +205,35 @@ class Guard:
             for each in [scope for hashed in removed for scope in self._open.pop(hashed, ())]:
                 each.cancel()
 
-        if self._loop is not None:
+        if self._is_in_loop():
+            end()  # before anything else is answered
+        elif self._loop is not None:
             self._loop.call_soon_threadsafe(end)
+
+    def _call_in_loop(self, work: Callable[[], object]) -> None:
+        """Call it where requests are answered, and so while none is."""
+        done = threading.Event()
+
+        def call() -> None:
+            try:
+                work()
+            finally:
+                done.set()
+
+        try:
+            if self._loop is None or self._is_in_loop():
+                call()
+            else:
+                self._loop.call_soon_threadsafe(call)
+                done.wait(_SWAP_S)
+        except RuntimeError:  # the loop is closed, and nobody asks any more
+            call()
+
+    def _is_in_loop(self) -> bool:
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     async def _hand_on(self, scope: Scope, receive: Receive, send: Send, who: Principal | None) -> None:
         place: Place | None = scope.get("state", {}).get(PLACE)
@@ -212,12 +244,7 @@ class Guard:
 
     async def _refuse_bearer(self, scope: Scope, receive: Receive, send: Send, refusal: Refusal) -> None:
         """Refuse who proves nobody; who goes on and on with it learns no more about what it bears."""
-        rates = self._rates
-        rate = rates.failed_authentications if rates is not None and refusal.status == 401 else None
-        wait = 0.0 if rate is None else rate.take(counted(scope))
-        if rates is not None and rate is not None and wait > 0:
-            await refuse_in_time(scope, receive, send, rates, quota=_FAILED, most=rate.per_minute, wait=wait)
-        else:
+        if refusal.status != 401 or not await self._failures.is_over(scope, receive, send):
             await self._refuse(scope, send, refusal)
 
     async def _refuse(self, scope: Scope, send: Send, refusal: Refusal) -> None:

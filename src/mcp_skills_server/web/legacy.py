@@ -46,7 +46,7 @@ class Legacy:
         if session is None or connection is None or connection.client_params is None:
             return False
         client, fields = connection.client_params, message.fields
-        who = Client(client.capabilities.extensions or {}, client.client_info.name)
+        who = Client(client.capabilities.extensions or {}, client.client_info.name, connection.protocol_version)
         exchange = Exchange(scope, send, connection)
         request = Request(
             message.id, fields["method"], fields.get("params"), LEGACY, who, channel=exchange, admitted=True

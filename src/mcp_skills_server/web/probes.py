@@ -2,22 +2,28 @@
 
 A site among the roots that has never answered, and of which no copy was kept, makes a server that is not ready: it
 would take requests and have nothing to say. One that fails later does not, because its last copy is served.
+
+Where sources lie, and what is wrong with them, is for the operator: all others read no more than how many there are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from mcp_skills_server.access.principal import Principal
 from mcp_skills_server.catalog.registry import Registry
+from mcp_skills_server.server.callers import principal
 from mcp_skills_server.web.draining import Drain
 
 if TYPE_CHECKING:
     from mcp_skills_server.sources.follower import SourceState
+
+_AWAITED: Final = "a source: it has not answered yet, and there is no copy of it"
 
 
 def routes(
@@ -25,6 +31,7 @@ def routes(
     sites: Callable[[], Sequence[SourceState]],
     drain: Drain,
     shared: Callable[[], Sequence[str]] = tuple,
+    may: Callable[[Principal | None], bool] = lambda _: True,
 ) -> list[Route]:
     """The routes of both.
 
@@ -33,6 +40,7 @@ def routes(
         sites: the state of each root that is a site.
         drain: whether the server is about to end, and not ready for that reason.
         shared: a line on each thing that replicas share; without one a server is ready all the same.
+        may: whether somebody may read where sources lie.
     """
 
     async def alive(_: Request) -> PlainTextResponse:
@@ -40,7 +48,8 @@ def routes(
 
     async def ready(request: Request) -> PlainTextResponse:
         known = sites()
-        missing = [f"{site.name}: {site.trouble}" for site in known if not site.ready]
+        for_operator = may(principal(request.scope))
+        missing = [_trouble(site) if for_operator else _AWAITED for site in known if not site.ready]
         if not registry.loaded.is_set():
             missing.insert(0, "the first scan is not done")
         if drain.begun:
@@ -49,26 +58,38 @@ def routes(
         if len(missing) > 1:
             lines = [f"{missing[0]} (and {len(missing) - 1} more; see /readyz?verbose)"]
         if "verbose" in request.query_params:
-            lines += [*_others(registry, known), *map(_line, known), *shared()]
+            lines += _lines(registry, known, shared()) if for_operator else [_count(registry, known)]
         return PlainTextResponse("\n".join(lines) + "\n", 503 if missing else 200)
 
     return [Route("/healthz", alive), Route("/readyz", ready)]
 
 
-def _others(registry: Registry, sites: Sequence[SourceState]) -> list[str]:
-    """A line for each folder and archive."""
+def _count(registry: Registry, sites: Sequence[SourceState]) -> str:
+    """How many roots there are, for who may not read their names."""
+    lost = sum(found.code == "root-missing" for found in registry.snapshot.problems)
+    failing = lost + sum(bool(site.trouble) for site in sites)
+    return f"{len(registry.roots)} roots, {failing} of them failing"
+
+
+def _lines(registry: Registry, sites: Sequence[SourceState], shared: Sequence[str]) -> list[str]:
+    """A line for each folder and archive, for each site, and for what is shared."""
     state = "read" if registry.loaded.is_set() else "the first scan is not done"
     names = {site.name for site in sites}
     lost = {found.path for found in registry.snapshot.problems if found.code == "root-missing"}
-    return [
+    others = [
         f"{root.shown}: {'it cannot be read now; serving what was read before' if root.shown in lost else state}"
         for root in registry.roots
         if root.origin not in names
     ]
+    return [*others, *map(_line, sites), *shared]
+
+
+def _trouble(site: SourceState) -> str:
+    return f"{site.name}: {site.trouble}"
 
 
 def _line(site: SourceState) -> str:
     if not site.ready:
-        return f"{site.name}: {site.trouble}"
+        return _trouble(site)
     state = f"serving the last copy ({site.trouble})" if site.trouble else "fetched"
     return f"{site.name}: {state}{f', revision {site.revision}' if site.revision else ''}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from mcp_skills_server.errors import REPEATS, UsageError
+from mcp_skills_server.web.failures import FailedAuthentications
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +44,15 @@ def checked_secret(secret: str) -> bytes:
     return secret.encode()
 
 
-def route(secret: bytes, look: Callable[[], int]) -> Route:
+def route(secret: bytes, look: Callable[[], int], failures: FailedAuthentications | None = None) -> Route:
     """The route.
 
     Args:
         secret: what host and server know.
         look: has all sources looked at, and returns how many there are.
+        failures: counts proofs that are wrong, with what fails elsewhere.
     """
+    counted = failures or FailedAuthentications()
 
     async def refresh(request: Request) -> Response:
         code = hmac.new(secret, digestmod=hashlib.sha256)
@@ -61,6 +65,9 @@ def route(secret: bytes, look: Callable[[], int]) -> Route:
         if not _is_known(request, secret, code.hexdigest()):
             reason = "the signature is missing or by another secret"
             logger.warning("%s: refused, since %s", PATH, reason, extra=REPEATS)
+            if wait := counted.count(request.scope):
+                headers = {"retry-after": str(math.ceil(wait))}
+                return JSONResponse({"error": "too many wrong proofs; try again later"}, 429, headers)
             return _refusal(401, f"{reason}; set the same one on both sides")
         return JSONResponse({"sources": look()}, 202)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_skills_server.access.grants import Grant, May, Pattern, Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.roots import MirroredRoot
@@ -17,7 +18,7 @@ from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime.scripts import approvals, sandbox
 from mcp_skills_server.runtime.scripts.approvals import Approval
-from mcp_skills_server.runtime.scripts.policy import Policy, canonical, reference
+from mcp_skills_server.runtime.scripts.policy import Allowed, ExecutionPolicy, RunRefusedError, canonical, reference
 from mcp_skills_server.runtime.scripts.runner import Scripts
 from mcp_skills_server.runtime.scripts.settings import ScriptSettings
 from rpc.build import toml, write
@@ -47,7 +48,7 @@ class Place:
         approvals.change(self.file, lambda _: [Approval(origin, "thing", digest, at)])
 
     def check(self, *origins: str) -> None:
-        policy(self.registry, origins, str(self.file)).check([self.skill])
+        allowed(policy(self.registry, origins, str(self.file)), self.skill)
 
     def refusal(self, *origins: str) -> str:
         with pytest.raises(RequestError) as refused:
@@ -55,8 +56,13 @@ class Place:
         return str(refused.value)
 
 
-def policy(registry: Registry, origins: Iterable[str], file: str | None = None) -> Policy:
-    return Policy(registry, ScriptSettings(origins=tuple(origins), approvals=file))
+def allowed(policy: ExecutionPolicy, skill: Skill) -> Allowed:
+    """What a script of a skill gets of which nothing else is laid out."""
+    return policy.decide(skill, [skill])
+
+
+def policy(registry: Registry, origins: Iterable[str], file: str | None = None) -> ExecutionPolicy:
+    return ExecutionPolicy(registry, ScriptSettings(origins=tuple(origins), approvals=file))
 
 
 @pytest.fixture
@@ -73,7 +79,7 @@ def test_a_folder_of_ones_own_needs_no_approval(tmp_path: Path) -> None:
     write_skill(tmp_path / "mine", scripts__run_py="")
     registry = Registry([tmp_path])
     registry.load()
-    policy(registry, (), str(tmp_path / "none")).check(registry.snapshot.skills.values())
+    allowed(policy(registry, (), str(tmp_path / "none")), registry.snapshot.skills["mine"])
 
 
 def test_both_the_origin_and_the_approval_are_wanted(place: Place) -> None:
@@ -111,7 +117,7 @@ def test_a_change_of_any_file_asks_again_and_says_since_when(place: Place, path:
 def test_a_swap_between_the_answer_and_the_run_is_not_run(place: Place) -> None:
     place.approve()
     skill = place.skill
-    policy(place.registry, [SITE], str(place.file)).check([skill])
+    allowed(policy(place.registry, [SITE], str(place.file)), skill)
     script = place.folder / "thing" / "scripts" / "run.py"
     seen = script.stat()
     script.write_text("print(2)\n")
@@ -160,16 +166,25 @@ def test_nobody_can_name_what_is_unknown(place: Place) -> None:
     place.approve("")
     odd = replace(place.skill, origin=UNKNOWN)
     with pytest.raises(RequestError, match="--allow-scripts-of"):
-        policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)).check([odd])
+        allowed(policy(place.registry, ["", canonical(UNKNOWN)], str(place.file)), odd)
 
 
-def test_a_secret_is_of_one_skill_of_one_source(place: Place) -> None:
-    remote, local = place.skill, replace(place.skill, origin=None)
+def test_a_secret_is_of_one_skill_of_one_source(tmp_path: Path) -> None:
+    write(tmp_path / "thing", toml("thing", permissions='secrets = ["KEY"]'))
+    registry = Registry([MirroredRoot(str(tmp_path), SITE)])
+    registry.load()
+    remote = registry.snapshot.skills["thing"]
+    other, local = replace(remote, origin=OTHER), replace(remote, origin=None)
+    file, digest = tmp_path / "approvals.json", registry.digest_over(remote)
+    approvals.change(file, lambda _: [Approval(origin, "thing", digest, 0) for origin in (SITE, OTHER)])
     secrets = {"thing": {"KEY": "mine"}, f"{OTHER}#thing": {"KEY": "theirs"}}
     assert reference(remote) == f"{SITE}#thing" and reference(local) == "thing"
-    ours = Policy(place.registry, ScriptSettings(secrets=secrets))
-    assert ours.secrets(local) == {"KEY": "mine"} and ours.secrets(remote) == {}
-    assert ours.secrets(replace(remote, origin=OTHER)) == {"KEY": "theirs"}
+    ours = ExecutionPolicy(registry, ScriptSettings(secrets=secrets, origins=(SITE, OTHER), approvals=str(file)))
+    assert allowed(ours, local).secrets == {"KEY": "mine"} and allowed(ours, other).secrets == {"KEY": "theirs"}
+    assert allowed(ours, remote).secrets == {}
+    with pytest.raises(RunRefusedError, match=r"^thing needs KEY, OTHER, which") as missing:
+        ours.decide(remote, [remote], needs=["KEY", "OTHER"])
+    assert missing.value.by == "secret"
 
 
 def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: Path) -> None:
@@ -178,18 +193,49 @@ def test_a_script_gets_only_those_secrets_that_the_manifest_declares(tmp_path: P
     registry = Registry([tmp_path])
     registry.load()
     given = {"KEY": "k", "OTHER": "o"}
-    ours = Policy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
-    assert ours.declared_secrets(registry.snapshot.skills["thing"]) == {"KEY": "k"}
-    assert ours.declared_secrets(registry.snapshot.skills["plain"]) == {}
+    ours = ExecutionPolicy(registry, ScriptSettings(secrets={"thing": given, "plain": given}))
+    assert allowed(ours, registry.snapshot.skills["thing"]).secrets == {"KEY": "k"}
+    assert allowed(ours, registry.snapshot.skills["plain"]).secrets == {}
+    assert ours.decide(None, [registry.snapshot.skills["thing"]]).secrets == {}  # code that came with a call
 
 
 def test_the_network_is_for_the_skill_of_one_source_and_for_all_that_a_run_lays_out(place: Place) -> None:
+    place.approve()
     remote, local = place.skill, replace(place.skill, origin=None)
-    ours = Policy(place.registry, ScriptSettings(network_of=("thing",)))
-    assert ours.network([local]) and not ours.network([remote]) and not ours.network([local, remote])
-    assert not ours.network([])  # code that came with a call
-    assert Policy(place.registry, ScriptSettings(network_of=(f"{SITE}#thing",))).network([remote])
-    assert Policy(place.registry, ScriptSettings(network=True)).network([])
+
+    def network(settings: ScriptSettings, *laid_out: Skill) -> bool:
+        given = replace(settings, origins=(SITE,), approvals=str(place.file))
+        return ExecutionPolicy(place.registry, given).decide(None, laid_out).network
+
+    mine = ScriptSettings(network_of=("thing",))
+    assert network(mine, local) and not network(mine, remote) and not network(mine, local, remote)
+    assert not network(mine)  # code that came with a call
+    assert network(ScriptSettings(network_of=(f"{SITE}#thing",)), remote)
+    assert network(ScriptSettings(network=True))
+
+
+def test_what_runs_takes_a_grant_whatever_else_allows_it(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_skill(tmp_path / name, scripts__run_py="")
+    registry = Registry([tmp_path])
+    registry.load()
+    one, two = (registry.snapshot.skills[name] for name in ("one", "two"))
+    ours = ExecutionPolicy(registry, ScriptSettings())
+
+    def refusal(skill: Skill | None, laid_out: Sequence[Skill], *grants: tuple[str, May]) -> str:
+        made = Permissions([Grant(("*",), (Pattern(path),), frozenset({what})) for path, what in grants])
+        try:
+            ours.decide(skill, laid_out, permissions=made)
+        except RunRefusedError as error:
+            return str(error).partition(" is not run for you")[0] if error.by == "grant" else error.by
+        return ""
+
+    assert refusal(one, [one], ("one", "scripts")) == ""
+    assert refusal(one, [one], ("one", "read"), ("one", "code"), ("two", "scripts")) == "A script of one"
+    assert refusal(None, [], ("two", "code")) == ""
+    assert refusal(None, [], ("**", "scripts")) == "Code"
+    assert refusal(None, [one, two], ("**", "code")) == ""
+    assert refusal(None, [one, two], ("one", "code"), ("two", "scripts")) == "Code with the files of two"
 
 
 @pytest.mark.anyio

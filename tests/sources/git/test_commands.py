@@ -151,7 +151,9 @@ def test_git_ends_with_the_server(tmp_path: Path) -> None:
             while not running(port):
                 assert time.monotonic() < waited
             assert wire.close() == 0
-        assert not running(port)
+        until = time.monotonic() + DEADLINE
+        while running(port):  # what ends it is a pipe, which a busy machine reads late
+            assert time.monotonic() < until
 
 
 @pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])

@@ -137,13 +137,52 @@ def test_a_skill_that_went_is_said_and_leads_back(chromium: Browser, tmp_path: P
         page = seen.page
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).click()
+        gone = page.get_by_role("status").filter(has_text="not there any more")
+        expect(gone).to_be_hidden()
         shutil.rmtree(tmp_path / "a")
+        until = monotonic() + 20
+        while page.request.get(page.url).status != 404:
+            assert monotonic() < until
+        page.evaluate("() => dispatchEvent(new Event('focus'))")  # who comes back to the page, which is still open
+        expect(gone).to_be_visible()
         until = monotonic() + 20
         while page.reload().status != 404:  # type: ignore[union-attr]
             assert monotonic() < until
         expect(page.get_by_role("status")).to_contain_text("not there any more")
         page.get_by_role("link", name="Back to all skills").click()
         expect(page.get_by_role("link", name="b", exact=True)).to_be_visible()
+
+
+def test_names_of_any_script_fit_on_a_telephone(chromium: Browser, tmp_path: Path) -> None:
+    names = {
+        "long" * 30: "long",
+        "rtl\u202ecod.exe": "U+202E",
+        "تحليل": "تحليل",
+        "👩\u200d👩\u200d👧 party": "party",
+        "技能": "技能",
+    }
+    for number, name in enumerate(names):
+        fields = f'"{name} {"x" * 200}"\ntags: ["{name}"]\ntitle: "{name}"\n"{name}": "{"y" * 200}"'
+        files = {f"{name}/{name}.md": f"# {name}\n"}
+        write_skill(tmp_path / f"skill-{number}", name=f'"{name}"', description=fields, body=f"# {name}\n", **files)
+    with opened(chromium, tmp_path, viewport={"width": 320, "height": 600}) as (seen, origin):
+        page = seen.page
+        for view in (
+            "",
+            *(f"skills/skill-{number}" for number in range(len(names))),
+            "model",
+            "problems",
+            "try?prompt=x",
+        ):
+            page.goto(f"{origin}/ui/{view}")
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= 320, view
+            assert "\u202e" not in page.content(), view
+            assert Axe().run(page).response["violations"] == [], view
+        for number, shown in enumerate(names.values()):
+            page.goto(f"{origin}/ui/skills/skill-{number}")
+            expect(page.get_by_role("heading", level=1)).to_contain_text(shown)
+            page.get_by_role("region", name="Files").get_by_role("link").last.click()
+            expect(page.locator("#content")).to_contain_text(shown)
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

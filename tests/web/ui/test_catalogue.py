@@ -94,6 +94,9 @@ def test_filters_by_use(tmp_path: Path) -> None:
         assert shown(server, "?used=never") == ["b"]
         get(server, "/ui/skills/b")
         assert "Loaded 1 times" in words(get(server, "/ui/skills/a"))
+        shown_usage = words(get(server, "/ui/usage"))
+        assert "Of 2 skills 1 was not used in the last 30 days" in shown_usage
+        assert "a 1 0 0 0 1 " in shown_usage and "b 0 0 0 0 0 never" in shown_usage
     with page_serving(tmp_path / "skills", "--usage", store) as server:
         assert shown(server, "?used=never") == ["b"]  # to look at a skill is not to use it
 

@@ -113,6 +113,20 @@ def test_what_does_not_belong_together_is_refused(change: dict[str, str], browse
     assert issuer.forms == []
 
 
+def test_where_an_issuer_always_says_who_answers_an_answer_without_it_is_refused() -> None:
+    issuer = Issuer({**METADATA, "authorization_response_iss_parameter_supported": True})
+
+    async def work() -> None:
+        asked = await led(issuer)
+        with pytest.raises(SignInError, match="not known which issuer"):
+            await issuer.flow.finish({"state": asked["state"], "code": "c"}, "browser")
+        asked = await led(issuer)
+        await issuer.flow.finish({"state": asked["state"], "code": "c", "iss": ISSUER}, "browser")
+
+    run(work)
+    assert len(issuer.forms) == 1
+
+
 def test_after_ten_minutes_it_has_to_begin_again() -> None:
     issuer = Issuer()
 

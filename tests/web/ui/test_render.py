@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_skills_server.web.ui.estimate import tokens
-from mcp_skills_server.web.ui.foreign import marked, visible
+from mcp_skills_server.web.ui.foreign import marked, plain, visible
 from mcp_skills_server.web.ui.raster import is_raster_name, raster_type
 from mcp_skills_server.web.ui.render import MOST, render
 from web.ui.corpus import MARKDOWN, MARKUP
@@ -180,3 +180,12 @@ def test_pictures_are_known_by_their_bytes() -> None:
 
 def test_tokens_are_a_quarter_of_the_bytes() -> None:
     assert [tokens(each) for each in ("", "a", "abcd", "abcde", "\u00e4\u00f6", b"12345")] == [0, 1, 1, 2, 1, 2]
+
+
+def test_a_name_without_markup_has_its_hidden_characters_written_out() -> None:
+    assert plain("rtl\u202ecod.exe") == "rtl[U+202E]cod.exe"
+    assert plain("a" * 50, 10) == "aaaaaaa..."
+    for fine in ("تحليل", "👩\u200d👩\u200d👧", "<b>&"):
+        assert plain(fine) == fine
+    assert visible("<b>\u200b") == '<bdi>&lt;b&gt;<span class="hidden">U+200B</span></bdi>'
+    assert plain("\ud800") == "?"

@@ -118,12 +118,18 @@ def test_the_page_may_be_reached_by_any_name_where_tokens_are_wanted(skills: Pat
         assert server.send("POST", "/mcp", body, {**named, "Authorization": f"Bearer {SECRET}"}).status == 403
 
 
-def test_whoever_tries_tokens_has_to_wait(skills: Path) -> None:
-    with page_serving(skills, environment=TOKENS) as server:
-        statuses = [sign_in(server, f"wrong-{number}").status for number in range(62)]
-        assert statuses[:60] == [403] * 60 and statuses[61] == 429
-        reply = sign_in(server, SECRET)
+def test_whoever_fails_too_often_has_to_wait_at_every_door(tmp_path: Path, skills: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[quota]\nfailed-authentications-per-minute = 4\n")
+    wrong = {"Authorization": "Bearer wrong-wrong-wrong-wrong"}
+    with page_serving(skills, "--config", config, environment=TOKENS) as server:
+        assert server.send("POST", "/mcp", b"{}", wrong).status == 401
+        assert get(server, "/ui/", **wrong).status == 303
+        assert [sign_in(server, "wrong").status for _ in range(3)] == [403, 403, 429]
+        reply = get(server, "/ui/", **wrong)
         assert reply.status == 429 and int(reply.headers["Retry-After"] or 0) >= 1
+        assert server.send("POST", "/mcp", b"{}", wrong).status == 429
+        assert sign_in(server, SECRET).status == 303  # who proves to be somebody pays for nobody else at the address
 
 
 def test_a_session_ends_with_its_token(tmp_path: Path, skills: Path) -> None:

@@ -212,3 +212,23 @@ def test_every_skill_of_the_fixtures_has_a_page() -> None:
         assert len(seen) > 50
         for each in seen:
             page(server, html.unescape(each))
+
+
+def test_files_are_a_tree_whose_links_say_the_whole_path(tmp_path: Path) -> None:
+    deep = "/".join("abcdefghijkl")
+    write_skill(
+        tmp_path / "a", **{"x__y__one_md": "# One\n", "x__two_md": "# Two\n", f"{deep.replace('/', '__')}__z_md": "z"}
+    )
+    with page_serving(tmp_path) as server:
+        text = page(server, "/ui/skills/a")
+        assert 'aria-label="x/y/one.md"><bdi>one.md</bdi>' in text
+        assert "x / 2 files, 12 bytes two.md 6 bytes sha256:" in words(text)
+        assert "y / 1 file, 6 bytes one.md 6 bytes" in words(text)
+        assert "<bdi>i/j/k/l/z.md</bdi>" in text and text.count("<summary><bdi>") == 2 + 8
+        assert get(server, f"/ui/files/a?file={deep}/z.md").status == 200
+
+
+def test_whether_there_is_a_skill_is_a_question_of_its_own(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    with page_serving(tmp_path) as server:
+        assert [get(server, f"/ui/skills/{each}?there=1").status for each in "ab"] == [204, 404]

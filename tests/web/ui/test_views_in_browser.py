@@ -19,7 +19,7 @@ from wire import FIXTURES, ROOT, write_skill
 
 pytestmark = needs_chromium
 BROKEN = ROOT / "fixtures" / "broken"
-VIEWS = ("model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request", "try", "problems",
+VIEWS = ("usage", "model", "model?era=legacy&dialect=sep-2640", "try?prompt=handle+a+refund+request", "try", "problems",
          "live", "sources", "runs", "clients")  # fmt: skip
 
 
@@ -32,12 +32,47 @@ def chromium() -> Iterator[Browser]:
 def test_every_view_is_reached_from_every_other_by_its_name(chromium: Browser) -> None:
     with opened(chromium, FIXTURES) as (seen, _):
         page = seen.page
-        for name in ("What the model sees", "Trigger playground", "Problems", "Live", "Sources", "Runs", "Clients"):
+        for name in (
+            "What the model sees",
+            "Trigger playground",
+            "Problems",
+            "Usage",
+            "Live",
+            "Sources",
+            "Runs",
+            "Clients",
+        ):
             page.get_by_role("navigation", name="Views").get_by_role("link", name=name).click()
             expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
             assert page.get_by_role("main").count() == 1
             current = page.get_by_role("navigation", name="Views").locator("[aria-current=page]")
             expect(current).to_have_text(name)
+
+
+def test_every_view_is_reached_by_keys_alone_and_keeps_nobody(chromium: Browser) -> None:
+    seen_by_keys = """() => {
+      const at = document.activeElement;
+      return at && at !== document.body ? at.textContent || at.tagName : "";
+    }"""
+    outlined = "() => parseFloat(getComputedStyle(document.activeElement).outlineWidth) > 0"
+    with opened(chromium, FIXTURES) as (seen, _):
+        page = seen.page
+        names = page.get_by_role("navigation", name="Views").get_by_role("link").all_text_contents()
+        assert len(names) == 9
+        for name in names:
+            for _ in range(15):
+                page.keyboard.press("Tab")
+                if page.evaluate(seen_by_keys) == name:
+                    break
+            assert page.evaluate(seen_by_keys) == name and page.evaluate(outlined), name
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()
+            for _ in range(400):  # to the end of the page
+                page.keyboard.press("Tab")
+                if not page.evaluate(seen_by_keys):
+                    break
+                assert page.evaluate(outlined), (name, page.evaluate("() => document.activeElement.outerHTML"))
+            assert not page.evaluate(seen_by_keys), f"{name} keeps the focus"
 
 
 def test_what_was_cut_unfolds_and_the_text_is_copied(chromium: Browser) -> None:

@@ -50,6 +50,9 @@ class _Inflated:
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, all of them."""
+        if size <= len(self._left):  # as nearly always
+            found, self._left = self._left[:size], self._left[size:]
+            return bytes(found)
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -85,7 +88,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
     while (head := stream.read(BLOCK)) != ZEROS:
         tree.count()
         kind, own_name, own_size, mode = _parse_head(head)
-        shown = quoted(name or own_name)
+        shown = name or own_name
         if kind in {b"x", b"g", b"L"}:
             tree.count_header(own_size)
             content = stream.read(own_size + -own_size % BLOCK)[:own_size]
@@ -98,26 +101,26 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
             name, size = fields.get("path", name), _decimal(fields.get("size"), size)
             continue
         if kind in _LINKS:
-            raise ArchiveRefusedError(f"{shown} is a {_LINKS[kind]}")
+            raise ArchiveRefusedError(f"{quoted(shown)} is a {_LINKS[kind]}")
         if kind in _DEVICES:
-            raise ArchiveRefusedError(f"{shown} is a {_DEVICES[kind]}")
+            raise ArchiveRefusedError(f"{quoted(shown)} is a {_DEVICES[kind]}")
         if kind not in {b"0", b"\0", b"7", b"5"}:
             raise ArchiveRefusedError(
-                f"{shown} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
+                f"{quoted(shown)} is of a kind that no skill needs (type {quoted(kind.decode('latin-1'))})"
             )
         if size is not None and own_size not in {0, size}:
-            raise ArchiveRefusedError(f"{shown} has two sizes")
+            raise ArchiveRefusedError(f"{quoted(shown)} has two sizes")
         path, slash = tree.place(own_name if name is None else name)
         length = own_size if size is None else size
         name = size = None
         if kind == b"5" or (slash and kind == b"\0"):
             if length:
-                raise ArchiveRefusedError(f"the directory {shown} has content")
+                raise ArchiveRefusedError(f"the directory {quoted(shown)} has content")
             if path:
                 tree.add_directory(path)
             continue
         if slash:
-            raise ArchiveRefusedError(f"the file {shown} has the name of a directory")
+            raise ArchiveRefusedError(f"the file {quoted(shown)} has the name of a directory")
         tree.admit(path, length)
         content = stream.read(length)
         stream.read(-length % BLOCK)
@@ -131,7 +134,7 @@ def read_tar(raw: bytes, limits: UnpackLimits, tree: Tree) -> None:
 
 def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     """(type, name, size, mode) of a header block whose checksum is right."""
-    if _octal(head[148:156]) != sum(head[:148]) + sum(head[156:]) + 8 * 32:
+    if _octal(head[148:156]) != _sum(head) - sum(head[148:156]) + 8 * 32:
         raise ArchiveRefusedError("the archive is damaged: the checksum of a tar header is wrong")
     name = head[:100].split(b"\0", 1)[0]
     if head[257:263] == b"ustar\0":  # GNU's own variant keeps other things there
@@ -140,6 +143,12 @@ def _parse_head(head: bytes) -> tuple[bytes, str, int, int]:
     kind = head[156:157]
     # Not refused yet where it is no UTF-8: beside a long name it is cut anywhere, also within a character.
     return kind, name.decode("utf-8", "surrogateescape"), _octal(head[124:136]), _octal(head[100:108])
+
+
+def _sum(block: bytes) -> int:
+    """The sum of 512 bytes. Half of Adler-32 is one more than that, which of 256 bytes never wraps."""
+    half = BLOCK // 2
+    return (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
 
 
 def _octal(field: bytes) -> int:

@@ -20,6 +20,7 @@ _MAX_DEPTH: Final = 32
 """Bytes of a name, bytes of a path, levels: what common file systems hold, and no tree is deeper for a good reason."""
 _DRIVE: Final = re.compile(r"[A-Za-z]:")
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*+(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*+)*+")
 _FREE_BYTES: Final = 1 << 20
 _MAX_HEADER: Final = 1 << 16
 _FREE_HEADERS: Final = 1 << 20
@@ -74,6 +75,8 @@ def check_name(name: str) -> None:
 
 
 def _fault(name: str) -> str | None:  # WK-24, WK-28
+    if len(name) <= _MAX_SEGMENT and _PLAIN.fullmatch(name) and name.count("/") < _MAX_DEPTH:
+        return None  # nearly every name, ten times as quick
     segments = name.split("/")
     for is_fault, words in (
         (_CONTROL.search(name), "holds a control character"),

@@ -1,8 +1,8 @@
-"""Whose scripts run, and with what: those of the operator's own folders, and of named origins what was approved as it
-stands; the network and secrets by skill.
+"""Whether something may be run for somebody, and with what: one question of all that runs anything, and one answer.
 
-The one place that decides it, for every protocol. What is asked for is decided by the digests that the files are laid
-out by, so that nothing can change between the answer and the run.
+It takes a grant, where there are grants, and a source whose scripts run: the operator's own folders, and of named
+origins what was approved as it stands. The network and secrets are given by skill. What is decided is decided by the
+digests that the files are laid out by, so that nothing can change between the answer and the run.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.fetched import UNKNOWN
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.dialects.wellknown import DIRECTORY, is_site
@@ -30,6 +31,32 @@ logger = logging.getLogger(__name__)
 
 _INDEX: Final = f"{DIRECTORY}index.json"
 _PORTS: Final = {"https": ":443", "http": ":80"}
+_NAMES_SHOWN: Final = 20
+
+
+class RunRefusedError(RequestError):
+    """Something is not run for whoever asks. The message has the reason, for a model.
+
+    Args:
+        message: the reason.
+        by: what is missing: a "grant", a "source" whose scripts run, or a "secret".
+    """
+
+    def __init__(self, message: str, by: Literal["grant", "source", "secret"]) -> None:
+        super().__init__(message)
+        self.by: Final = by
+
+
+class Allowed(NamedTuple):
+    """What a run gets that may begin.
+
+    Attributes:
+        network: whether it may use the network.
+        secrets: variables that the operator gave to the skill and that its `skill.toml` declares.
+    """
+
+    network: bool
+    secrets: Mapping[str, str]
 
 
 def canonical(origin: str) -> str:
@@ -54,8 +81,8 @@ def reference(skill: Skill) -> str:
     return skill.path if skill.origin is None else f"{canonical(skill.origin)}#{skill.path}"
 
 
-class Policy:
-    """Decides whether scripts of a skill run, and what they get.
+class ExecutionPolicy:
+    """Decides what runs, for whom, and what it gets.
 
     Args:
         registry: where files are read.
@@ -73,70 +100,91 @@ class Policy:
             logger.warning("--approvals %s is not used: --allow-scripts-of says of which origins", printable(file))
         self._reported: set[tuple[str, str]] = set()
 
-    def check(self, skills: Iterable[Skill]) -> None:
-        """Prove that scripts of these skills may run as they are. Blocks: files are read for their digests.
+    def decide(
+        self,
+        skill: Skill | None,
+        laid_out: Collection[Skill],
+        *,
+        permissions: Permissions | None = None,
+        needs: Collection[str] = (),
+    ) -> Allowed:
+        """Whether this may run. Blocks: files are read for their digests.
+
+        Args:
+            skill: of which a script is to run; None for code that came with a call.
+            laid_out: all skills whose files it can read, that one too.
+            permissions: of whoever asks; None where the options alone decide.
+            needs: secrets without which it is not to begin.
+
+        Returns:
+            what it gets.
 
         Raises:
-            RequestError: they may not. The message says what the operator can do.
+            RunRefusedError: it may not. The message says what can be done.
             StaleFileError: a file changed.
         """
-        for skill in skills:
-            root = self._registry.roots[skill.root]
-            said = self._roots.get(root.given)
-            if said is False:
-                raise RequestError(
-                    f"The scripts of {printable(skill.path)} are not run: whoever runs this server has excluded the "
-                    "scripts of its source. Read the script and reach its result another way, or ask the user"
-                )
-            if skill.origin is not None:
-                # What a folder of the operator's own holds of another origin is not what was said of the folder.
-                self._check(skill, skill.origin, named=said is True and root.origin is not None)
-
-    def network(self, skills: Collection[Skill]) -> bool:
-        """Whether a run for which these skills are laid out may use the network: each of them must be allowed to."""
+        if permissions is not None:
+            _check_grants(permissions, skill, laid_out)
+        for each in laid_out:
+            self._check_source(each)
+        given: Mapping[str, str] = {}
+        if skill is not None:
+            given = self._settings.secrets.get(reference(skill), {})
+        missing = [name for name in needs if name not in given]
+        if missing and skill is not None:
+            names = ", ".join(missing[:_NAMES_SHOWN])
+            words = f"{printable(skill.path)} needs {names}, which whoever runs the server has not given to it"
+            raise RunRefusedError(words, "secret")
         named = self._settings.network_of
-        return self._settings.network or (bool(skills) and all(reference(each) in named for each in skills))
+        network = bool(laid_out) and all(reference(each) in named for each in laid_out)
+        return Allowed(self._settings.network or network, self._declared(skill, given))
 
-    def secrets(self, skill: Skill) -> Mapping[str, str]:
-        """The variables that the operator gave to this skill and to no other one, whether it declares them or not."""
-        return self._settings.secrets.get(reference(skill), {})
-
-    def declared_secrets(self, skill: Skill) -> Mapping[str, str]:
-        """Those of them that the skill's `skill.toml` declares. Blocks.
-
-        Raises:
-            StaleFileError: the file changed.
-        """
-        own, file = self.secrets(skill), skill.files.get(SKILL_TOML)
-        if not own or file is None:
+    def _declared(self, skill: Skill | None, given: Mapping[str, str]) -> Mapping[str, str]:
+        """Those of the skill's secrets that it declares: no other one is its script's."""
+        file = None if skill is None else skill.files.get(SKILL_TOML)
+        if not given or skill is None or file is None:
             return {}
         found = manifests.read(self._registry.read(file), skill.frontmatter, skill.path, skill.files).manifest
-        return {} if found is None else {name: own[name] for name in found.secrets if name in own}
+        return {} if found is None else {name: given[name] for name in found.secrets if name in given}
 
-    def _check(self, skill: Skill, shown: str, *, named: bool) -> None:
+    def _check_source(self, skill: Skill) -> None:
+        root = self._registry.roots[skill.root]
+        said = self._roots.get(root.given)
+        if said is False:
+            raise RunRefusedError(
+                f"The scripts of {printable(skill.path)} are not run: whoever runs this server has excluded the "
+                "scripts of its source. Read the script and reach its result another way, or ask the user",
+                "source",
+            )
+        if skill.origin is not None:
+            # What a folder of the operator's own holds of another origin is not what was said of the folder.
+            self._check_origin(skill, skill.origin, named=said is True and root.origin is not None)
+
+    def _check_origin(self, skill: Skill, shown: str, *, named: bool) -> None:
         name, origin = printable(skill.path), canonical(skill.origin or "")
         if origin not in self._origins and not named:
-            raise RequestError(
+            raise RunRefusedError(
                 f"The scripts of {name} are not run: it comes from {printable(shown)}, and whoever runs this server "
                 "has not allowed the scripts of that origin (--allow-scripts-of). Read the script and reach its result "
-                "another way, or ask the user"
+                "another way, or ask the user",
+                "source",
             )
         digest = self._registry.digest_over(skill)
         try:
             known = [each for each in approvals.read(self._file) if each.origin == origin]
         except UsageError as error:
             logger.warning("%s", error)
-            raise RequestError(
-                f"The scripts of {name} are not run: whoever runs this server must put the file of approvals in order"
-            ) from None
+            words = "whoever runs this server must put the file of approvals in order"
+            raise RunRefusedError(f"The scripts of {name} are not run: {words}", "source") from None
         if any(each.digest == digest for each in known):
             return
         before = next((each for each in reversed(known) if each.skill == skill.path), None)
         state = "was never approved" if before is None else f"changed since it was approved on {before.day}"
         self._report(skill, digest, state)
-        raise RequestError(
+        raise RunRefusedError(
             f"The scripts of {name} are not run: it comes from {printable(shown)} and {state}. Whoever runs this "
-            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} --digest {digest}"
+            f"server must read it and run: mcp-skills-server approve ROOT {shlex.quote(name)} --digest {digest}",
+            "source",
         )
 
     def _report(self, skill: Skill, digest: str, state: str) -> None:
@@ -145,3 +193,23 @@ class Policy:
             root = self._registry.roots[skill.root].shown
             command = shlex.join(["approve", root, skill.path, "--digest", digest])
             logger.warning("%s %s, and its scripts are not run; mcp-skills-server %s", skill.path, state, command)
+
+
+def _check_grants(permissions: Permissions, skill: Skill | None, laid_out: Collection[Skill]) -> None:
+    """A script takes a grant of its skill, and code one of all that it can read."""
+    if skill is not None:
+        if permissions.may("scripts", skill.path):
+            return
+        thing = f"A script of {printable(skill.path)}"
+    elif not permissions.may_any("code"):
+        thing = "Code"
+    else:
+        withheld = next((each for each in laid_out if not permissions.may("code", each.path)), None)
+        if withheld is None:
+            return
+        thing = f"Code with the files of {printable(withheld.path)}"
+    raise RunRefusedError(
+        f"{thing} is not run for you: whoever runs this server has not granted it. Reach the result another way, or "
+        "ask the user",
+        "grant",
+    )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError
 from mcp_skills_server.model import Skill, SkillFile
@@ -47,6 +48,8 @@ class RunRequest:
         timeout_s: the time limit.
         launcher: a file in the work directory that the interpreter runs, and that is given the script's path.
         fill: puts into the work directory what the run is given.
+        permissions: of whoever asks; None where the options alone decide.
+        needs: secrets without which it is not to begin.
         network: whether it may use the network.
     """
 
@@ -60,6 +63,8 @@ class RunRequest:
     timeout_s: float
     launcher: str | None
     fill: Callable[[str], None] | None
+    permissions: Permissions | None = None
+    needs: tuple[str, ...] = ()
     network: bool = False
 
 

@@ -20,6 +20,7 @@ from typing import Final
 import anyio
 from anyio import to_thread
 
+from mcp_skills_server.access.grants import Permissions
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.errors import RequestError, StaleFileError
 from mcp_skills_server.model import Skill, SkillFile, printable
@@ -35,7 +36,7 @@ from mcp_skills_server.runtime.scripts.arguments import (
 from mcp_skills_server.runtime.scripts.interpreters import Interpreters
 from mcp_skills_server.runtime.scripts.outcome import Outcome, as_line, outcome_of, remarks_on
 from mcp_skills_server.runtime.scripts.output_files import OutputFile
-from mcp_skills_server.runtime.scripts.policy import Policy
+from mcp_skills_server.runtime.scripts.policy import ExecutionPolicy
 from mcp_skills_server.runtime.scripts.preparation import Preparation, RunDirectory, RunRequest
 from mcp_skills_server.runtime.scripts.process_tree import ProcessTree
 from mcp_skills_server.runtime.scripts.processes import NOT_STARTED, Ended, execute
@@ -73,7 +74,7 @@ class Scripts:
         self._registry = registry
         self._settings = settings
         self._allowed_env = allowed_env(settings.env)
-        self.policy = Policy(registry, settings)
+        self._policy = ExecutionPolicy(registry, settings)
         self._interpreters = Interpreters(settings.interpreters)
         self._sandbox = sandbox.choose(settings.sandbox, network=settings.network, folders=settings.folders)
         self._preparation = Preparation(registry, settings, self._interpreters, self._sandbox)
@@ -116,6 +117,8 @@ class Scripts:
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
         owner: Owner = None,
+        permissions: Permissions | None = None,
+        needs: Sequence[str] = (),
     ) -> Outcome:
         """Run a file of a skill and wait for its end. Cancelled, it leaves nothing behind.
 
@@ -134,9 +137,12 @@ class Scripts:
             fill: called in a thread with the work directory when it is this run's turn, before the start: what waits
                 for its turn takes nothing of the disk. Only for a work directory in which nothing else runs.
             owner: among whose runs it counts.
+            permissions: of whoever asks; None where the options alone decide.
+            needs: secrets without which it is not to begin.
 
         Raises:
             QuotaError: the owner runs too much already; try again later.
+            RunRefusedError: it may not run for whoever asks.
             RequestError: the call must be changed, or be tried again later; the message says how.
             StaleFileError: a file of the skill changed; scan it again and call again. The script was not started.
         """
@@ -153,6 +159,8 @@ class Scripts:
             self._checked_timeout(timeout_s),
             launcher,
             fill,
+            permissions,
+            tuple(needs),
         )
         return await self._run(request, workspace, progress, owner)
 
@@ -167,6 +175,7 @@ class Scripts:
         launcher: str | None = None,
         fill: Callable[[str], None] | None = None,
         owner: Owner = None,
+        permissions: Permissions | None = None,
     ) -> Outcome:
         """Run a file that lies in the work directory, with some skills at hand.
 
@@ -179,9 +188,11 @@ class Scripts:
             launcher: likewise.
             fill: likewise; it may be what writes the file.
             owner: likewise.
+            permissions: likewise.
 
         Raises:
             QuotaError: as for `run`.
+            RunRefusedError: as for `run`.
             RequestError: as for `run`; or a name is none for a directory.
             StaleFileError: as for `run`.
         """
@@ -189,7 +200,9 @@ class Scripts:
             if not _DIRECTORY_NAME.fullmatch(name):
                 raise RequestError(f"No directory can have the name {printable(name[:200])!r}; leave the skill out")
         timeout_s = self._checked_timeout(timeout_s)
-        request = RunRequest(skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill)
+        request = RunRequest(
+            skills, "", path, None, checked_args(args), {}, ".", timeout_s, launcher, fill, permissions
+        )
         return await self._run(request, workspace, None, owner)
 
     async def _run(self, request: RunRequest, workspace: Workspace, progress: Progress | None, owner: Owner) -> Outcome:
@@ -256,14 +269,13 @@ class Scripts:
         """The run with what the operator gives to it. Blocks.
 
         Raises:
-            RequestError: the operator does not allow it.
+            RunRefusedError: it is not allowed.
             StaleFileError: a file of a skill changed.
         """
-        skills = tuple(request.skills.values())
-        self.policy.check(skills)
-        skill = request.skills.get(request.within)
-        own = {} if skill is None else checked_env(self.policy.declared_secrets(skill), None)
-        return replace(request, env={**request.env, **own}, network=self.policy.network(skills))
+        skill, skills = request.skills.get(request.within), tuple(request.skills.values())
+        allowed = self._policy.decide(skill, skills, permissions=request.permissions, needs=request.needs)
+        own = checked_env(allowed.secrets, None)
+        return replace(request, env={**request.env, **own}, network=allowed.network)
 
     def _record(self, request: RunRequest) -> None:
         """Say that a run is about to start. Blocks.

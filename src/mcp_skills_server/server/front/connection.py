@@ -192,7 +192,9 @@ class Connection:
             try:
                 body = await self._dispatcher.result(request)
                 if request.method == INITIALIZE and request.params:
-                    self._client = eras.client_of(request.params["clientInfo"], request.params["capabilities"])
+                    said = request.params
+                    version = eras.settled(said["protocolVersion"])
+                    self._client = eras.client_of(said["clientInfo"], said["capabilities"], version)
                     self._is_open = True
                     self._answers.clear()
             except FaultError as error:

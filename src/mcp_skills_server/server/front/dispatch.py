@@ -117,7 +117,7 @@ def _observed(request: Request) -> events.Request:
         address=channel.address,
         era=request.era.name,
         host=request.client.name,
-        trace=trace_of(request.method, request.params, request.id),
+        trace=trace_of(request.method, request.params, request.id, version=request.client.version),
     )
 
 

@@ -38,10 +38,12 @@ class Client(NamedTuple):
     Attributes:
         extensions: that it declared.
         name: what it calls itself, None where it does not say.
+        version: the revision of MCP that it speaks; "" where that is not settled.
     """
 
     extensions: Params
     name: str | None
+    version: str = ""
 
 
 NOBODY: Final = Client({}, None)
@@ -145,11 +147,16 @@ _STAMP: Final = {_SERVER_KEY: _SERVER}
 MODERN: Final = Era("modern", True, parameters.MODERN, results.MODERN, _STAMP, _not_modern, jsonrpc.dump(_STAMP))
 
 
-def client_of(client: Any, capabilities: Any) -> Client:
+def client_of(client: Any, capabilities: Any, version: str) -> Client:
     """A client by what it says of itself and of what it can do; what does not fit counts as not said."""
     if not CAPABILITIES(capabilities):
-        return NOBODY
-    return Client(capabilities.get("extensions") or {}, client["name"] if CLIENT(client) else None)
+        return NOBODY._replace(version=version)
+    return Client(capabilities.get("extensions") or {}, client["name"] if CLIENT(client) else None, version)
+
+
+def settled(asked: str) -> str:
+    """The revision that a handshake settles on, for the one that the client asks for."""
+    return asked if asked in LEGACY_VERSIONS else LEGACY_VERSIONS[-1]
 
 
 class Clients:
@@ -163,14 +170,14 @@ class Clients:
         """The client of a request whose `_meta` has the envelope's keys."""
         meta = params["_meta"]
         if meta != self._meta:
-            self._meta, self._client = meta, client_of(meta.get(CLIENT_KEY), meta[CAPABILITIES_KEY])
+            self._meta = meta
+            self._client = client_of(meta.get(CLIENT_KEY), meta[CAPABILITIES_KEY], meta[VERSION_KEY])
         return self._client
 
 
 def handshake(params: Params, capabilities: dict[str, Any]) -> dict[str, Any]:
     """The answer to `initialize`, but for what the skills add."""
-    asked = params["protocolVersion"]
-    version = asked if asked in LEGACY_VERSIONS else LEGACY_VERSIONS[-1]
+    version = settled(params["protocolVersion"])
     return {"capabilities": capabilities, "protocolVersion": version, "serverInfo": dict(_SERVER)}
 
 

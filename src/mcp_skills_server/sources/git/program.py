@@ -23,6 +23,9 @@ from typing import IO, Final, cast
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.sources.faults import UnreachableError
 
+if sys.platform != "win32":
+    import fcntl
+
 REMOTE: Final = "source"
 """What the repository is called in our configuration."""
 _KEPT: Final = frozenset(
@@ -69,8 +72,10 @@ ulimit -f "$1"; [ -z "$2" ] || ulimit -v "$2" 2>/dev/null
 exec 3<&0; (read -r _ <&3; kill -9 0) >/dev/null 2>&1 &
 given=$3; shift 3; exec "$@" 3<&- <"/dev/fd/$given"
 """
-"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has started with it."""
-_MOST_FILE_BYTES: Final = 4 << 30
+"""The shell's stdin is a pipe that ends with the server, however that ends, and all that git has started with it. It
+moves that to 3, so what becomes git's stdin has a higher number."""
+_ABOVE_THOSE_OF_SHELLS: Final = 10
+MOST_FILE_BYTES: Final = 4 << 30
 _MOST_MEMORY_BYTES: Final = 4 << 30
 _MOST_STDERR: Final = 1 << 13
 
@@ -94,12 +99,14 @@ class Git:
         directory: the repository, bare. It need not be there yet.
         url: what is fetched from.
         protocol: of that address; git speaks no other.
+        most_bytes: of one file that git writes, such as a pack that it fetches.
     """
 
-    def __init__(self, directory: Path, url: str, protocol: str) -> None:
+    def __init__(self, directory: Path, url: str, protocol: str, *, most_bytes: int = MOST_FILE_BYTES) -> None:
         self._directory = directory
         self._url = url
         self._protocol = protocol
+        self._most_bytes = most_bytes
         self._environment: dict[str, str] | None = None
         self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
@@ -132,16 +139,14 @@ class Git:
         if git is None:
             raise UnreachableError("the program git is not installed; install git 2.30 or newer")
         deadline = time.monotonic() + seconds
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr, _lifeline() as life:
-            stdin.write(given)
-            stdin.seek(0)
+        with _stdin(given) as stdin, tempfile.TemporaryFile() as stderr, _lifeline() as life:
             watched = sys.platform != "win32"
-            words = [*self._words(git, stdin.fileno()), *arguments]
+            words = [*self._words(git, stdin), *arguments]
             try:
                 process = subprocess.Popen(  # noqa: S603, that is what this module is for
                     words,
                     stdin=life if watched else stdin,
-                    pass_fds=(stdin.fileno(),) if watched else (),
+                    pass_fds=(stdin,) if watched else (),
                     stdout=subprocess.PIPE,
                     stderr=stderr,
                     env=self._env(),
@@ -194,7 +199,7 @@ class Git:
             return git
         # A repository on this machine is read by a git below this one, which may map all of it.
         memory = "" if self._protocol == "file" else str(_MOST_MEMORY_BYTES >> 10)
-        return ["/bin/sh", "-c", _LIMITED, "git", str(_MOST_FILE_BYTES >> 9), memory, str(given), *git]
+        return ["/bin/sh", "-c", _LIMITED, "git", str(self._most_bytes >> 9), memory, str(given), *git]
 
     def _env(self) -> dict[str, str]:
         if self._environment is None:
@@ -211,6 +216,23 @@ class Git:
                     return self._environment
                 self._environment["GIT_SSH_COMMAND"] = _SSH
         return self._environment
+
+
+@contextmanager
+def _stdin(given: bytes) -> Generator[int]:
+    """A descriptor of a file with these bytes, at its beginning."""
+    with tempfile.TemporaryFile() as file:
+        file.write(given)
+        file.seek(0)
+        if sys.platform == "win32":
+            yield file.fileno()
+            return
+        # The lowest that is free may be one that the shell needs for itself, or one of the standard three.
+        above = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _ABOVE_THOSE_OF_SHELLS)
+        try:
+            yield above
+        finally:
+            os.close(above)
 
 
 @contextmanager

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from mcp_skills_server.sources.faults import SourceError, UnacceptableError, UnreachableError, UnsignedCommitError
 from mcp_skills_server.sources.git.address import GitAddress
-from mcp_skills_server.sources.git.program import REMOTE, Git, GitFailedError
+from mcp_skills_server.sources.git.program import MOST_FILE_BYTES, REMOTE, Git, GitFailedError
 from mcp_skills_server.sources.git.reasons import last_line, reason
 
 _OURS: Final = "refs/kept/current"
@@ -69,14 +69,26 @@ class Repository:
         address: of the remote.
         resolve_s: seconds for a look at the remote's names.
         fetch_s: seconds for a fetch.
+        depth: commits that come with the one that is asked for, itself included.
+        most_bytes: of what one fetch brings; None for what any git may write.
     """
 
-    def __init__(self, directory: Path, address: GitAddress, *, resolve_s: float, fetch_s: float) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        address: GitAddress,
+        *,
+        resolve_s: float,
+        fetch_s: float,
+        depth: int = 1,
+        most_bytes: int | None = None,
+    ) -> None:
         self._directory = directory
         self._address = address
         self._resolve_s = resolve_s
         self._fetch_s = fetch_s
-        self._git = Git(directory, address.url, address.protocol)
+        self._depth = depth
+        self._git = Git(directory, address.url, address.protocol, most_bytes=most_bytes or MOST_FILE_BYTES)
         self._filters_at_all = self._filters = True
 
     def end(self) -> None:
@@ -123,7 +135,8 @@ class Repository:
         self._tidy(len(tip.commit))
         self._filters = self._filters_at_all
         # Of a whole repository most files are those of skills, and one request brings them with the commit.
-        shallow = ("--depth=1", _WITHOUT_BLOBS if self._address.folder else _WITHOUT_LARGE, REMOTE)
+        without = _WITHOUT_LARGE if not self._address.folder and self._depth == 1 else _WITHOUT_BLOBS
+        shallow = (f"--depth={self._depth}", without, REMOTE)
         with self._said():
             try:
                 self._fetch(*shallow, f"+{tip.commit}:{_OURS}")
@@ -135,8 +148,25 @@ class Repository:
         if now != tip.commit:
             raise UnreachableError("it changed while it was fetched")
 
-    def fetch_blobs(self, tip: Tip, object_ids: Sequence[str]) -> None:
-        """Have these blobs of a commit here that `fetch` has brought, by one request.
+    def has(self, tip: Tip) -> bool:
+        """Whether `fetch` has brought this commit, and no other since."""
+        try:
+            return self._git.run("rev-parse", "--verify", "--quiet", _OURS, seconds=self._resolve_s) == (
+                f"{tip.commit}\n".encode()
+            )
+        except GitFailedError:
+            return False
+
+    def roots(self) -> Sequence[str]:
+        """The commits here whose parents were left at the remote."""
+        try:
+            return (self._directory / "shallow").read_text(encoding="ascii").split()
+        except FileNotFoundError:
+            return ()
+
+    def fetch_blobs(self, tip: Tip, object_ids: Collection[str], places: Sequence[str] = ()) -> None:
+        """Have these blobs here by one request: of a commit that `fetch` has brought, or with `places` of all commits
+        that touch these.
 
         Raises:
             SourceError: they cannot be had now.
@@ -144,9 +174,9 @@ class Repository:
         if not self._filters:
             return
         with self._said():
-            tree = f"{tip.commit}:{self._address.folder}"
+            among = [tip.commit, "--", *places] if places else [f"{tip.commit}:{self._address.folder}"]
             listed = self._git.run(
-                "rev-list", "--objects", "--missing=print", tree, seconds=self._fetch_s, most=_MOST_LISTED_BYTES
+                "rev-list", "--objects", "--missing=print", *among, seconds=self._fetch_s, most=_MOST_LISTED_BYTES
             )
             missing = {line[1:].decode() for line in listed.split(b"\n") if line.startswith(b"?")}
             absent = sorted(missing.intersection(object_ids))

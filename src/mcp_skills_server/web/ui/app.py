@@ -33,12 +33,13 @@ from mcp_skills_server.server.callers import PRINCIPAL, address
 from mcp_skills_server.server.requests import Settings
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.telemetry.usage_store import spark
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import PREFIX
 from mcp_skills_server.web.places import PLACE, Place
 from mcp_skills_server.web.settings import HttpSettings
 from mcp_skills_server.web.ui import estimate, foreign
 from mcp_skills_server.web.ui.entrance import Entrance
-from mcp_skills_server.web.ui.headers import safe
+from mcp_skills_server.web.ui.headers import with_headers
 from mcp_skills_server.web.ui.live import Live
 from mcp_skills_server.web.ui.look import BASE, Look, Site, UsageReports, base, file_address, prefix, skill_address
 from mcp_skills_server.web.ui.pages import (
@@ -52,6 +53,7 @@ from mcp_skills_server.web.ui.pages import (
     skill,
     sources,
     triggers,
+    usage,
 )
 from mcp_skills_server.web.ui.revisions import Revisions
 from mcp_skills_server.web.ui.session import Viewer, Viewers, process_of
@@ -85,6 +87,7 @@ VIEWS: Final = (
     _View("/model", model.page, "What the model sees"),
     _View("/try", triggers.page, "Trigger playground"),
     _View("/problems", problems.page, "Problems"),
+    _View("/usage", usage.page, "Usage"),
     _View("/live", live.page, "Live"),
     _View("/live/events", live.events),
     _View("/sources", sources.page, "Sources"),
@@ -108,7 +111,7 @@ class Ui:
         self._runtime = runtime
         self._views = views
         self._processes = http.routes
-        self._viewers = Viewers(http.policy, ui.once, http.quotas.failed_authentications_per_minute, http.mark)
+        self._viewers = Viewers(http.policy, ui.once, FailedAuthentications(http.rates), http.mark)
         self.site = Site(
             _templates(),
             settings,
@@ -153,9 +156,11 @@ class Ui:
         async def answer(request: Request) -> Response:
             viewer = await self._viewers.viewer(request)
             if viewer is None:
-                return safe(RedirectResponse(f"{base()}/sign-in", 303))
+                if "authorization" in request.headers and (wait := self._viewers.failed(request)):
+                    return self._entrance.too_often(wait)
+                return RedirectResponse(f"{base()}/sign-in", 303)
             _admit(request, viewer)
-            return safe(await self._shown(request, viewer, view))
+            return await self._shown(request, viewer, view)
 
         return answer
 
@@ -226,7 +231,8 @@ class Ui:
 
 
 class _Below:
-    """Has a request answered by the process that knows its session, with addresses as the browser knows them."""
+    """Has a request answered by the process that knows its session, with addresses as the browser knows them, and with
+    the headers of a page that nothing foreign runs in."""
 
     def __init__(self, app: ASGIApp, processes: Routes | None) -> None:
         self._app = app
@@ -238,8 +244,10 @@ class _Below:
             if await self._processes.to(number, scope, b"", receive):
                 return
         token = prefix.set(scope.get(PREFIX, ""))
+        # Without the application above, what is refused by a route is answered here, with the headers too.
+        scope = {name: value for name, value in scope.items() if name != "app"}
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, with_headers(send))
         finally:
             prefix.reset(token)
 
@@ -255,16 +263,16 @@ def _admit(request: Request, viewer: Viewer) -> None:
 
 
 async def _to_slash(request: Request) -> Response:
-    return safe(RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307))
+    return RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307)
 
 
 async def _static(request: Request) -> Response:
     name = request.path_params["name"]
     if name not in _STATIC:
-        return safe(Response("no such file\n", 404, media_type="text/plain"))
+        return Response("no such file\n", 404, media_type="text/plain")
     response = FileResponse(_HERE / "static" / name, media_type=_STATIC[name])
     response.headers["cache-control"] = "no-cache"  # the ETag says whether it is another one
-    return safe(response)
+    return response
 
 
 def _templates() -> Environment:
@@ -276,7 +284,12 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(  # pyright: ignore[reportUnknownMemberType]
-        visible=foreign.visible, marked=foreign.marked, tokens=estimate.tokens, spark=spark, moment=_moment
+        visible=foreign.visible,
+        marked=foreign.marked,
+        plain=foreign.plain,
+        tokens=estimate.tokens,
+        spark=spark,
+        moment=_moment,
     )
     made.globals.update(  # pyright: ignore[reportUnknownMemberType]
         skill_address=skill_address, file_address=file_address, token_rule=estimate.RULE

@@ -18,7 +18,6 @@ from mcp_skills_server.server.callers import address
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.issuer_fetch import fetch, post
-from mcp_skills_server.web.ui.headers import safe
 from mcp_skills_server.web.ui.look import BASE, base
 from mcp_skills_server.web.ui.session import CALLBACK, SignInError, Viewer, Viewers, is_of_own_page
 
@@ -60,42 +59,36 @@ class Entrance:
     async def _once(self, request: Request) -> Response:
         """Take the secret of a page that somebody opened for himself out of the address, and give a cookie for it."""
         if await self._viewers.viewer(request) is None:
-            if wait := self._viewers.wait(request):
-                return self._too_often(wait)
             viewer = self._viewers.by_first_use(request.query_params.get("once", ""))
             if viewer is None:
-                self._viewers.failed(request)
-                return self._form("This address was used before, or is not whole.", 403)
+                return self.refused(request, "This address was used before, or is not whole.")
             response = RedirectResponse(f"{base()}/", 303)
             self._viewers.begin(request, response, viewer)
-            return safe(response)
-        return safe(RedirectResponse(f"{base()}/", 303))
+            return response
+        return RedirectResponse(f"{base()}/", 303)
 
     async def _by_token(self, request: Request) -> Response:
         if request.method != "POST":
             if await self._viewers.viewer(request) is not None:
-                return safe(RedirectResponse(f"{base()}/", 303))
+                return RedirectResponse(f"{base()}/", 303)
             return self._form("", 200)
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
-        if wait := self._viewers.wait(request):
-            return self._too_often(wait)
         form = await _form_of(request)
         viewer = None if form is None else self._viewers.by_token(form.get("token", "").strip())
         if viewer is None:
-            self._viewers.failed(request)
             logger.warning("refused a token at the page", extra=REPEATS)
             events.emit_refusal(f"POST {BASE}/sign-in", "unknown-token", address=address(request.scope))
-            return self._form("This is no token that lets you in.", 403)
+            return self.refused(request, "This is no token that lets you in.")
         response = RedirectResponse(f"{base()}/", 303)
         self._viewers.begin(request, response, viewer)
-        return safe(response)
+        return response
 
     async def _leave_for_issuer(self, request: Request) -> Response:
         if self._flow is None:
             return self._form("There is no issuer to sign in at.", 404)
         if wait := self._viewers.wait(request):
-            return self._too_often(wait)
+            return self.too_often(wait)
         self._viewers.failed(request)  # until he comes back
         browser = secrets.token_urlsafe(32)
         try:
@@ -112,7 +105,7 @@ class Entrance:
             httponly=True,
             samesite="lax",
         )
-        return safe(response)
+        return response
 
     async def _come_back(self, request: Request) -> Response:
         if self._flow is None:
@@ -128,14 +121,14 @@ class Entrance:
         response = Response(body, media_type="text/html", headers={"refresh": f"0; url={base()}/"})
         self._viewers.begin(request, response, Viewer(found))
         response.delete_cookie(_AWAY, path=f"{base()}/oauth", httponly=True, samesite="lax")
-        return safe(response)
+        return response
 
     async def _sign_out(self, request: Request) -> Response:
         if not is_of_own_page(request):
             return self._form("This form was sent from another page.", 403)
         response = RedirectResponse(f"{base()}/", 303)
         self._viewers.end(request, response)
-        return safe(response)
+        return response
 
     @property
     def _issuer(self) -> str:
@@ -147,9 +140,15 @@ class Entrance:
         body = template.render(
             look=None, base=base(), trouble=trouble, tokens=self._viewers.takes_tokens, issuer=self._issuer
         )
-        return safe(Response(body, status, media_type="text/html"))
+        return Response(body, status, media_type="text/html")
 
-    def _too_often(self, wait: float) -> Response:
+    def refused(self, request: Request, trouble: str) -> Response:
+        """The answer to who brought something wrong, which is counted: the form with why, or 429."""
+        wait = self._viewers.failed(request)
+        return self.too_often(wait) if wait else self._form(trouble, 403)
+
+    def too_often(self, wait: float) -> Response:
+        """The answer to an address that brought something wrong too often."""
         seconds = max(1, math.ceil(wait))
         response = self._form(f"Too many tries from your address; try again in {seconds} s.", 429)
         response.headers["retry-after"] = str(seconds)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from starlette.responses import Response
+from starlette.datastructures import MutableHeaders
+from starlette.types import Message, Send
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -21,8 +22,14 @@ _HEADERS: Final = {
 }
 
 
-def safe(response: Response) -> Response:
-    """The response with the headers that every one has; its own are kept."""
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
+def with_headers(send: Send) -> Send:
+    """What sends an answer with the headers that every one has; its own are kept."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending

@@ -17,6 +17,7 @@ from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.server.requests import Settings
+from mcp_skills_server.sources.git.history import Histories
 from mcp_skills_server.telemetry.usage_store import Line, Report
 from mcp_skills_server.web.ui.activity import Activity
 from mcp_skills_server.web.ui.live import Live
@@ -81,6 +82,7 @@ class Site:
         is_one_of_many: whether several processes serve, of which each knows what it did itself.
         live: the changes, and who follows them.
         activity: the latest runs and clients.
+        histories: what git knows of the skills of repositories that are fetched.
     """
 
     templates: Environment
@@ -93,6 +95,7 @@ class Site:
     is_one_of_many: bool = False
     live: Live = field(default_factory=Live)
     activity: Activity = field(default_factory=Activity)
+    histories: Histories = field(default_factory=Histories)
 
 
 async def _always() -> bool:

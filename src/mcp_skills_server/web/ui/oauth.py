@@ -29,6 +29,8 @@ _LIFE_S: Final = 600.0
 """For so long somebody may be away at the issuer."""
 _MOST: Final = 1_000
 _MCP: Final = "/mcp"
+_SAYS_WHO: Final = "authorization_response_iss_parameter_supported"
+"""Says in the metadata that every answer names the issuer, so that one without it is none of it (RFC 9207)."""
 
 Post: TypeAlias = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 
@@ -126,11 +128,15 @@ class Flow:
         begun = self._begun.pop(given.get("state", ""), None)
         if begun is None or begun.until < self._now() or not hmac.compare_digest(begun.browser, _hashed(browser)):
             raise SignInError("This browser did not begin to sign in, or it was too long ago. Begin again.")
-        if given.get("iss", self._server.settings.issuer) != self._server.settings.issuer:
+        issuer = self._server.settings.issuer
+        if given.get("iss", issuer) != issuer:
             raise SignInError("Another issuer answered.")
         if "error" in given or not given.get("code"):
             raise SignInError("The issuer let nobody in.")
-        place = self._address(await self._metadata(), "token_endpoint")
+        metadata = await self._metadata()
+        if metadata.get(_SAYS_WHO) is True and "iss" not in given:
+            raise SignInError("It is not known which issuer answered.")
+        place = self._address(metadata, "token_endpoint")
         form = {
             "grant_type": "authorization_code",
             "code": given["code"],

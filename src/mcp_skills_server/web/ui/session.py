@@ -20,11 +20,10 @@ from starlette.responses import Response
 
 from mcp_skills_server.access.admission import Admission
 from mcp_skills_server.access.principal import Principal
-from mcp_skills_server.access.rates import Rate
 from mcp_skills_server.access.tokens import find
 from mcp_skills_server.errors import SkillsServerError
-from mcp_skills_server.server.callers import address
 from mcp_skills_server.web.bearer import Refusal, admission
+from mcp_skills_server.web.failures import FailedAuthentications
 from mcp_skills_server.web.forwarded import HOST
 from mcp_skills_server.web.guards import Policy
 from mcp_skills_server.web.ui.look import base
@@ -73,7 +72,7 @@ class Viewers:
     Args:
         policy: whose tokens are taken.
         once: SHA-256 of what lets the first who brings it in, for the page of one person; None for a server.
-        failures: how often one address may bring something wrong in a minute; None for any number.
+        failures: counts what is brought and is wrong, with what fails elsewhere.
         mark: what the ids of this process end with.
         now: seconds of a clock that never goes back.
     """
@@ -82,14 +81,14 @@ class Viewers:
         self,
         policy: Policy,
         once: bytes | None = None,
-        failures: int | None = 60,
+        failures: FailedAuthentications | None = None,
         mark: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._once = once
         self._private = once is not None
-        self._failures = None if failures is None else Rate(failures, now=now)
+        self._failures = failures or FailedAuthentications()
         self._mark = mark
         self._now = now
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
@@ -112,6 +111,8 @@ class Viewers:
         if "authorization" in request.headers and not self._private:
             found = await admission(request.scope, self._policy.tokens, self._policy.oauth)
             return None if isinstance(found, Refusal) else Viewer(found)
+        if _is_of_other_page(request):
+            return None
         key = _hashed(request.cookies.get(_cookie(request), ""))
         session, now = self._sessions.get(key), self._now()
         if session is None:
@@ -137,13 +138,12 @@ class Viewers:
         return Viewer()
 
     def wait(self, request: Request) -> float:
-        """Seconds until the address may try again; 0 where it may now."""
-        return 0.0 if self._failures is None else self._failures.wait(address(request.scope))
+        """Seconds until the address may bring something wrong again; 0 where it may now."""
+        return self._failures.wait(request.scope)
 
-    def failed(self, request: Request) -> None:
-        """Count that the address brought something wrong."""
-        if self._failures is not None:
-            self._failures.take(address(request.scope))
+    def failed(self, request: Request) -> float:
+        """Count that the address brought something wrong. Returns the seconds to wait; 0 within the quota."""
+        return self._failures.count(request.scope)
 
     def begin(self, request: Request, response: Response, viewer: Viewer) -> None:
         """Have the response set the cookie of a new session."""
@@ -197,6 +197,13 @@ def is_of_own_page(request: Request) -> bool:
     parts = urlsplit(origin)
     named: str = request.scope.get(HOST) or request.headers.get("host", "")
     return parts.scheme in {"http", "https"} and parts.netloc.lower() == named.lower()
+
+
+def _is_of_other_page(request: Request) -> bool:
+    """Whether a page of another server has the browser ask, and nobody is led here. It gets the cookie although it is
+    strict where that server differs by its port alone, and could tell from the time how much there is."""
+    led = request.headers.get("sec-fetch-mode", "navigate") == "navigate"
+    return not led and request.headers.get("sec-fetch-site") in {"cross-site", "same-site"}
 
 
 def _cookie(request: Request) -> str:

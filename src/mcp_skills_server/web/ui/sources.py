@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from mcp_skills_server.model import Problem
 from mcp_skills_server.web.ui.look import Look
 
 
@@ -13,6 +14,12 @@ def source_name(look: Look, root: int) -> str:
     if found.origin is not None:
         return found.origin
     return found.shown if look.site.local else os.path.basename(found.path) or "folder"
+
+
+def shown_problem(look: Look, problem: Problem) -> Problem:
+    """A problem as a viewer reads it: where folders lie on the server's disk is the operator's matter."""
+    hint = problem.hint and without_folders(look, problem.hint)
+    return problem._replace(message=without_folders(look, problem.message), hint=hint)
 
 
 def without_folders(look: Look, text: str) -> str:

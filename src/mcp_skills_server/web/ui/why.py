@@ -25,18 +25,16 @@ def reasons(skill: Skill, question: str) -> Sequence[tuple[str, Sequence[str]]]:
     found: list[tuple[str, Sequence[str]]] = []
     for field, text in zip(FIELDS, texts_of(skill), strict=True):
         there = words_of(text)
-        hits = [word for word in asked if any(_same(word, each) for each in there)]
+        listed = "".join(f"\n{each}" for each in there)  # looked through at once: a page has a hundred skills
+        hits = [word for word in asked if f"\n{word}" in listed or _has_form(word, there, listed)]
         if hits:
             found.append((field, hits))
     return found
 
 
-def _same(asked: str, there: str) -> bool:
-    """Whether a word is another form of the one that was asked for, or begins with it."""
-    if there.startswith(asked):
-        return True
-    return (
-        len(there) >= _STEM
-        and asked.startswith(there[: max(_STEM, len(there) - 2)])
-        and abs(len(asked) - len(there)) < 4
+def _has_form(asked: str, there: Sequence[str], listed: str) -> bool:
+    """Whether one of these words is another form of the one that was asked for."""
+    return f"\n{asked[:_STEM]}" in listed and any(
+        len(each) >= _STEM and asked.startswith(each[: max(_STEM, len(each) - 2)]) and abs(len(asked) - len(each)) < 4
+        for each in there
     )

@@ -21,7 +21,7 @@ from mcp_skills_server.model import Problem, Skill, Snapshot, Standing
 from mcp_skills_server.runtime.full_text import NoFullTextError
 from mcp_skills_server.telemetry.usage_store import Line
 from mcp_skills_server.web.ui.look import Look, base
-from mcp_skills_server.web.ui.sources import source_name, without_folders
+from mcp_skills_server.web.ui.sources import shown_problem, source_name
 from mcp_skills_server.web.ui.why import reasons
 
 PART: Final = 100
@@ -209,13 +209,13 @@ def _condition(asked: Asked, used: Mapping[str, Line] | None) -> Callable[[Skill
 
 
 def _row(look: Look, skill: Skill, asked: Asked, used: Mapping[str, Line] | None) -> Row:
-    title = identity.title(skill) or ""
+    title, left_out = identity.title(skill) or "", reason_left_out(skill)
     return Row(
         skill,
         title if title != skill.name else "",
         source_name(look, skill.root),
         tags_of(skill.frontmatter)[:20],
-        reason_left_out(skill),
+        None if left_out is None else shown_problem(look, left_out),
         None if used is None else used.get(skill.path),
         reasons(skill, asked.question) if asked.question else (),
     )
@@ -247,6 +247,6 @@ def facets_of(look: Look) -> Facets:
             sorted(tags.most_common(_MOST_TAGS)),
             sorted(codes.items()),
             left_out,
-            [each._replace(message=without_folders(look, each.message)) for each in snapshot.problems[:_MOST_PLACES]],
+            [shown_problem(look, each) for each in snapshot.problems[:_MOST_PLACES]],
         )
     return found

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import Response
 
 from mcp_skills_server.catalog.nested import nested_in
 from mcp_skills_server.model import Skill
-from mcp_skills_server.web.ui.git_log import Commit, commits
+from mcp_skills_server.sources.git.history import History
+from mcp_skills_server.web.ui.git_log import commits
 from mcp_skills_server.web.ui.look import Look
 from mcp_skills_server.web.ui.pages.skill import skill_of
 
@@ -22,13 +21,16 @@ async def page(request: Request, look: Look) -> Response:
         "history.html",
         skill=skill,
         revisions=look.site.revisions.of(skill.path),
-        commits=await to_thread.run_sync(_commits, look, skill),
+        by_git=await to_thread.run_sync(_by_git, look, skill),
     )
 
 
-def _commits(look: Look, skill: Skill) -> Sequence[Commit]:
+def _by_git(look: Look, skill: Skill) -> History:
     """What git knows, for whoever may see all of a folder: also what was another skill's once."""
-    if not look.is_admin or look.runtime.registry.roots[skill.root].origin is not None:
-        return ()
+    if not look.is_admin:
+        return History()
     registry = look.runtime.registry
-    return commits(registry.place(skill), tuple(sorted(nested_in(registry.snapshot, skill))))
+    root, without = registry.roots[skill.root], sorted(nested_in(registry.snapshot, skill))
+    if root.origin is None:
+        return History(commits(registry.place(skill), without))
+    return look.site.histories.of(root.given, root.origin, skill.directory, without)

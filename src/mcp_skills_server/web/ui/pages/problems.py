@@ -18,6 +18,7 @@ from starlette.responses import Response
 from mcp_skills_server.errors import StaleFileError
 from mcp_skills_server.model import Problem, Skill, Snapshot
 from mcp_skills_server.web.ui.look import Look, base
+from mcp_skills_server.web.ui.sources import shown_problem
 
 PART: Final = 50
 """Problems that one answer has."""
@@ -99,10 +100,11 @@ def problems_of(look: Look) -> Sequence[Problem]:
 
 
 async def _shown(look: Look, problem: Problem) -> Shown:
-    skill = look.snapshot.skills.get(problem.skill)
+    skill, given = look.snapshot.skills.get(problem.skill), problem
+    problem = shown_problem(look, given)
     if skill is None:
         return Shown(problem, None, "")
-    file = file_of(problem, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
+    file = file_of(given, look.runtime.registry.roots[skill.root].show(skill.directory), skill.files)
     if problem.line is None or not file or skill.files[file].size > _MOST_BYTES:
         return Shown(problem, skill, file)
     try:

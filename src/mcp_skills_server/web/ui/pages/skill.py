@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from anyio import to_thread
@@ -24,13 +24,15 @@ from mcp_skills_server.web.ui.estimate import tokens
 from mcp_skills_server.web.ui.hosts import Snippet, snippets
 from mcp_skills_server.web.ui.look import Look, prefix
 from mcp_skills_server.web.ui.render import render
-from mcp_skills_server.web.ui.sources import source_name
+from mcp_skills_server.web.ui.sources import shown_problem, source_name
 
 GONE: Final = "This skill is not there any more, or you may not read it. It may have been moved, renamed or deleted."
 _MOST_RAW: Final = 200_000
 """Characters of a SKILL.md that are shown; the raw file has all of them."""
 _GIVEN: Final = "arg."
 _INLINE: Final = 1 << 14
+_DEEPEST: Final = 8
+"""Folders in each other that the tree of files shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,38 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file in the list."""
+    """A file in the tree."""
 
     path: str
+    name: str
     size: int
     digest: str
 
 
+@dataclass(slots=True)
+class Folder:
+    """A folder in the tree.
+
+    Attributes:
+        name: its own, "" for that of the skill.
+        folders: those in it, by name.
+        files: those right in it.
+        count: all files below it.
+        size: their bytes.
+    """
+
+    name: str = ""
+    folders: dict[str, Folder] = field(default_factory=dict[str, "Folder"])
+    files: list[File] = field(default_factory=list[File])
+    count: int = 0
+    size: int = 0
+
+
 async def page(request: Request, look: Look) -> Response:
-    """The view of a skill."""
+    """The view of a skill; with `there` in the query nothing but whether there is one."""
     skill = skill_of(request, look)
+    if "there" in request.query_params:
+        return Response(status_code=204)
     text = await _text(look, skill)
     declared, filled, trouble = await _filled(request, look, skill)
     used = await to_thread.run_sync(look.used)
@@ -88,8 +112,8 @@ async def page(request: Request, look: Look) -> Response:
         version=identity.version(skill.frontmatter),
         text=text,
         frontmatter=[(key, _value(value)) for key, value in skill.frontmatter.items()],
-        files=[File(path, file.size, digests.get(path, "")) for path, file in skill.files.items()],
-        problems=sorted(skill.problems, key=lambda each: each.severity),
+        tree=tree_of(skill, digests),
+        problems=[shown_problem(look, each) for each in sorted(skill.problems, key=lambda each: each.severity)],
         source=source_name(look, skill.root),
         revision=getattr(look.runtime.registry.roots[skill.root], "revision", ""),
         place=look.runtime.registry.place(skill) if look.site.local else "",
@@ -103,6 +127,20 @@ async def page(request: Request, look: Look) -> Response:
         revisions=look.site.revisions.of(skill.path),
         snippets=_snippets(request, look),
     )
+
+
+def tree_of(skill: Skill, digests: Mapping[str, str]) -> Folder:
+    """The files of a skill by their folders. What lies deeper than a person looks keeps its path as its name."""
+    top = Folder()
+    for path, file in skill.files.items():
+        *above, name = path.split("/", _DEEPEST)
+        at = top
+        for each in ("", *above):
+            at = at if not each else at.folders.setdefault(each, Folder(each))
+            at.count += 1
+            at.size += file.size
+        at.files.append(File(path, name, file.size, digests.get(path, "")))
+    return top
 
 
 def skill_of(request: Request, look: Look) -> Skill:
@@ -164,14 +202,15 @@ def _argument(declared: Mapping[str, Json], given: Mapping[str, str]) -> Argumen
 def seen_by(look: Look, skill: Skill) -> list[tuple[str, bool, str]]:
     """Who is shown a skill, whether that is so, and why not."""
     strict = skill.standing is Standing.VALID
-    first = next((each.text for each in skill.problems if each.severity == "error"), "it breaks the specification")
+    first = next((each for each in skill.problems if each.severity == "error"), None)
+    broken = "it breaks the specification" if first is None else shown_problem(look, first).text
     model = runtime.is_offered(skill)
     reserved = "its frontmatter reserves it for users, it has no description, or it cannot be read"
     chosen = look.site.settings.prompt_choice
     user = look.site.settings.prompts and prompts.is_offered(skill, chosen)
     kept = "its frontmatter or an option of the server keeps it from users, or it cannot be read"
     return [
-        ("Hosts that know skills", strict, "" if strict else first),
+        ("Hosts that know skills", strict, "" if strict else broken),
         ("A model, by the tools", look.site.settings.tools and model, "" if model else reserved),
         ("A user, as a prompt or slash command", user, "" if user else kept),
     ]

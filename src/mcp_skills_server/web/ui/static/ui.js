@@ -6,35 +6,38 @@
   const form = document.getElementById("search");
   const results = document.getElementById("results");
   if (form && results) {
-    let waiting = 0;
-    let asking = null;
+    let asking = false;
+    let again = false;
     let shown = new URLSearchParams(new FormData(form)).toString();
 
+    // One question at a time, the first at once: what is typed meanwhile is asked when its answer is there.
     const ask = async () => {
+      if (asking) { again = true; return; }
+      asking = true;
+      await show();
+      asking = false;
+      if (again) { again = false; ask(); }
+    };
+    const show = async () => {
       const fields = new URLSearchParams();
       for (const [name, value] of new FormData(form)) if (value) fields.set(name, value);
       const now = fields.toString();
       if (now === shown) return;
       shown = now;
-      if (asking) asking.abort();
-      asking = new AbortController();
       const given = new URLSearchParams(fields);
       given.set("part", "1");
       try {
-        const answer = await fetch(`${form.action}?${given}`, { signal: asking.signal, redirect: "manual" });
+        const answer = await fetch(`${form.action}?${given}`, { redirect: "manual" });
         if (!answer.ok) { form.submit(); return; }
         const made = new DOMParser().parseFromString(await answer.text(), "text/html");
         results.replaceChildren(...made.body.childNodes);
         history.replaceState(null, "", now ? `${form.action}?${now}` : form.action);
-      } catch (error) {
-        if (error.name !== "AbortError") form.submit();
+      } catch {
+        form.submit();
       }
     };
-    form.addEventListener("input", (event) => {
-      clearTimeout(waiting);
-      waiting = setTimeout(ask, event.target.type === "search" ? 40 : 0);
-    });
-    form.addEventListener("submit", (event) => { event.preventDefault(); clearTimeout(waiting); ask(); });
+    form.addEventListener("input", ask);
+    form.addEventListener("submit", (event) => { event.preventDefault(); ask(); });
     document.addEventListener("keydown", (event) => {
       const typing = event.target.closest("input, textarea, select");
       if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
@@ -63,6 +66,18 @@
       setTimeout(() => { button.textContent = words; }, 2000);
     });
   }
+})();
+
+// A skill may go while its page is open: who comes back to the page hears of it.
+(() => {
+  const gone = document.getElementById("gone");
+  if (!gone) return;
+  addEventListener("focus", async () => {
+    try {
+      const answer = await fetch(gone.dataset.asks, { redirect: "manual" });
+      gone.hidden = answer.status !== 404;
+    } catch { /* the server is away, which the next click tells */ }
+  });
 })();
 
 // Live parts: the server says that there is something new, and the page asks for it.

@@ -1,0 +1,124 @@
+"""What led to the commit that is served of a repository: its last commits, fetched when somebody looks at them.
+
+They lie in a repository of their own beside the one that skills are fetched into, so that nothing of what is served
+depends on it; it is removed and fetched anew when another commit is served. A commit comes with its trees, and of the
+files those that the differences of one skill need.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.sources.faults import SourceError
+from mcp_skills_server.sources.git.address import GitAddress, is_commit, is_git, parse
+from mcp_skills_server.sources.git.log import Commit, changed_blobs, places_of, read_log
+from mcp_skills_server.sources.git.place import Place, Record
+from mcp_skills_server.sources.git.program import Git, GitFailedError
+from mcp_skills_server.sources.git.repository import Repository, Tip
+
+DEPTH: Final = 64
+"""Commits back from the one that is served, among which those of a skill are looked for."""
+_MOST_BLOBS: Final = 2_000
+_MOST_BYTES: Final = 128 << 20
+"""Of what one request to the remote brings."""
+_FETCH_S: Final = 15.0
+_AGAIN_S: Final = 60.0
+"""After a failure the remote is asked no more for so long, however many look."""
+
+
+class History(NamedTuple):
+    """What is known of a skill.
+
+    Attributes:
+        commits: the last ones that touched it, the newest first.
+        note: why there are none, in one line; "" where there are some, and where there is nothing to say.
+    """
+
+    commits: Sequence[Commit] = ()
+    note: str = ""
+
+
+class Histories:
+    """The histories of all sources that are repositories. Any thread may use it.
+
+    Args:
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._failed: dict[Path, tuple[str, float, str]] = {}
+        """Commit, until when, and why, by the folder of the source."""
+
+    def of(self, served: str, origin: str, place: str, without: Sequence[str] = ()) -> History:
+        """What led to a skill as it is served now. Blocks, for up to half a minute where it has to be fetched.
+
+        Args:
+            served: the folder of the source that is served.
+            origin: of the source.
+            place: folder of the skill, from `served`; "" for that itself.
+            without: folders in it that do not count.
+        """
+        if not is_git(origin):
+            return History()
+        source = Path(served).parent
+        record = Place(source).read()
+        folder = _folder(record, place)
+        if folder is None or not is_commit(record.commit):
+            return History(note="It is not known which commit this skill is from.")
+        commit, until, why = self._failed.get(source, ("", 0.0, ""))
+        if commit == record.commit and self._now() < until:
+            return History(note=why)
+        if not self._lock.acquire(blocking=False):  # whoever waits would hold a thread
+            return History(note="A history is being fetched just now; load this page again in a moment.")
+        try:
+            address = parse(origin, http=True)  # which the operator allowed when it was opened
+            inside = "/".join(each for each in (address.folder, folder) if each)
+            with FileLock(source / "history.lock", timeout=0):
+                found = _read(source / "history", address, record, places_of(inside, without))
+                return History(found, "" if found else f"None of the last {DEPTH} commits changed it.")
+        except Timeout:
+            return History(note="Another process fetches the history just now; load this page again in a moment.")
+        except (SourceError, UsageError, GitFailedError, OSError) as error:
+            why = f"The history could not be fetched: {error}" if isinstance(error, SourceError) else _FAILED
+            self._failed[source] = record.commit, self._now() + _AGAIN_S, why
+            return History(note=why)
+        finally:
+            self._lock.release()
+
+
+_FAILED: Final = "The history could not be read."
+
+
+def _folder(record: Record, place: str) -> str | None:
+    """The folder in the repository of a skill that lies there in what is served; None where it is unknown."""
+    for folder, kept in record.skills.items():
+        if place == kept.place or place.startswith(f"{kept.place}/"):
+            return "/".join(each for each in (folder, place[len(kept.place) + 1 :]) if each)
+    return None
+
+
+def _read(directory: Path, address: GitAddress, record: Record, places: Sequence[str]) -> Sequence[Commit]:
+    tip = Tip(record.commit, record.name)
+    repository = Repository(
+        directory, address, resolve_s=_FETCH_S, fetch_s=_FETCH_S, depth=DEPTH, most_bytes=_MOST_BYTES
+    )
+    # With no protocol: what is not here yet must not be fetched piece by piece.
+    git = Git(directory, "", "none")
+    if not repository.has(tip):
+        repository.clear()
+        repository.fetch(tip)
+    # What the first of them changed is not known: its parents are not here.
+    revisions = [tip.commit, *(f"^{each}" for each in repository.roots())]
+    wanted = changed_blobs(git, places, *revisions)
+    if len(wanted) <= _MOST_BLOBS:
+        repository.fetch_blobs(tip, wanted, places)
+    return read_log(git, places, *revisions) or ()

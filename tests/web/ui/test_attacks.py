@@ -1,0 +1,231 @@
+"""What other pages, other names, other sessions and other principals could get out of the page."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import signal
+from pathlib import Path
+from time import monotonic
+from urllib.parse import urlencode
+
+import pytest
+
+from web.http_wire import Reply, Server
+from web.ui.serving import ask, cookie_of, get, names, own_page, page_serving, words
+from web.ui.test_access import ANN, BOB, OPS
+from web.ui.test_live import following
+from web.ui.test_sign_in import SECRET, TOKENS, sign_in
+from wire import DEADLINE, write_skill
+
+SECRETS = ("quagga", "okapi", "finance")
+GRANTS = """
+roots = ['skills', 'more']
+token-file = 'tokens'
+[[grant]]
+who = ["token:bob"]
+skills = ["tea", "outer"]
+[[grant]]
+who = ["token:ops"]
+skills = ["**"]
+may = ["admin"]
+"""
+
+
+@pytest.fixture
+def skills(tmp_path: Path) -> Path:
+    write_skill(tmp_path / "skills" / "refunds")
+    return tmp_path / "skills"
+
+
+def bearing(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def asked(origin: str, method: str, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection(origin.partition("://")[2], timeout=DEADLINE)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers
+    finally:
+        connection.close()
+
+
+# Other pages
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_page_has_a_browser_ask_is_asked_by_nobody(skills: Path, site: str) -> None:
+    """A server at another port of this machine is of the same site: a browser sends it and us each other's cookies."""
+    with own_page(skills) as address:
+        origin, path = address.partition("/ui/")[0], "/ui/?q=refunds&part=1"
+        cookie = cookie_of(ask(address)[1])
+        for mode in ("no-cors", "cors", "same-origin"):
+            foreign = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Cookie": cookie}
+            assert asked(origin, "GET", path, **foreign)[0] == 303
+        own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Cookie": cookie}
+        assert asked(origin, "GET", path, **own)[0] == 200
+        led = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Cookie": cookie}
+        assert asked(origin, "GET", path, **led)[0] == 200
+        assert asked(origin, "POST", "/ui/sign-out", **led)[0] == 403
+        assert asked(origin, "GET", path, Cookie=cookie)[0] == 200, "nobody is signed out by another page"
+
+
+@pytest.mark.parametrize(
+    "named", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "user@localhost"]
+)
+def test_ones_own_page_is_reached_by_no_other_name(skills: Path, named: str) -> None:
+    """A name that comes to mean this machine would make a foreign page one of the same origin."""
+    with own_page(skills) as address:
+        origin, path = address.partition("/ui/")[0], "/ui/" + address.partition("/ui/")[2]
+        for host in (named, f"{named}:{origin.rpartition(':')[2]}"):
+            status, headers = asked(origin, "GET", path, Host=host)
+            assert status == 403 and "Set-Cookie" not in headers
+        assert ask(address)[0] == 303, "the secret is still good"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/ui/"), ("PUT", "/ui/sign-in"), ("POST", "/ui/sign-out/"), ("OPTIONS", "/ui/x"), ("GET", "/ui/enter")],
+)
+def test_what_is_refused_has_the_headers_too(skills: Path, method: str, path: str) -> None:
+    with own_page(skills) as address:
+        status, headers = asked(address.partition("/ui/")[0], method, path)
+        assert status in {403, 405}
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["Cache-Control"] == "no-store" and headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/", "/%2f%2fevil.example/", "/\\evil.example", "/sign-in/", "/enter/", "/..//evil.example"]
+)
+def test_nobody_is_led_elsewhere(skills: Path, path: str) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        for given in (path, f"{path}?next=//evil.example", f"/enter?once=x&next={path}"):
+            reply = get(server, f"/ui{given}")
+            assert (reply.headers["Location"] or "/ui/sign-in") == "/ui/sign-in", given
+        reply = sign_in(server, SECRET)
+        assert reply.headers["Location"] == "/ui/"
+
+
+# Other sessions
+
+
+def test_nobody_signs_in_to_a_session_that_another_chose(skills: Path) -> None:
+    with page_serving(skills, environment=TOKENS) as server:
+        name = cookie_of(sign_in(server, SECRET).headers).partition("=")[0]
+        chosen = f"{name}={'a' * 43}"
+        given = cookie_of(sign_in(server, SECRET, Cookie=chosen).headers)
+        assert given != chosen and get(server, "/ui/", Cookie=chosen).status == 303
+        again = cookie_of(sign_in(server, SECRET, Cookie=given).headers)
+        assert again != given and get(server, "/ui/", Cookie=given).status == 303, "the one before ends"
+        assert get(server, "/ui/", Cookie=again).status == 200
+
+
+def test_behind_a_proxy_with_tls_the_cookie_is_for_tls_alone(skills: Path) -> None:
+    with page_serving(skills, "--trusted-proxy", "127.0.0.1", environment=TOKENS) as server:
+        tls = {"X-Forwarded-For": "10.0.0.9", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "localhost"}
+        for more, secure in ((tls, True), ({}, False)):
+            origin = "https://localhost" if secure else f"http://127.0.0.1:{server.port}"
+            given = sign_in(server, SECRET, Origin=origin, **more).headers["Set-Cookie"] or ""
+            flags = {each.strip().lower() for each in given.split(";")[1:]}
+            assert {"httponly", "samesite=strict", "path=/ui"} <= flags and ("secure" in flags) is secure
+    with page_serving(skills, environment=TOKENS) as server:  # which believes nobody
+        assert "Secure" not in (sign_in(server, SECRET, **tls).headers["Set-Cookie"] or "")
+
+
+def test_a_stream_ends_with_the_token_that_opened_it(tmp_path: Path, skills: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"laptop={SECRET}\nother=fedcba9876543210\n", encoding="utf-8")
+    tokens.chmod(0o600)
+    with page_serving(skills, "--token-file", tokens) as server:
+        cookie = cookie_of(sign_in(server, SECRET).headers)
+        with (
+            following(server, Cookie=cookie) as by_cookie,
+            following(server, **bearing(SECRET)) as by_token,
+            following(server, **bearing("fedcba9876543210")) as stays,
+        ):
+            tokens.write_text("other=fedcba9876543210\n", encoding="utf-8")
+            server.process.send_signal(signal.SIGHUP)
+            until = monotonic() + DEADLINE
+            while get(server, "/ui/", Cookie=cookie).status != 303:
+                assert monotonic() < until
+            write_skill(skills / "later")
+            assert stays.event() == "change"
+            assert by_cookie.event() == by_token.event() == "", "not even that something changed"
+
+
+# Other principals
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Skills of two roots of which bob may read two; one of them has another skill in it, and hides one."""
+    for root in ("skills", "more"):
+        write_skill(tmp_path / root / "tea", description="Brews tea for a guest of the zoo.")
+    hidden = 'Feeds a quagga of the zoo.\ntags: ["okapi"]\narguments: [{name: okapi}]'
+    for path in ("finance/quagga", "outer/quagga"):
+        write_skill(
+            tmp_path / "skills" / path, description=hidden, okapi_md="# Okapi\n", scripts__okapi_py="print(1)\n"
+        )
+    write_skill(tmp_path / "skills" / "outer", description="Feeds guests of the zoo.")
+    write_skill(tmp_path / "skills" / "finance" / "Okapi", name="Okapi")
+    write_skill(tmp_path / "more" / "finance" / "quagga")
+    (tmp_path / "tokens").write_text(f"ann={ANN}\nbob={BOB}\nops={OPS}\n", encoding="utf-8")
+    (tmp_path / "tokens").chmod(0o600)
+    (tmp_path / "c.toml").write_text(GRANTS, encoding="utf-8")
+    return tmp_path
+
+
+VIEWS = (
+    "", "?problem=left-out", "?problem=any", "?q=zoo", "?q=zoo&part=1", "?q=feeds", "?tag=x", "skills/outer",
+    "skills/tea", "files/outer?file=SKILL.md", "history/outer", "history/tea", "model", "model?era=legacy", "problems",
+    "try?prompt=zoo", "try?prompt=feed+guests+of+the+zoo", "try?prompt=quaga", "live", "live?part=1", "sources",
+    "runs", "clients", "usage", "no/such",
+)  # fmt: skip
+
+
+def shown(server: Server, token: str, view: str) -> Reply:
+    return get(server, f"/ui/{view}", **bearing(token))
+
+
+def test_nothing_of_what_one_may_not_read_is_on_any_view(place: Path) -> None:
+    with page_serving("--config", place / "c.toml", "--usage", f"sqlite:{place / 'usage.db'}") as server:
+        assert names(shown(server, BOB, "")) == ["outer", "tea"]
+        assert len(names(shown(server, OPS, ""))) == 5
+        # It is looked at and used by others, changes, and goes.
+        shown(server, OPS, "live"), shown(server, BOB, "live")
+        shown(server, OPS, "skills/finance/quagga")
+        write_skill(place / "skills" / "finance" / "quagga", body="# Quagga\n\nAnother okapi.\n")
+        write_skill(place / "skills" / "outer" / "quagga", body="# Quagga\n\nAnother okapi.\n")
+        write_skill(place / "skills" / "outer", description="Feeds guests of the zoo.", body="# Other\n")
+        shutil.rmtree(place / "skills" / "finance" / "Okapi")
+        until = monotonic() + DEADLINE
+        while "Other" not in words(shown(server, BOB, "history/outer")) or "vanished" not in words(
+            shown(server, OPS, "live")
+        ):
+            assert monotonic() < until
+        assert "quagga" in words(shown(server, OPS, "live"))
+        for view in VIEWS:
+            text = shown(server, BOB, view).body.decode().lower()
+            assert not [each for each in SECRETS if each in text], view
+        assert "1 changed" in words(shown(server, BOB, "live?part=1")) or "changed" in words(shown(server, BOB, "live"))
+
+
+def test_no_view_of_a_server_says_where_on_its_disk_folders_lie(place: Path) -> None:
+    with page_serving("--config", place / "c.toml") as server:
+        assert "shadowed" in words(shown(server, OPS, "problems"))
+        for token in (BOB, OPS):
+            for view in (*VIEWS, "skills/finance/quagga", "skills/finance/Okapi", "history/finance/quagga"):
+                assert str(place) not in shown(server, token, view).body.decode(), view
+
+
+def test_who_asks_for_what_he_may_not_read_learns_nothing_from_the_answer(place: Path) -> None:
+    with page_serving("--config", place / "c.toml") as server:
+        for view in ("skills", "files", "raw", "history"):
+            there, not_there = (
+                shown(server, BOB, f"{view}/{path}?{urlencode({'file': 'okapi.md'})}")
+                for path in ("outer/quagga", "outer/nothing")
+            )
+            assert (there.status, there.body) == (not_there.status, not_there.body)

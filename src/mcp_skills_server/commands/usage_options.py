@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from mcp_skills_server.commands.fields import Options, flag, option
+from mcp_skills_server.commands.fields import LocatedType, Options, flag, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,18 @@ REDIS: Final = "redis"
 _SQLITE: Final = "sqlite:"
 
 
+class StoreType(LocatedType):
+    """Where uses are counted: `sqlite:FILE`, `redis` or `off`."""
+
+    name = "store"
+
+    def located(self, value: str, folder: str) -> str:
+        """The file from `folder` on; all else as it is."""
+        if not value.startswith(_SQLITE) or value == _SQLITE:
+            return value
+        return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
+
+
 class UsageOptions(Options):
     """Whether uses are counted, and where."""
 
@@ -31,6 +43,7 @@ class UsageOptions(Options):
         None,
         "Count which skills are used: sqlite:FILE, redis (with --redis, for all replicas together), or off. By default "
         "in the user's state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
+        type=StoreType(),
         metavar="STORE",
     )
     usage_questions: bool = flag("Keep the words of searches that found nothing, too.")

@@ -53,6 +53,8 @@ def test_an_open_server_asks_nobody(skills: Path) -> None:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in words(reply) and "Sign out" not in words(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
+        foreign = sign_in(server, SECRET, Origin="null")
+        assert foreign.status == 403 and "opened by somebody" not in words(foreign)  # that is another page
 
 
 def test_every_answer_has_the_headers_of_a_page_that_nothing_foreign_runs_in(skills: Path) -> None:

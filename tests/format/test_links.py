@@ -290,8 +290,8 @@ def test_paragraphs_that_refer_to_nothing_are_passed_over_unnoticed(body: str) -
     st.lists(
         st.sampled_from(
             ("[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\",
-             "<", ">", "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md", "[r]",
-             "~~~\n")
+             "<", ">", "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md",
+             "[r]", "~~~\n")
         ),
         max_size=30,
     ).map("".join)

@@ -49,7 +49,7 @@ docs: $(VENV)/.docs  ## build the pages and the reference of the library into .s
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 requirements: $(VENV)/.ready  ## which rule of docs/requirements.md has which test, both ways
-	@$(BIN)/python tools/requirements.py
+	@$(BIN)/python -m tools.requirements
 
 mutants: $(VENV)/.ready  ## break one package's source on purpose and see what its tests notice (minutes; ARGS="format --sample 20")
 	@$(BIN)/python -m tools.mutants $(ARGS)
@@ -61,13 +61,13 @@ golden: $(VENV)/.ready  ## write tests/golden/ and docs/protocols.md anew from a
 	@$(BIN)/python tools/golden.py
 
 fuzz-front: $(VENV)/.ready  ## say everything to real servers over stdio that clients get wrong (10 minutes; ARGS="--minutes 1")
-	@$(BIN)/python tools/fuzz_front.py $(ARGS)
+	@$(BIN)/python -m tools.fuzz_front $(ARGS)
 
 soak: $(VENV)/.ready  ## kill workers, replicas and Redis under writers and clients, and see that nothing is lost (10 minutes; ARGS="--minutes 1")
 	@$(BIN)/python -m tools.soak $(ARGS)
 
 interop: $(VENV)/.ready  ## let independent referees judge the server on both fronts (needs npm; ARGS="--front sdk" for one of them)
-	@$(BIN)/python tools/interop.py $(ARGS)
+	@$(BIN)/python -m tools.interop $(ARGS)
 
 record: $(VENV)/.ready  ## record what the referees say to the server into tests/front/recorded.jsonl (needs npm)
 	@$(BIN)/python tools/record.py
@@ -79,11 +79,12 @@ screenshots: $(VENV)/.ready  ## make the pictures of the page in docs/images (ne
 	@$(BIN)/python tools/screenshots.py
 
 image: $(VENV)/.ready  ## build the container image and run it, with buildah and without a Docker engine
-	@$(BIN)/python tools/image.py --install
+	@$(BIN)/python -m tools.image --install
 
 bench: $(VENV)/.ready  ## measure speed and memory beside their floors (some minutes)
 	@$(BIN)/python -m bench
 	@$(BIN)/python -m bench.http
+	@$(BIN)/python -m bench.records
 	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.flood
 	@$(BIN)/python -m bench.search

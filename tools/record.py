@@ -1,6 +1,6 @@
 """`make record`: write down what independent clients say to the server, in tests/front/recorded.jsonl.
 
-The referees of tools/interop.py talk to a real server through a tee. Of each only requests are kept, and of those with
+The referees of tools/interop/ talk to a real server through a tee. Of each only requests are kept, and of those with
 the same shape a few; no address, no path and no header but those that the protocol names. Each row is a conversation
 over a pipe, or a POST of the modern era. What was said in a legacy session over HTTP is a conversation too.
 """
@@ -31,9 +31,12 @@ import h11
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools import interop
+from tools.interop.installation import PYTHON_PACKAGES, install, install_python, unavailable
+from tools.interop.places import ROOT
+from tools.interop.runs import perform, runs
+from tools.interop.server import SERVE, serving
 
-OUTPUT: Final = interop.ROOT / "tests" / "front" / "recorded.jsonl"
+OUTPUT: Final = ROOT / "tests" / "front" / "recorded.jsonl"
 MOST_ALIKE: Final = 2
 """Requests of one shape that are kept of one referee's conversation."""
 LONGEST: Final = 1 << 20
@@ -222,19 +225,19 @@ def _proxy(url: str) -> Iterator[_Proxy]:
 
 def record(scratch: Path) -> Iterator[dict[str, Any]]:
     """Have every referee of MCP talk, and yield what it said."""
-    pythons = {suite: interop.install_python(suite) for suite in interop.PYTHON_PACKAGES}
-    plain = list(interop.SERVE)
+    pythons = {suite: install_python(suite) for suite in PYTHON_PACKAGES}
+    plain = list(SERVE)
     numbers = itertools.count()
-    with interop.serving([]) as url, _proxy(url) as proxy:
+    with serving([]) as url, _proxy(url) as proxy:
         where = f"http://127.0.0.1:{proxy.server_address[1]}/mcp"
-        for run in interop.runs(where, pythons):
+        for run in runs(where, pythons):
             if run.suite in {"vercel", "fastmcp-server"}:
                 continue  # what the one speaks is not MCP, and the other has a server of its own
             folder = scratch / str(next(numbers))
             folder.mkdir()
-            interop.SERVE[:] = [sys.executable, str(Path(__file__)), "--tee", str(folder), *plain]
+            SERVE[:] = [sys.executable, str(Path(__file__)), "--tee", str(folder), *plain]
             proxy.said.clear()
-            checks = interop.perform(run)
+            checks = perform(run)
             lines = [path.read_bytes().splitlines() for path in sorted(folder.iterdir())]
             by = f"{run.referee}, {run.version}, {run.era}"
             print(
@@ -249,10 +252,10 @@ def main() -> int:
     if sys.argv[1:2] == ["--tee"]:
         return tee(Path(sys.argv[2]), sys.argv[3:])
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    if reason := interop.unavailable():
+    if reason := unavailable():
         print(f"record: {reason}")
         return 1
-    interop.install()
+    install()
     with tempfile.TemporaryDirectory() as scratch:
         kept = distinct(record(Path(scratch)))
     text = "".join(json.dumps(row) + "\n" for row in kept)

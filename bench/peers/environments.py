@@ -1,6 +1,6 @@
 """The environments of the peers: one folder each below `.peers/`, installed by pip and npm, so that none sees another.
 
-The releases are those that `tools/interop.py` proves against.
+The releases are those that `tools/interop/` proves against.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tools.interop import EXT_SKILLS, PACKAGES, PYTHON_PACKAGES
+from tools.interop.installation import EXT_SKILLS, PACKAGES, PYTHON_PACKAGES
 
 from bench.client import REPOSITORY
 

@@ -105,6 +105,7 @@ def test_a_legacy_session_hears_of_no_skill_of_a_group_that_its_bearer_has_left(
         server.said("the tokens were read again")
         assert [each["name"] for each in ann.request("prompts/list")["prompts"]] == ["tea"]
         heard = ann.follow()
+        heard.until("notifications/resources/updated", tax)  # that it is gone
         write_skill(tmp_path / "skills" / "finance" / "tax", description="Counts what is owed.")
         server.said("finance/tax.*changed|changed.*finance/tax")
         write_skill(tmp_path / "skills" / "tea", description="Makes green tea.")

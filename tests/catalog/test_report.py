@@ -54,16 +54,18 @@ def test_of_several_roots_each_that_holds_no_skill_is_named(tmp_path: Path, capl
 def test_what_is_not_served_is_told_with_place_reason_and_mend(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x"})
+    colon = "---\nname: colon\ndescription: Use this: for tests\n---\n"  # a warning, and yet in no listing
+    plant(tmp_path / "one", skills("good") | {"bad/SKILL.md": "x", "colon/SKILL.md": colon})
     plant(tmp_path / "two", skills("good"))
     reported(tmp_path / "one", tmp_path / "two")
     first, *seen = caplog.messages
     assert first.startswith("serving 1 skill from ")
     assert [message.split(": ", 1)[0] for message in seen] == [
         f"{tmp_path / 'one/bad/SKILL.md'}:1",
+        f"{tmp_path / 'one/colon/SKILL.md'}:3",
         str(tmp_path / "two/good"),
     ]
-    assert "begin the file with a line" in seen[0] and "[shadowed]" in seen[1]
+    assert "begin the file with a line" in seen[0] and "[yaml-colon]" in seen[1] and "[shadowed]" in seen[2]
 
 
 def lines(caplog: pytest.LogCaptureFixture, registry: Registry) -> list[tuple[str, str]]:

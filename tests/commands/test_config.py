@@ -234,6 +234,7 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
     found = parse(
         b"roots = ['skills', '/abs', 'https://skills.example']\ntoken-file = '../tokens'\n"
         b"require-signature = ['keys/a']\nlock = 'skills.lock'\nembeddings = 'https://models.example/v1'\n"
+        b"usage = 'sqlite:usage.db'\naudit-log = '-'\n"
         b"[[source]]\nfrom = 'more'\nscripts = false\nrequire-signature = ['keys/b']\n"
         b"[[source]]\nfrom = 'git+https://git.example/a@main'\nrefresh = '5m'\nscripts = true\n",
         f"{tmp_path}/etc/c.toml",
@@ -243,6 +244,8 @@ def test_paths_are_from_the_folder_of_the_file_and_sources_are_roots(tmp_path: P
     assert (found.values["token_file"], found.values["lock"]) == (f"{tmp_path}/tokens", f"{etc}/skills.lock")
     assert found.values["require_signature"] == [f"{etc}/keys/a"]
     assert found.values["embeddings"] == "https://models.example/v1"
+    assert found.values["usage"] == f"sqlite:{etc}/usage.db"
+    assert found.values["audit_log"] == "-"  # which is stdout, not a file of this name
     rules, fetched = found.rules_of(os.path.relpath(f"{etc}/more")), found.rules_of(git)
     assert rules is not None and fetched is not None and found.rules_of("/abs") is None
     assert (rules.scripts, rules.require_signature, rules.refresh_s) == (False, (f"{etc}/keys/b",), None)

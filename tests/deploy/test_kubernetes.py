@@ -14,7 +14,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from tools import interop
+from tools.interop.places import MODULES
 
 from deploy.variables import known, used
 from mcp_skills_server.commands.config_file import parse
@@ -23,7 +23,7 @@ from wire import DEADLINE, ROOT
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 VERSIONS = ("1.33", "1.37")
 """The oldest that docs/container.md names, and the newest whose schemas there are."""
-KUSTOMIZE = interop.MODULES / "@install-binary" / "kustomize-linux-x64" / "kustomize-linux-x64"
+KUSTOMIZE = MODULES / "@install-binary" / "kustomize-linux-x64" / "kustomize-linux-x64"
 BASE = {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy", "ConfigMap"}
 KEYS = {
     *("apiVersion", "kind", "labels", "resources", "configMapGenerator", "generatorOptions"),

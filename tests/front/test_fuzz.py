@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
-from tools.fuzz_front import Count, FuzzError, Server, converse, corpus, key, opening, owed, short, wild
+from tools.fuzz_front.conversation import converse, short
+from tools.fuzz_front.lines import corpus, key, opening, owed, wild
+from tools.fuzz_front.server import Count, FuzzError, Server
 
 from malformed import MALFORMED
 from mcp_skills_server.transport.framing import MAX_LINE

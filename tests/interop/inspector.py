@@ -9,12 +9,12 @@ import urllib.request
 from pathlib import Path
 from typing import IO
 
-from tools import interop
+from tools.interop.inspector import PROGRAM
+from tools.interop.places import NODE
 
 from web.proxies import free_port
 
-PROGRAM = interop.MODULES / interop.INSPECTOR / "clients" / "launcher" / "build" / "index.js"
-INSTALLED = PROGRAM.exists() and interop.NODE.exists()
+INSTALLED = PROGRAM.exists() and NODE.exists()
 """By `make interop`."""
 _MOST_S = 60
 _NAVIGATE = "Please navigate to: "
@@ -42,7 +42,7 @@ def inspect(home: Path, url: str, era: str, method: str, *options: str) -> str:
     target = ["--callback-url", callback, "--server-url", url, "--transport", "http"]
     said: list[str] = []
     with subprocess.Popen(
-        [str(interop.NODE), str(PROGRAM), *asked, *target],
+        [str(NODE), str(PROGRAM), *asked, *target],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

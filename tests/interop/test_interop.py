@@ -1,36 +1,29 @@
-"""The pure parts of tools/interop.py: what it makes of a referee's results."""
+"""The pure parts of tools/interop/: what it makes of a referee's results."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from tools.interop.baseline import judge, read_baseline
+from tools.interop.checks import Check, all_there, parse_checks
+from tools.interop.conformance import MAY_SKIP, SCENARIOS, not_run, required_scenarios, scenario_of, too_few
+from tools.interop.inspector import inspector_checks
+from tools.interop.installation import PYTHON_PACKAGES
+from tools.interop.libraries import libraries
+from tools.interop.places import HERE, SKILLS
+from tools.interop.report import summary
+from tools.interop.runs import Run
+from tools.interop.server import TOOLS, bundles, server_checks
 
 from mcp_skills_server.dialects import runtime
 
-_ROOT = Path(__file__).parent.parent.parent
 
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interop_tool", _ROOT / "tools" / "interop.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-tool: Any = _load()
-
-
-def check(status: str, identifier: str = "one", scenario: str = "tools-list") -> Any:
-    return tool.Check(scenario, identifier, status)
+def check(status: str, identifier: str = "one", scenario: str = "tools-list") -> Check:
+    return Check(scenario, identifier, status)
 
 
 BASELINE = {
@@ -42,16 +35,16 @@ BASELINE = {
 
 def test_checks_are_parsed() -> None:
     raw = [{"id": "one", "status": "SUCCESS"}, {"id": "two", "status": "FAILURE", "errorMessage": "no"}]
-    assert tool.parse_checks("tools-list", raw) == [
-        tool.Check("tools-list", "one", "SUCCESS", ""),
-        tool.Check("tools-list", "two", "FAILURE", "no"),
+    assert parse_checks("tools-list", raw) == [
+        Check("tools-list", "one", "SUCCESS", ""),
+        Check("tools-list", "two", "FAILURE", "no"),
     ]
 
 
 @pytest.mark.parametrize("raw", [[], {}, None, ["one"], [{"id": "one"}], [{"status": "SUCCESS", "id": 1}]])
 def test_results_without_checks_are_no_results(raw: object) -> None:
     with pytest.raises(ValueError, match="tools-list"):
-        tool.parse_checks("tools-list", raw)
+        parse_checks("tools-list", raw)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +58,7 @@ def test_results_without_checks_are_no_results(raw: object) -> None:
     ],
 )
 def test_a_directory_names_its_scenario(directory: str, scenario: str | None) -> None:
-    assert tool.scenario_of(directory) == scenario
+    assert scenario_of(directory) == scenario
 
 
 def test_scenarios_that_are_not_scored_are_required_too() -> None:
@@ -74,68 +67,68 @@ def test_scenarios_that_are_not_scored_are_required_too() -> None:
         "client": ["initialize"],
         "not_scored": [{"scenario": "tasks", "leg": "server"}, {"scenario": "auth", "leg": "client"}],
     }
-    assert tool.required_scenarios(raw) == {"ping", "tasks"}
-    assert tool.required_scenarios({"server": ["ping"]}) == {"ping"}
+    assert required_scenarios(raw) == {"ping", "tasks"}
+    assert required_scenarios({"server": ["ping"]}) == {"ping"}
 
 
 def test_a_scenario_without_a_result_is_a_failure() -> None:
-    (missing,) = tool.not_run({"ping", "tools-list"}, [check("SUCCESS")])
+    (missing,) = not_run({"ping", "tools-list"}, [check("SUCCESS")])
     assert (missing.scenario, missing.status) == ("ping", "FAILURE")
 
 
 def test_a_scenario_that_gave_up_is_a_failure() -> None:
     seen = [check("SUCCESS", "one"), check("SUCCESS", "one"), check("SKIPPED", "two")]
-    assert tool.too_few(seen, "tools-list", 2) == []
-    (short,) = tool.too_few(seen, "tools-list", 3)
+    assert too_few(seen, "tools-list", 2) == []
+    (short,) = too_few(seen, "tools-list", 3)
     assert (short.status, short.message) == ("FAILURE", "2 of 3 checks")
 
 
 @pytest.mark.parametrize("status", ["FAILURE", "WARNING", "SKIPPED", "SOMETHING-NEW"])
 def test_what_did_not_pass_needs_an_expectation(status: str) -> None:
-    verdict = tool.judge("base", [check(status, "two")], BASELINE)
+    verdict = judge("base", [check(status, "two")], BASELINE)
     assert [each.id for each in verdict.unexpected] == ["two"]
-    assert tool.judge("base", [check(status, "one")], BASELINE).unexpected == []
+    assert judge("base", [check(status, "one")], BASELINE).unexpected == []
 
 
 def test_success_and_information_need_none() -> None:
-    verdict = tool.judge("unknown", [check("SUCCESS"), check("INFO", "two")], BASELINE)
+    verdict = judge("unknown", [check("SUCCESS"), check("INFO", "two")], BASELINE)
     assert (verdict.unexpected, verdict.expected, verdict.stale) == ([], 0, [])
     assert verdict.counts == {"SUCCESS": 1, "INFO": 1}
 
 
 def test_an_expectation_holds_for_its_suite_and_scenario_alone() -> None:
     checks = [check("FAILURE", "one", "ping")]
-    assert tool.judge("base", checks, BASELINE).unexpected == checks
-    assert tool.judge("other", [check("FAILURE", "one")], BASELINE).unexpected == [check("FAILURE", "one")]
+    assert judge("base", checks, BASELINE).unexpected == checks
+    assert judge("other", [check("FAILURE", "one")], BASELINE).unexpected == [check("FAILURE", "one")]
 
 
 def test_an_expected_failure_that_passes_is_told() -> None:
-    assert tool.judge("base", [check("SUCCESS", "one")], BASELINE).stale == [("tools-list", "one")]
-    assert tool.judge("base", [check("SUCCESS", "three")], BASELINE).stale == [("tools-list", "one")]
+    assert judge("base", [check("SUCCESS", "one")], BASELINE).stale == [("tools-list", "one")]
+    assert judge("base", [check("SUCCESS", "three")], BASELINE).stale == [("tools-list", "one")]
 
 
 def test_an_expected_failure_that_was_not_run_is_not_told_as_passed() -> None:
-    assert tool.judge("base", [check("FAILURE", "ran")], BASELINE).stale == []
-    assert tool.judge("base", [check("FAILURE", "one")], BASELINE).stale == []
+    assert judge("base", [check("FAILURE", "ran")], BASELINE).stale == []
+    assert judge("base", [check("FAILURE", "one")], BASELINE).stale == []
 
 
 def test_one_failure_among_checks_of_the_same_id_is_a_failure() -> None:
-    verdict = tool.judge("base", [check("SUCCESS", "two"), check("FAILURE", "two"), check("SUCCESS", "two")], {})
+    verdict = judge("base", [check("SUCCESS", "two"), check("FAILURE", "two"), check("SUCCESS", "two")], {})
     assert len(verdict.unexpected) == 1
-    verdict = tool.judge("base", [check("SUCCESS"), check("FAILURE"), check("FAILURE")], BASELINE)
+    verdict = judge("base", [check("SUCCESS"), check("FAILURE"), check("FAILURE")], BASELINE)
     assert (verdict.expected, verdict.stale) == (2, [])
 
 
 def test_only_named_checks_may_be_skipped() -> None:
     may_skip = frozenset({"one"})
-    assert tool.judge("skills", [check("SKIPPED", "one")], {}, may_skip).unexpected == []
-    assert tool.judge("skills", [check("SKIPPED", "two")], {}, may_skip).unexpected != []
-    assert tool.judge("skills", [check("FAILURE", "one")], {}, may_skip).unexpected != []
+    assert judge("skills", [check("SKIPPED", "one")], {}, may_skip).unexpected == []
+    assert judge("skills", [check("SKIPPED", "two")], {}, may_skip).unexpected != []
+    assert judge("skills", [check("FAILURE", "one")], {}, may_skip).unexpected != []
 
 
 def test_nothing_but_two_legacy_checks_for_skills_may_be_skipped() -> None:
-    assert not tool.MAY_SKIP["modern"]
-    assert tool.MAY_SKIP["legacy"] == {
+    assert not MAY_SKIP["modern"]
+    assert MAY_SKIP["legacy"] == {
         "sep-2640-skills-list-cache-attributes",
         "sep-2640-skills-get-cache-attributes",
     }
@@ -143,21 +136,21 @@ def test_nothing_but_two_legacy_checks_for_skills_may_be_skipped() -> None:
 
 def test_every_expectation_has_a_reason() -> None:
     group = {"reason": "there are no tools here", "suites": {"base": {"tools-list": ["one"]}}}
-    assert tool.read_baseline([group]) == {("base", "tools-list", "one"): "there are no tools here"}
+    assert read_baseline([group]) == {("base", "tools-list", "one"): "there are no tools here"}
     for reason in ("", None, "no tools"):
         with pytest.raises(ValueError, match="say in a sentence"):
-            tool.read_baseline([{**group, "reason": reason}])
+            read_baseline([{**group, "reason": reason}])
     with pytest.raises(ValueError, match="stands twice"):
-        tool.read_baseline([group, group])
+        read_baseline([group, group])
     with pytest.raises(ValueError, match="list"):
-        tool.read_baseline({"reason": "there are no tools here"})
+        read_baseline({"reason": "there are no tools here"})
 
 
 def test_our_baseline_can_be_read_and_says_nothing_of_skills() -> None:
-    text = (_ROOT / "tests" / "interop" / "expected-failures.yaml").read_text(encoding="utf-8")
-    baseline = tool.read_baseline(yaml.safe_load(text))
+    text = (HERE / "expected-failures.yaml").read_text(encoding="utf-8")
+    baseline = read_baseline(yaml.safe_load(text))
     assert not [suite for suite, _, _ in baseline if suite.startswith("skills ") or suite in {"inspector", "server"}]
-    assert not [scenario for _, scenario, _ in baseline if scenario in tool.SCENARIOS]
+    assert not [scenario for _, scenario, _ in baseline if scenario in SCENARIOS]
 
 
 REPORT = {
@@ -171,7 +164,7 @@ REPORT = {
 
 
 def test_a_verified_skill_passes_with_its_files() -> None:
-    checks = tool.inspector_checks("modern", json.dumps(REPORT))
+    checks = inspector_checks("modern", json.dumps(REPORT))
     assert [(each.id, each.status) for each in checks] == [
         ("skill skill://a/SKILL.md", "SUCCESS"),
         ("file skill://a/SKILL.md skill://a/SKILL.md", "SUCCESS"),
@@ -189,58 +182,58 @@ def test_a_verified_skill_passes_with_its_files() -> None:
     ],
 )
 def test_a_skill_with_any_fault_does_not(fault: dict[str, Any]) -> None:
-    checks = tool.inspector_checks("modern", json.dumps(REPORT | fault))
+    checks = inspector_checks("modern", json.dumps(REPORT | fault))
     assert [each.status for each in checks].count("FAILURE") == 1
 
 
 def test_no_report_is_no_result() -> None:
     with pytest.raises(ValueError, match="no report"):
-        tool.inspector_checks("modern", "")
+        inspector_checks("modern", "")
 
 
 def test_every_skill_and_file_must_be_seen() -> None:
-    checks = tool.inspector_checks("modern", json.dumps(REPORT))
-    assert tool.all_there("modern", checks, {"skill": 1, "file": 1}).good
-    short = tool.all_there("modern", checks, {"skill": 2, "file": 1})
+    checks = inspector_checks("modern", json.dumps(REPORT))
+    assert all_there("modern", checks, {"skill": 1, "file": 1}).good
+    short = all_there("modern", checks, {"skill": 2, "file": 1})
     assert (short.status, short.message) == ("FAILURE", "1 x skill, 1 x file; there is 2 x skill, 1 x file")
 
 
 def test_a_client_that_saw_no_tool_at_all_has_not_seen_everything() -> None:
     checks = [check("SUCCESS", "tools/list"), check("SUCCESS", "tool skills_load")]
-    assert tool.all_there("modern", checks, {"tool": 1}).good
-    assert tool.all_there("modern", checks[:1], {"tool": 1}).message == "0 x tool; there is 1 x tool"
+    assert all_there("modern", checks, {"tool": 1}).good
+    assert all_there("modern", checks[:1], {"tool": 1}).message == "0 x tool; there is 1 x tool"
 
 
 def test_the_tools_to_be_seen_are_those_of_a_server_without_scripts() -> None:
     overview = runtime.Overview([runtime.Offer("alpha", "Does alpha.")])
     defined = runtime.definitions(overview, 4000, scripts=False, handles=True)
-    assert [each["name"] for each in defined] == list(tool.TOOLS)
+    assert [each["name"] for each in defined] == list(TOOLS)
 
 
 def test_what_is_to_be_seen_is_counted_on_disk() -> None:
-    there = tool.bundles()
-    assert there["skill"] == there["use"] == there["prompt"] == len(list(tool.SKILLS.rglob("SKILL.md")))
+    there = bundles()
+    assert there["skill"] == there["use"] == there["prompt"] == len(list(SKILLS.rglob("SKILL.md")))
     assert there["file"] > there["skill"]
 
 
 def test_libraries_that_could_not_be_installed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "CACHE", tmp_path)
-    assert [each.suite for each in tool.libraries({})] == ["sdk", "ext-skills"]
-    some = {each.suite: each for each in tool.libraries({"langchain": Path("python")})}
+    monkeypatch.setattr("tools.interop.libraries.CACHE", tmp_path)
+    assert [each.suite for each in libraries({})] == ["sdk", "ext-skills"]
+    some = {each.suite: each for each in libraries({"langchain": Path("python")})}
     assert some["langchain"].eras == ("legacy",) and some["langchain"].kinds == {"tool", "use"}
-    every = list(tool.libraries(dict.fromkeys(tool.PYTHON_PACKAGES, Path("python"))))
-    assert {each.suite for each in every} == {"sdk", "ext-skills", *tool.PYTHON_PACKAGES}
+    every = list(libraries(dict.fromkeys(PYTHON_PACKAGES, Path("python"))))
+    assert {each.suite for each in every} == {"sdk", "ext-skills", *PYTHON_PACKAGES}
 
 
 def test_the_server_must_end_well_and_log_no_error() -> None:
-    assert all(each.good for each in tool.server_checks(["INFO: serving", "exit code 0"]))
-    assert [each.good for each in tool.server_checks(["x: ERROR: boom", "exit code 0"])] == [False, True]
-    assert [each.good for each in tool.server_checks(["INFO: serving", "exit code -9"])] == [True, False]
+    assert all(each.good for each in server_checks(["INFO: serving", "exit code 0"]))
+    assert [each.good for each in server_checks(["x: ERROR: boom", "exit code 0"])] == [False, True]
+    assert [each.good for each in server_checks(["INFO: serving", "exit code -9"])] == [True, False]
 
 
 def test_the_table_counts_what_is_neither_good_nor_named_as_failed() -> None:
-    run = tool.Run("referee", "1", "modern", "http", "base", list)
+    run = Run("referee", "1", "modern", "http", "base", list)
     checks = [check("SUCCESS"), check("FAILURE", "two"), check("ODD", "three"), check("SKIPPED", "four")]
-    head, row = tool.summary([(run, tool.judge("base", checks, {}))]).splitlines()
+    head, row = summary([(run, judge("base", checks, {}))]).splitlines()
     assert head.split()[4:] == ["passed", "failed", "warned", "skipped", "expected", "UNEXPECTED"]
     assert row.split()[4:] == ["1", "2", "0", "1", "0", "3"]

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tools import interop
+from tools.interop.server import ERAS
 
 from interop.inspector import INSTALLED, inspect
 from web.authorization_server import authorization_server
@@ -17,7 +17,7 @@ from web.test_oauth import guarded, own
 
 
 @pytest.mark.skipif(not INSTALLED, reason="make interop installs Inspector")
-@pytest.mark.parametrize("era", interop.ERAS)
+@pytest.mark.parametrize("era", ERAS)
 def test_inspector_signs_in(tmp_path: Path, era: str) -> None:
     with (
         authorization_server() as login,

@@ -197,7 +197,7 @@ def test_the_log_has_a_line_for_each_request_at_debug_alone(caplog: pytest.LogCa
     end = log_requests()
     assert end is not None
     with events.Request("mcp", "skills/get", principal="alice", host="a host") as request:
-        request.add(Use("load", "acme/refunds", "SKILL.md", "sha256:0"), 5)
+        request.add("load", "acme/refunds", "SKILL.md", "sha256:0", 5)
     events.emit(
         Event(time=0, protocol=events.CATALOGUE, method="", outcome="appeared", uses=(Use("", "new", "SKILL.md", ""),))
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sqlite3
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,12 @@ from mcp_skills_server import Runtime
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.model import Changes
 from mcp_skills_server.telemetry import events
+from mcp_skills_server.telemetry import usage as usage_module
 from mcp_skills_server.telemetry.events import Event, Outcome, Use
 from mcp_skills_server.telemetry.usage import Usage
-from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, UsageStore, spark
+from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, OTHER, NotStoredError, spark
+from web.http_wire import client, http_serving
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 DAY = 24 * 3600.0
@@ -61,17 +66,17 @@ def skill(*paths: str) -> dict[str, object]:
 
 def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) -> None:
     clock = Clock()
-    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
+    store = SqliteStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
     usage.serves(Changes({}, skill("a", "b", "never")))  # type: ignore[arg-type]
-    usage.take(event(use("load")))
-    usage.take(event(use("load", digest="sha256:2"), use("read")))
-    usage.take(event(use("run"), outcome="begun"))
-    usage.take(event(use("run"), outcome="refused"))  # it ended with another exit code: it ran all the same
-    usage.take(event(use("load", "b"), at=NOW - DAY))
-    usage.take(event(use("dropped", "b"), at=NOW - DAY))
-    usage.take(event(use("load", "b"), outcome="failed"))
-    usage.take(event(use(""), outcome="ok"))
+    usage.take([event(use("load"))])
+    usage.take([event(use("load", digest="sha256:2"), use("read"))])
+    usage.take([event(use("run"), outcome="begun")])
+    usage.take([event(use("run"), outcome="refused")])  # it ended with another exit code: it ran all the same
+    usage.take([event(use("load", "b"), at=NOW - DAY)])
+    usage.take([event(use("dropped", "b"), at=NOW - DAY)])
+    usage.take([event(use("load", "b"), outcome="failed")])
+    usage.take([event(use(""), outcome="ok")])
     usage.flush()
     report = store.report("skill", 2)
     first, second, last = report.lines
@@ -85,8 +90,22 @@ def test_what_was_used_is_counted_by_skill_principal_and_host(tmp_path: Path) ->
     assert [each.name for each in store.report("skill", 1).lines] == ["a", "b", "never"]
 
 
+def test_host_programs_that_clients_make_up_do_not_fill_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_module, "_MOST_HOSTS", 3)
+    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
+    usage = Usage(store)
+    for at in (NOW - DAY, NOW):
+        for number in range(10):
+            usage.take([event(use("load"), at=at)._replace(host=f"made up {at} {number}")])
+    usage.flush()
+    found = {each.name: each.loads for each in store.report("host", 2).lines}
+    assert found.pop(OTHER) == 14 and [*found.values()] == [1] * 6
+
+
 def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"))
+    store = SqliteStore(str(tmp_path / "usage.db"))
     usage = Usage(store)
     usage.serves(Changes({}, skill("a", "b")))  # type: ignore[arg-type]
     usage.flush()
@@ -98,10 +117,10 @@ def test_a_skill_that_is_gone_is_not_called_never_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_searches_that_found_nothing_are_counted_and_their_words_kept_only_if_asked(tmp_path: Path, kept: bool) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
+    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store, questions=kept)
-    usage.take(event(found=3, question="refunds"))
-    usage.take(event(found=0, question="teleport"))
+    usage.take([event(found=3, question="refunds")])
+    usage.take([event(found=0, question="teleport")])
     usage.flush()
     report = store.report()
     assert (report.searches, report.empty) == (2, 1)
@@ -115,12 +134,12 @@ def _wal(folder: Path) -> bytes:
 
 def test_old_days_are_forgotten(tmp_path: Path) -> None:
     clock = Clock()
-    store = UsageStore(str(tmp_path / "usage.db"), now=clock)
+    store = SqliteStore(str(tmp_path / "usage.db"), now=clock)
     usage = Usage(store)
-    usage.take(event(use("load")))
+    usage.take([event(use("load"))])
     usage.flush()
     clock.now += (KEPT_DAYS + 1) * DAY
-    usage.take(event(use("load", "b"), at=clock.now))
+    usage.take([event(use("load", "b"), at=clock.now)])
     usage.flush()
     with sqlite3.connect(tmp_path / "usage.db") as opened:
         assert opened.execute("SELECT skill FROM used").fetchall() == [("b",)]
@@ -130,16 +149,16 @@ def test_old_days_are_forgotten(tmp_path: Path) -> None:
 def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = UsageStore(str(tmp_path / "usage.db"), now=Clock())
+    store = SqliteStore(str(tmp_path / "usage.db"), now=Clock())
     usage = Usage(store)
     add = store.add
 
     def full(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise NotStoredError("database or disk is full")
 
     monkeypatch.setattr(store, "add", full)
     for _ in range(3):
-        usage.take(event(use("load")))
+        usage.take([event(use("load"))])
         usage.flush()
     assert [each.levelno for each in caplog.records] == [logging.ERROR]
     monkeypatch.setattr(store, "add", add)
@@ -147,13 +166,49 @@ def test_where_it_cannot_be_written_one_line_says_so_and_nothing_is_lost(
     assert store.report().lines[0].loads == 3 and "are counted again" in caplog.messages[-1]
 
 
-def test_two_processes_count_in_one_file(tmp_path: Path) -> None:
+ADDING = """
+import sys, time
+from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+from mcp_skills_server.telemetry.usage_store import Batch, Count, Sum, day_of
+print("ready", flush=True)
+sys.stdin.readline()
+store, now = SqliteStore(sys.argv[1]), time.time()
+for number in range(50):
+    store.serve(["a", "never"])
+    store.add(Batch(number, {Count(day_of(now), "load", "a", "sha256:1", "", "", "mcp"): Sum(3, now)}, {"x": 1}))
+"""
+
+
+def test_what_many_processes_write_at_once_into_a_new_file_adds_up(tmp_path: Path) -> None:
     file = str(tmp_path / "usage.db")
-    one, other = Usage(UsageStore(file, now=Clock())), Usage(UsageStore(file, now=Clock()))
-    for each in (one, other):
-        each.take(event(use("load")))
-        each.flush()
-    assert UsageStore(file, now=Clock()).report().lines[0].loads == 2
+    command = [sys.executable, "-c", ADDING, file]
+    writers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for each in writers:
+        assert each.stdout is not None and each.stdout.readline() == "ready\n"
+    for each in writers:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=60)[1] for each in writers]
+    assert said == [""] * 4
+    report = SqliteStore(file).report()
+    assert [(each.name, each.loads) for each in report.lines] == [("a", 600), ("never", 0)]
+    assert report.questions == (("x", 200),)
+
+
+def test_workers_count_in_one_file_and_write_the_rest_at_the_end(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "a")
+    store = f"sqlite:{tmp_path / 'usage.db'}"
+    with http_serving(tmp_path / "skills", "--workers", "2", "--usage", store) as server:
+        for _ in range(6):
+            with client(server, "modern") as one:
+                one.request("resources/read", {"uri": "skill://a/SKILL.md"})
+        server.signal(signal.SIGTERM)
+    (line,) = SqliteStore(str(tmp_path / "usage.db")).report().lines
+    assert (line.name, line.loads) == ("a", 6)
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\x00" + bytes(100)])
@@ -161,23 +216,23 @@ def test_a_file_of_something_else_is_one_line_and_stays_as_it_is(tmp_path: Path,
     file = tmp_path / "usage.db"
     file.write_bytes(content)
     with pytest.raises(UsageError, match="name another file"):
-        UsageStore(str(file))
+        SqliteStore(str(file))
     assert file.read_bytes() == content
     with sqlite3.connect(tmp_path / "later.db") as opened:
         opened.execute("PRAGMA user_version = 99")
     opened.close()
     with pytest.raises(UsageError, match="another version"):
-        UsageStore(str(tmp_path / "later.db"))
+        SqliteStore(str(tmp_path / "later.db"))
 
 
 def test_the_command_shows_a_table_and_json(tmp_path: Path) -> None:
     file = tmp_path / "usage.db"
-    usage = Usage(UsageStore(str(file)))
+    usage = Usage(SqliteStore(str(file)))
     import time
 
     usage.serves(Changes({}, skill("a", "never")))  # type: ignore[arg-type]
-    usage.take(event(use("load", "a\x1b[31m"), at=time.time()))
-    usage.take(event(found=0, at=time.time()))
+    usage.take([event(use("load", "a\x1b[31m"), at=time.time())])
+    usage.take([event(found=0, at=time.time())])
     usage.flush()
     table = shown("--usage", f"sqlite:{file}")
     assert "never" in table and "of which 1 found nothing" in table and "\x1b" not in table

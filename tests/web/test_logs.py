@@ -40,6 +40,7 @@ def test_a_request_is_one_line_with_the_id_of_its_answer(tmp_path: Path, tokens:
         refused = server.send("POST", "/rpc", b"{}", {"Authorization": "Bearer wrong", "X-Request-Id": "mine"})
         with client(server, "modern", token=SECRET) as one:
             one.request("skills/list")
+            server.said('"method": "skills/list"')
     found = lines(server.stderr)
     (line,) = [each for each in found if each.get("method") == "read_skill_file"]
     assert line["request"] == answered.headers["X-Request-Id"] and re.fullmatch("[0-9a-f]{16}", line["request"])

@@ -126,12 +126,17 @@ def _report_first(registry: Registry) -> None:
             of_root = registry.of_root(root)
             if not of_root.skills and not of_root.problems:
                 logger.warning("%s: no skill: no folder there has a SKILL.md", printable(root.shown))
-    errors = [found for skill in snapshot.skills.values() for found in skill.problems if found.severity == "error"]
+    errors = [found for skill in snapshot.skills.values() for found in skill.problems if _is_told(found)]
     errors += snapshot.problems
     for problem in errors[:_AT_ONCE]:
         logger.warning("%s", problem)
     if len(errors) > _AT_ONCE:
         logger.warning("and %d more problems; 'mcp-skills-server validate' shows all", len(errors) - _AT_ONCE)
+
+
+def _is_told(found: Problem) -> bool:
+    """Whether a problem is an error, or keeps its skill out of listings."""
+    return found.severity == "error" or codes.obstacle([found]) is not None
 
 
 def _differences(registry: Registry, changes: Changes, before: tuple[Problem, ...], of_none: _OfNone) -> Iterator[Line]:

@@ -23,7 +23,7 @@ from mcp_skills_server.access.quotas import QuotaSettings
 from mcp_skills_server.access.settings import OAuthSettings
 from mcp_skills_server.commands import config_oauth, config_quota
 from mcp_skills_server.commands.config_schema import GRANT_TAKES, SOURCE_TAKES, model, parameters, takes
-from mcp_skills_server.commands.embedding_options import ModelType
+from mcp_skills_server.commands.fields import LocatedType
 from mcp_skills_server.commands.options import RootType
 from mcp_skills_server.errors import SkillsServerError, clipped
 from mcp_skills_server.hosts.tomltext import lines_of
@@ -38,6 +38,8 @@ _TABLES: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
 }
 """By table: what its keys take, and what to write where it is none."""
 _MOST_BYTES: Final = 1 << 20
+_STREAM: Final = "-"
+"""What stands where a path would, for stdin or stdout."""
 _PAGE: Final = "docs/configuration.md lists the keys"
 _AT: Final = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)$")
 
@@ -315,7 +317,9 @@ def _from_here(parameter: click.Parameter, value: Any, folder: str) -> Any:
         return [_from_here(parameter, each, folder) for each in cast("list[Any]", value)]
     if isinstance(parameter.type, RootType):
         return _absolute(value, folder)
-    is_path = isinstance(parameter.type, click.Path) or (isinstance(parameter.type, ModelType) and "://" not in value)
+    if isinstance(parameter.type, LocatedType):
+        return parameter.type.located(value, folder)
+    is_path = isinstance(parameter.type, click.Path) and value != _STREAM
     return os.path.normpath(os.path.join(folder, value)) if is_path else value
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option
+from mcp_skills_server.commands.fields import LocatedType, Options, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "MCP_SKILLS_EMBEDDINGS_KEY"
 
 
-class ModelType(click.ParamType[str]):
+class ModelType(LocatedType):
     """A folder, whose path becomes absolute, or an address."""
 
     name = "model"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
         """The folder with its absolute path, or the address as it is."""
-        return value if "://" in value else os.path.abspath(value)
+        return self.located(value, os.getcwd())
+
+    def located(self, value: str, folder: str) -> str:
+        """The folder from `folder` on, or the address as it is."""
+        return value if "://" in value else os.path.normpath(os.path.join(folder, value))
 
 
 class EmbeddingOptions(Options):

@@ -119,6 +119,14 @@ class _Option(click.Option):
         return (prefix and os.environ.get(variables_of(self, prefix)[0])) or super().resolve_envvar_value(ctx)
 
 
+class LocatedType(click.ParamType[str]):
+    """A value that may be a path, or hold one."""
+
+    def located(self, value: str, folder: str) -> str:
+        """The value as a file in `folder` has it: what is relative in it is so to that folder."""
+        raise NotImplementedError
+
+
 class Grouped(click.Command):
     """A command whose help has its options below headings."""
 

@@ -11,17 +11,22 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import click
 
 from mcp_skills_server.commands.fields import option
 from mcp_skills_server.model import printable
+from mcp_skills_server.telemetry import later
+from mcp_skills_server.telemetry.later import BATCHED
 
 _OURS: Final = "mcp_skills_server"
 _EVERY_S: Final = 60.0
+_WHOLE: Final = 4096
+"""Bytes that a pipe takes in one piece (PIPE_BUF of Linux)."""
 
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -49,7 +54,7 @@ def log_to_stderr(level: str, form: Format = "text") -> None:
 
     What the protocol's library logs at debug holds whole messages, and with them bodies and session handles.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = Lines(sys.stderr)
     handler.addFilter(Seldom())
     handler.setFormatter(_Json() if form == "json" else _OneLine("mcp-skills-server: %(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=_of_others(level))
@@ -64,6 +69,54 @@ def set_level(level: str) -> None:
 
 def _of_others(level: str) -> int:
     return max(logging.WARNING, logging.getLevelNamesMapping()[level.upper()])
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes lines in the order in which things happened, those of requests many at once.
+
+    Requests are logged a moment later (`telemetry/later.py`), so any other line has them written first.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._waiting: list[str] = []
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Write it, or leave it for `flush` where others follow at once."""
+        if not getattr(record, BATCHED, False):
+            later.drain()  # not below, where the handler is locked that it needs
+        return bool(super().handle(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, or leave it, as `handle` says."""
+        try:
+            self._waiting.append(self.format(record) + self.terminator)
+            if not getattr(record, BATCHED, False):
+                self.flush()
+        except Exception:  # as every handler does
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Write what was left."""
+        with self.lock or nullcontext():
+            waiting, self._waiting = self._waiting, []
+            for part in _parts(waiting):
+                self.stream.write(part)
+            super().flush()
+
+
+def _parts(lines: Iterable[str]) -> Iterator[str]:
+    """The lines in parts that a pipe takes whole, so that those of several processes do not mix."""
+    part, size = list[str](), 0
+    for line in lines:
+        long = len(line.encode(errors="backslashreplace"))
+        if part and size + long > _WHOLE:
+            yield "".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += long
+    if part:
+        yield "".join(part)
 
 
 class Seldom(logging.Filter):

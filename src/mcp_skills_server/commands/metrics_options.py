@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.sources.follower import SourceState
     from mcp_skills_server.telemetry.metrics import Metrics
+    from mcp_skills_server.telemetry.usage import Usage
 
 
 class MetricsOptions(Options):
@@ -42,6 +43,8 @@ def make_metrics(
     sources: Callable[[], Sequence[SourceState]],
     folder: str | None = None,
     number: int | None = None,
+    *,
+    usage: Usage | None = None,
 ) -> Metrics | None:
     """The metrics, counted from now on; None where none are wanted.
 
@@ -51,6 +54,7 @@ def make_metrics(
         sources: the state of what is fetched.
         folder: where several processes keep their counts; None for one.
         number: of the worker that this is; None for the supervisor, which alone listens at an address of their own.
+        usage: what counts uses, None where nothing does.
 
     Raises:
         UsageError: the extra is not installed, or the address cannot be listened on.
@@ -67,7 +71,16 @@ def make_metrics(
     def gauges() -> dict[str, tuple[str, float]]:
         snapshot, states = registry.snapshot, sources()
         served = len(snapshot.paths(Standing.LENIENT))
+        counting = (
+            {}
+            if usage is None
+            else {
+                "skills_usage_waiting": ("Different counts of uses that wait to be written.", usage.waiting),
+                "skills_usage_lost": ("Uses that were not counted, because too many waited.", usage.lost),
+            }
+        )
         return {
+            **counting,
             "skills_served": ("Skills that are served.", served),
             "skills_left_out": ("Skills that cannot be used.", len(snapshot.skills) - served),
             "skills_problems": ("Things that are wrong with skills and roots.", len(snapshot.all_problems)),

@@ -40,8 +40,9 @@ class RedisOptions(Options):
     heading: ClassVar[str] = "Shared by replicas (--transport http)"
     redis: str | None = option(
         None,
-        "Share sessions of the tools and the count of requests with other replicas through this Redis, and look again "
-        "when another one has seen a change: redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
+        "Share sessions of the tools, the count of requests and, with --usage redis, the counts of uses with other "
+        "replicas through this Redis, and look again when another one has seen a change: "
+        "redis://HOST:PORT/DB, rediss:// with TLS, unix:///PATH. Needs the extra "
         "[redis].",
         type=RedisType(),
         metavar="URL",
@@ -78,6 +79,29 @@ class Shared(NamedTuple):
     stop: Callable[[], None]
 
 
+def make_link(options: RedisOptions) -> Link | None:
+    """The way to Redis, not yet started; None where none is given, and then nothing of it is imported.
+
+    Raises:
+        UsageError: options contradict each other, or the extra is not installed.
+    """
+    if options.redis is None:
+        for name, value in (("--redis-password", options.redis_password), ("--redis-ca", options.redis_ca)):
+            if value is not None:
+                raise UsageError(f"{name} is for Redis; give --redis URL too")
+        return None
+    from importlib.util import find_spec
+
+    if find_spec("redis") is None:
+        raise UsageError("--redis needs the extra; install 'mcp-skills-server[redis]'")
+    from mcp_skills_server.shared.address import redis_settings
+    from mcp_skills_server.shared.link import Link
+
+    return Link(
+        redis_settings(options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password)
+    )
+
+
 def make_shared(
     options: RedisOptions,
     registry: Registry,
@@ -100,27 +124,15 @@ def make_shared(
     Raises:
         UsageError: options contradict each other, or the extra is not installed.
     """
-    if options.redis is None:
-        for name, value in (("--redis-password", options.redis_password), ("--redis-ca", options.redis_ca)):
-            if value is not None:
-                raise UsageError(f"{name} is for Redis; give --redis URL too")
+    link = make_link(options)
+    if link is None:
         return None
-    from importlib.util import find_spec
-
-    if find_spec("redis") is None:
-        raise UsageError("--redis needs the extra; install 'mcp-skills-server[redis]'")
     from mcp_skills_server.runtime.sessions import IDLE_S, MOST
     from mcp_skills_server.runtime.shared_sessions import sharing
-    from mcp_skills_server.shared.address import redis_settings
     from mcp_skills_server.shared.bucket import SharedBucket
-    from mcp_skills_server.shared.link import Link
     from mcp_skills_server.shared.look_again import SOURCES, LookAgain
     from mcp_skills_server.shared.records import Records
 
-    settings = redis_settings(
-        options.redis, prefix=options.redis_prefix, ca=options.redis_ca, password=options.redis_password
-    )
-    link = Link(settings)
     records = Records(link, "session", ttl_s=IDLE_S, share=runtime_sessions or MOST // 4)
     looking = LookAgain(
         link,

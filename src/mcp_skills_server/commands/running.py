@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
@@ -16,12 +17,16 @@ from mcp_skills_server.commands.config_option import ConfigOptions
 from mcp_skills_server.commands.fields import Options, flag, many, option, switch
 from mcp_skills_server.commands.options import RootOptions
 from mcp_skills_server.commands.printing import remark
+from mcp_skills_server.telemetry import later
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.watch import Watcher
 
 logger = logging.getLogger(__name__)
+
+_LAST_S = 1.0
+"""For so long the end waits for somebody to read the last lines of the log."""
 
 
 class WatchOptions(Options):
@@ -147,5 +152,12 @@ def on_hangup(*asked: Callable[[], object] | None) -> None:
 
 def leave(code: int = 0) -> NoReturn:
     """End at once: a peer that has stopped reading may hold a thread in a write for ever, and with it the process."""
-    sys.stderr.flush()
+    last = threading.Thread(target=_write_the_last_lines, daemon=True)
+    last.start()
+    last.join(_LAST_S)
     os._exit(code)
+
+
+def _write_the_last_lines() -> None:
+    later.drain()
+    sys.stderr.flush()

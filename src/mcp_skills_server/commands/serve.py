@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import shlex
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -20,16 +18,14 @@ from mcp_skills_server.commands.audit_options import AuditOptions, start_audit
 from mcp_skills_server.commands.config_option import (
     configuration_of,
     follow_configuration,
-    issuer_of,
     quotas_of,
-    tokens_of,
     worker_channel,
 )
 from mcp_skills_server.commands.embedding_options import EmbeddingOptions, make_embeddings
 from mcp_skills_server.commands.fields import Grouped, heading_of, option, takes
-from mcp_skills_server.commands.granting import check_grants, make_views
+from mcp_skills_server.commands.granting import make_views
 from mcp_skills_server.commands.logs import Format, Level, log_format, log_level, log_to_stderr, request_level
-from mcp_skills_server.commands.metrics_options import MetricsOptions, make_metrics
+from mcp_skills_server.commands.metrics_options import MetricsOptions
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.proxy_options import ProxyOptions
@@ -45,22 +41,23 @@ from mcp_skills_server.commands.running import (
     settle_after_load,
     take_in,
 )
-from mcp_skills_server.commands.script_options import RuntimeOptions, execution_settings, make_runtime
+from mcp_skills_server.commands.script_options import RuntimeOptions, make_runtime
 from mcp_skills_server.commands.serve_options import HttpOptions, ShownOptions
 from mcp_skills_server.commands.tracing_options import TracingOptions, start_tracing
-from mcp_skills_server.commands.ui_options import PageOptions, make_ui
-from mcp_skills_server.commands.usage_options import UsageOptions, start_usage
-from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, supervise, worker_of
+from mcp_skills_server.commands.ui_options import PageOptions
+from mcp_skills_server.commands.usage_options import REDIS, Counting, UsageOptions, start_usage
+from mcp_skills_server.commands.workers import WorkerOptions, divided, is_supervisor, opened_as, worker_of
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.access.quotas import QuotaSettings
+    from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.catalog.views import Views
     from mcp_skills_server.catalog.watch import Watcher
     from mcp_skills_server.runtime.runtime import Runtime
     from mcp_skills_server.server.requests import Settings
     from mcp_skills_server.sources.mirrors import Mirrors
-    from mcp_skills_server.web.settings import HttpSettings
+    from mcp_skills_server.web.workers.channel import Channel
     from mcp_skills_server.web.workers.worker import Worker
 
 
@@ -98,6 +95,38 @@ class ServeOptions(
     log_format: Format = log_format()
 
 
+class Service(NamedTuple):
+    """What is served, and what stands beside it.
+
+    Attributes:
+        registry: of the skills.
+        mirrors: what is fetched; None where every root is a folder.
+        runtime: the tools.
+        settings: of what speaks MCP.
+        watcher: follows the folders, as a supervisor says in a worker; None where nobody does.
+        views: what grants leave to whom.
+        quotas: how much one may take.
+        worker: what this process does as its supervisor says; None where it has none.
+        leads: whether it starts workers.
+        shared: what replicas share; None where there is one.
+        counting: of uses; None where they are not counted.
+        reopen: opens the audit log anew; None where there is none.
+    """
+
+    registry: Registry
+    mirrors: Mirrors | None
+    runtime: Runtime
+    settings: Settings
+    watcher: Watcher | None
+    views: Views
+    quotas: QuotaSettings
+    worker: Worker | None
+    leads: bool
+    shared: Shared | None
+    counting: Counting | None
+    reopen: Callable[[], object] | None
+
+
 # Every option has an environment variable by the prefix: MCP_SKILLS_PAGE_SIZE for --page-size.
 @click.command(cls=Grouped, context_settings={"auto_envvar_prefix": "MCP_SKILLS", "show_default": True})
 @roots_or_lock
@@ -122,10 +151,60 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     gc.disable()  # until it serves
     end_on_signals()
     log_to_stderr(options.log_level, options.log_format)
-    context = click.get_current_context()
-    channel, leads = worker_channel(), is_supervisor(options)
+    _check(options)
+    channel = worker_channel()
     if channel is not None:
         options = divided(options, channel.post)
+    service = _open(roots, options, channel)
+    end_traces = start_tracing(options)
+    if service.mirrors is not None:
+        service.mirrors.report_to(service.registry.note)
+        service.mirrors.start(partial(take_in, service.registry))
+    code = 0
+    if options.transport == "stdio":
+        _serve_stdio(service, options, roots)
+    else:
+        from mcp_skills_server.commands.serve_http import serve_over_http
+
+        code = serve_over_http(service, options)
+    if service.mirrors is not None:
+        service.mirrors.stop()
+    # What was counted last goes through the link.
+    for end in (service.counting and service.counting.stop, end_traces, service.shared and service.shared.stop):
+        if end is not None:
+            end()
+    leave(code)
+
+
+def _check(options: ServeOptions) -> None:
+    """Refuse what contradicts itself, before anything is opened.
+
+    Raises:
+        UsageError: two options exclude each other.
+    """
+    if options.publish_only and not options.publish:
+        raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
+    if options.transport == "http":
+        return
+    if options.publish_only:
+        raise UsageError("--publish-only publishes over HTTP; give --transport http")
+    if options.usage == REDIS:
+        raise UsageError("--usage redis counts what replicas serve over HTTP; over stdio give sqlite:FILE")
+
+
+def _open(roots: tuple[str, ...], options: ServeOptions, channel: Channel | None) -> Service:
+    """All that serving takes, whatever it goes over. Nothing is followed yet.
+
+    Args:
+        roots: as they were given.
+        options: of this process.
+        channel: to the supervisor; None where there is none.
+
+    Raises:
+        UsageError: it cannot be served so.
+    """
+    context, over_http = click.get_current_context(), options.transport == "http"
+    leads = is_supervisor(options)
     registry, mirrors, scripts = open_served(roots, options, configuration_of(context), **opened_as(channel, leads))
     from mcp_skills_server.catalog.report import report_to_log
     from mcp_skills_server.server.requests import Settings
@@ -136,7 +215,6 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
     log_requests(request_level(options.transport))
     settle_after_load(registry)
     worker = worker_of(channel, registry)
-    mark = worker.post.mark if worker is not None else ""
     quotas = quotas_of(context)  # over a pipe there is one client, who has the whole
     settings = Settings(
         dialect=options.dialect,
@@ -147,43 +225,20 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
         prompt_choice=options.prompt_choice,
         streams=quotas.streams,
     )
-    if options.publish_only and not options.publish:
-        raise UsageError("--publish-only and --no-publish leave nothing to serve; give one of them")
     runtime = make_runtime(
         registry,
         options,
         max_loaded=options.max_loaded,
         catalog_chars=options.catalog_chars,
         roots=scripts,
-        mark=mark,
+        mark=worker.post.mark if worker is not None else "",
         runs=quotas.runs,
     )
     runtime.embeddings = make_embeddings(registry, options, options.cache_dir)
     watcher = make_watcher(registry, options) if worker is None else worker.watcher
-    views = make_views(registry, configuration_of(context), local=options.transport == "stdio")
-    end_usage = start_usage(options, registry, by_default=options.transport == "http")
-    end_traces = start_tracing(options)
-    reopen = start_audit(options, stdout_is_free=options.transport == "http")
-    if mirrors is not None:
-        mirrors.report_to(registry.note)
-        mirrors.start(partial(take_in, registry))
-    code = 0
-    if options.transport == "stdio":
-        if options.publish_only:
-            raise UsageError("--publish-only publishes over HTTP; give --transport http")
-        _warn_of_unused(context)
-        read_again = follow_configuration(context, views, mirrors)
-        if read_again or reopen:
-            on_hangup(read_again, reopen)
-        given = shlex.join(roots or ["--lock", str(options.lock)])
-        say_that_it_waits(
-            "an MCP host",
-            f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
-            f"mcp-skills-server list {given} (what it serves)",
-            f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
-        )
-        _over_stdio(runtime, settings, watcher, views, options.front)
-    else:
+    views = make_views(registry, configuration_of(context), local=not over_http)
+    shared = None
+    if over_http:
         shared = make_shared(
             options,
             registry,
@@ -192,23 +247,36 @@ def serve(options: ServeOptions, roots: tuple[str, ...]) -> None:
             says=worker is None,
             runtime_sessions=quotas.runtime_sessions,
         )
-        http, read_again = _http_settings(views, mirrors, options, worker, shared, quotas=quotas)
-        if shared is not None:
-            shared.start()
-        if leads:
-            counts = partial(make_metrics, options, registry, http.sites)
-            code = supervise(runtime, watcher, http, options.workers, [read_again, reopen], counts=counts)
-        else:
-            on_hangup(read_again, reopen)
-            _over_http(runtime, settings, watcher, http, views)
-        if shared is not None:
-            shared.stop()
-    if mirrors is not None:
-        mirrors.stop()
-    for end in (end_usage, end_traces):
-        if end is not None:
-            end()
-    leave(code)
+    counting = start_usage(options, registry, by_default=over_http, link=None if shared is None else shared.link)
+    reopen = start_audit(options, stdout_is_free=over_http)
+    return Service(
+        registry, mirrors, runtime, settings, watcher, views, quotas, worker, leads, shared, counting, reopen
+    )
+
+
+def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]) -> None:
+    context = click.get_current_context()
+    _warn_of_unused(context)
+    read_again = follow_configuration(context, service.views, service.mirrors)
+    if read_again or service.reopen:
+        on_hangup(read_again, service.reopen)
+    given = shlex.join(roots or ["--lock", str(options.lock)])
+    say_that_it_waits(
+        "an MCP host",
+        f"mcp-skills-server install HOST {given} (has claude-code, cursor, vscode ... start it)",
+        f"mcp-skills-server list {given} (what it serves)",
+        f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
+    )
+    if service.settings.tools and not service.views.are_restricted:
+        # A host asks at once what there is: it is looked for while the rest is imported.
+        threading.Thread(target=service.runtime.briefing.look, name="skills-look", daemon=True).start()
+    import anyio
+
+    if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
+        from mcp_skills_server.server.app import serve_stdio
+    else:
+        from mcp_skills_server.server.front.stdio import serve_stdio
+    anyio.run(collecting, serve_stdio, service.runtime, service.settings, service.watcher, service.views)
 
 
 def _warn_of_unused(context: click.Context) -> None:
@@ -226,115 +294,3 @@ def _warn_of_unused(context: click.Context) -> None:
         unused.append("[quota]")
     if unused:
         logger.warning("unused without --transport http: %s", ", ".join(unused))
-
-
-def _over_stdio(runtime: Runtime, settings: Settings, watcher: Watcher | None, views: Views, front: str) -> None:
-    if settings.tools and not views.are_restricted:
-        # A host asks at once what there is: it is looked for while the rest is imported.
-        threading.Thread(target=runtime.briefing.look, name="skills-look", daemon=True).start()
-    import anyio
-
-    if front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for
-        from mcp_skills_server.server.app import serve_stdio
-    else:
-        from mcp_skills_server.server.front.stdio import serve_stdio
-    anyio.run(collecting, serve_stdio, runtime, settings, watcher, views)
-
-
-def _over_http(runtime: Runtime, settings: Settings, watcher: Watcher | None, http: HttpSettings, views: Views) -> None:
-    import anyio
-
-    from mcp_skills_server.web.serving import serve_http
-
-    anyio.run(collecting, serve_http, runtime, settings, http, watcher, views)
-
-
-def _http_settings(
-    views: Views,
-    mirrors: Mirrors | None,
-    options: ServeOptions,
-    worker: Worker | None,
-    shared: Shared | None,
-    *,
-    quotas: QuotaSettings,
-) -> tuple[HttpSettings, Callable[[], object] | None]:
-    """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
-
-    Raises:
-        UsageError: it cannot be served so.
-    """
-    from mcp_skills_server.access.quotas import Rates
-    from mcp_skills_server.access.tokens import Tokens
-    from mcp_skills_server.runtime.sessions import Sessions
-    from mcp_skills_server.web.discovery import PREFIXES
-    from mcp_skills_server.web.forwarded import Proxies, checked_prefix
-    from mcp_skills_server.web.guards import make_policy
-    from mcp_skills_server.web.refresh import PATH, checked_secret
-    from mcp_skills_server.web.settings import HttpSettings
-
-    # An empty value is a mistake in a deployment, and must not open the server.
-    for variable, what in (
-        ("MCP_SKILLS_TOKEN_FILE", "tokens"),
-        ("MCP_SKILLS_TOKENS", "tokens"),
-        ("MCP_SKILLS_OAUTH_ISSUER", "an issuer"),
-        ("MCP_SKILLS_OAUTH_AUDIENCE", "an audience"),
-    ):
-        if os.environ.get(variable) == "":
-            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
-    tokens = Tokens(tokens_of(options.token_file, options.tokens))
-    context = click.get_current_context()
-    issuer = issuer_of(context)
-    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
-    rates = Rates(quotas)
-    read_again = follow_configuration(
-        context, views, mirrors, tokens, rates=rates, request_level=request_level(options.transport)
-    )
-    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
-    sources = worker or mirrors
-    refresh = None
-    if options.refresh_secret is not None:
-        if sources is None:
-            raise UsageError(
-                "--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out"
-            )
-        look = shared.look if shared is not None and worker is None else sources.look
-        refresh = checked_secret(options.refresh_secret), look
-        policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
-    sites = sources.states if sources is not None else list
-    shown = None
-    if worker is not None:
-        shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
-    elif not is_supervisor(options):  # which counts when there is a place for it
-        shown = make_metrics(options, views.registry, sites)
-    http = HttpSettings(
-        host=options.host,
-        port=options.port,
-        policy=replace(policy, open_below=(*policy.open_below, *PREFIXES)) if options.publish_open else policy,
-        session_idle=options.session_idle,
-        max_sessions=options.max_sessions,
-        max_body=options.max_body,
-        max_connections=options.max_connections,
-        request_timeout=options.request_timeout,
-        publish=options.publish,
-        publish_only=options.publish_only,
-        publish_grace=options.publish_grace,
-        rpc=execution_settings(options) if options.rpc else None,
-        sites=sites,
-        lean=options.front == "lean",
-        metrics=shown if options.metrics else None,
-        refresh=refresh,
-        root_path=checked_prefix(options.root_path),
-        proxies=Proxies(options.trusted_proxy),
-        keep_alive=options.keep_alive,
-        drain=options.drain,
-        worker=worker,
-        quotas=quotas,
-        rates=rates,
-        sessions=partial(Sessions, share=quotas.runtime_sessions),
-        ui=make_ui(options, counts=True) if options.ui else None,
-    )
-    if shared is not None:
-        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
-    if worker is not None and read_again is not None:
-        read_again()  # what has changed since the supervisor read it
-    return http, read_again

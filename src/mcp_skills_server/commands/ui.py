@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 import threading
 import webbrowser
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -20,7 +19,11 @@ from mcp_skills_server.commands.options import roots_or_lock
 from mcp_skills_server.commands.printing import say
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, make_watcher, take_in
 from mcp_skills_server.commands.ui_options import make_ui
-from mcp_skills_server.commands.usage_options import UsageOptions, file_of
+from mcp_skills_server.commands.usage_options import REDIS, UsageOptions, store_at
+from mcp_skills_server.errors import UsageError
+
+if TYPE_CHECKING:
+    from mcp_skills_server.telemetry.usage_store import UsageStore
 
 _HOST: Final = "127.0.0.1"
 
@@ -51,7 +54,7 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     end_on_signals()
     log_to_stderr(options.log_level)
     secret = secrets.token_urlsafe(32)
-    settings = make_ui(options, counts=_are_counted(options), once=hashlib.sha256(secret.encode()).digest())
+    settings = make_ui(_counts(options), once=hashlib.sha256(secret.encode()).digest())
     import anyio
 
     from mcp_skills_server.catalog.views import Views
@@ -90,7 +93,17 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     leave()
 
 
-def _are_counted(options: UsageOptions) -> bool:
-    """Whether a server has counted uses where this looks for them."""
-    file = file_of(options.usage)
-    return file is not None and os.path.exists(file)
+def _counts(options: UsageOptions) -> UsageStore | None:
+    """What a server has counted where this looks for it; None where there is nothing.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    if options.usage == REDIS:
+        raise UsageError("--usage redis: this page shows counts of a file; see 'serve --ui' or 'usage' for those")
+    try:
+        return store_at(options.usage, None, make=False)
+    except UsageError:
+        if options.usage is not None:
+            raise
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import re
 import time
 from dataclasses import asdict
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from mcp_skills_server.commands.fields import Options, option, takes
+from mcp_skills_server.commands.fields import option, takes
 from mcp_skills_server.commands.printing import say, say_json, say_table
-from mcp_skills_server.commands.usage_options import file_of
+from mcp_skills_server.commands.redis_options import RedisOptions, make_link
+from mcp_skills_server.commands.usage_options import OFF, REDIS, store_at
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ _BARS: Final = 30
 """Days of a line of bars."""
 
 
-class ShowUsageOptions(Options):
+class ShowUsageOptions(RedisOptions):
     """All options of `usage`."""
 
     usage: str | None = option(
         None,
-        "Where the counts are: sqlite:FILE; by default in the user's state directory.",
+        "Where the counts are: sqlite:FILE, or redis with --redis; by default in the user's state directory.",
         envvar="MCP_SKILLS_USAGE",
         metavar="STORE",
     )
@@ -39,7 +40,7 @@ class ShowUsageOptions(Options):
     format: Literal["table", "json"] = option("table", "How it is printed.", type=click.Choice(["table", "json"]))
 
 
-@click.command()
+@click.command(context_settings={"auto_envvar_prefix": "MCP_SKILLS"})
 @takes(ShowUsageOptions)
 def usage(options: ShowUsageOptions) -> None:
     """Show which skills were used, how often and when last, and which are served and never were.
@@ -49,18 +50,20 @@ def usage(options: ShowUsageOptions) -> None:
       mcp-skills-server usage
       mcp-skills-server usage --since 7d --by host
       mcp-skills-server usage --usage sqlite:/var/lib/skills/usage.db --format json
+      mcp-skills-server usage --usage redis --redis rediss://redis.internal:6380/0
     """
-    from mcp_skills_server.telemetry.usage_store import KEPT_DAYS, UsageStore
+    from mcp_skills_server.telemetry.usage_store import KEPT_DAYS
 
     found = _SINCE.fullmatch(options.since)
     days = int(found[1]) if found else 0
     if not 1 <= days <= KEPT_DAYS:
         raise UsageError(f"--since {options.since}: write days, such as 30d, at most {KEPT_DAYS}d")
-    file = file_of(options.usage)
-    if file is None or not os.path.exists(file):
-        where = "--usage off" if file is None else file
+    logging.getLogger("mcp_skills_server.shared").setLevel(logging.CRITICAL)  # what it says is in the error
+    store = store_at(options.usage, make_link(options) if options.usage == REDIS else None, make=False)
+    if store is None:
+        where = f"--usage {OFF}" if options.usage == OFF else options.usage or "in the user's state directory"
         raise UsageError(f"{where}: there are no counts; serve with --usage sqlite:FILE, and name it here")
-    report = UsageStore(file).report(options.by, days)
+    report = store.report(options.by, days)
     if options.format == "json":
         say_json(
             {

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from mcp_skills_server.commands.fields import Options, flag, option
+from mcp_skills_server.commands.fields import LocatedType, Options, flag, option
 from mcp_skills_server.errors import UsageError
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
+    from mcp_skills_server.shared.link import Link
+    from mcp_skills_server.telemetry.usage import Usage
+    from mcp_skills_server.telemetry.usage_store import UsageStore
 
 logger = logging.getLogger(__name__)
 
 OFF: Final = "off"
+REDIS: Final = "redis"
 _SQLITE: Final = "sqlite:"
+
+
+class StoreType(LocatedType):
+    """Where uses are counted: `sqlite:FILE`, `redis` or `off`."""
+
+    name = "store"
+
+    def located(self, value: str, folder: str) -> str:
+        """The file from `folder` on; all else as it is."""
+        if not value.startswith(_SQLITE) or value == _SQLITE:
+            return value
+        return _SQLITE + os.path.normpath(os.path.join(folder, value.removeprefix(_SQLITE)))
 
 
 class UsageOptions(Options):
@@ -24,58 +41,99 @@ class UsageOptions(Options):
     heading: ClassVar[str] = "Records"
     usage: str | None = option(
         None,
-        "Count which skills are used: sqlite:FILE, or off. By default in the user's state directory over HTTP, and off "
-        "over stdio. The command 'usage' shows the counts.",
+        "Count which skills are used: sqlite:FILE, redis (with --redis, for all replicas together), or off. By default "
+        "in the user's state directory over HTTP, and off over stdio. The command 'usage' shows the counts.",
+        type=StoreType(),
         metavar="STORE",
     )
     usage_questions: bool = flag("Keep the words of searches that found nothing, too.")
 
 
-def file_of(store: str | None) -> str | None:
-    """The file that a store names, of the user's own by default; None for off.
+class Counting(NamedTuple):
+    """Counts that go on.
+
+    Attributes:
+        usage: what counts.
+        store: where they are.
+        stop: writes the rest, and ends it.
+    """
+
+    usage: Usage
+    store: UsageStore
+    stop: Callable[[], None]
+
+
+def store_at(store: str | None, link: Link | None, *, make: bool = True) -> UsageStore | None:
+    """The store of this name, a file of the user's own by default.
+
+    Args:
+        store: as `--usage` has it.
+        link: the way to Redis, None where there is none.
+        make: make the file if it is not there.
+
+    Returns:
+        None for off, and where there is no file and none is to be made.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is none, or cannot be used.
     """
+    if store == OFF:
+        return None
+    if store == REDIS:
+        if link is None:
+            raise UsageError("--usage redis counts in the Redis that replicas share; give --redis URL too")
+        from mcp_skills_server.telemetry.usage_redis import RedisStore
+
+        return RedisStore(link)
     if store is None:
         from mcp_skills_server.directories import state_directory
 
-        return str(state_directory() / "usage.db")
-    if store == OFF:
+        file = str(state_directory() / "usage.db")
+        if make:
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+    elif not store.startswith(_SQLITE) or store == _SQLITE:
+        raise UsageError(f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, redis, or off")
+    else:
+        file = store.removeprefix(_SQLITE)
+    if not make and not os.path.exists(file):
         return None
-    if not store.startswith(_SQLITE) or store == _SQLITE:
-        raise UsageError(f"--usage {store}: write sqlite:FILE, such as sqlite:/var/lib/skills/usage.db, or off")
-    return store.removeprefix(_SQLITE)
+    from mcp_skills_server.telemetry.usage_sqlite import SqliteStore
+
+    return SqliteStore(file)
 
 
-def start_usage(options: UsageOptions, registry: Registry, *, by_default: bool) -> Callable[[], None] | None:
-    """Count from now on. Returns what writes the rest; None where nothing is counted.
+def start_usage(
+    options: UsageOptions, registry: Registry, *, by_default: bool, link: Link | None = None
+) -> Counting | None:
+    """Count from now on; None where nothing is counted.
+
+    Args:
+        options: where.
+        registry: whose skills are served.
+        by_default: count where no option says anything.
+        link: the way to Redis, None where there is none.
 
     Raises:
-        UsageError: the file that was named cannot be used.
+        UsageError: the store that was named cannot be used.
     """
-    file = file_of(options.usage) if options.usage is not None or by_default else None
-    if file is None:
+    store = None
+    if options.usage is not None or by_default:
+        try:
+            store = store_at(options.usage, link)
+        except (OSError, UsageError) as error:
+            if options.usage is not None:
+                raise
+            logger.warning("uses are not counted: %s", error)
+            return None
+    if store is None:
         if options.usage_questions:
             raise UsageError("--usage-questions keeps words beside the counts; give --usage too")
         return None
-    from pathlib import Path
-
     from mcp_skills_server.telemetry import events
     from mcp_skills_server.telemetry.usage import Usage
-    from mcp_skills_server.telemetry.usage_store import UsageStore
 
-    try:
-        if options.usage is None:
-            Path(file).parent.mkdir(parents=True, exist_ok=True)
-        store = UsageStore(file)
-    except (OSError, UsageError) as error:
-        if options.usage is not None:
-            raise
-        logger.warning("uses are not counted: %s", error)
-        return None
     if options.usage_questions:
         events.keep_questions()
     usage = Usage(store, questions=options.usage_questions)
     registry.subscribe(usage.serves)
-    return usage.start()
+    return Counting(usage, store, usage.start())

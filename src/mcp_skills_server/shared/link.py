@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
@@ -100,11 +101,45 @@ class Link:
             raise SharedError(AWAY)
         if self._client is None:  # an import takes half a second, in which others are answered
             await asyncio.to_thread(import_module, "redis.asyncio")
+        return await self._use(what, work, self._client_here)
+
+    def call(self, what: str, work: Callable[[Redis], Awaitable[_T]]) -> _T:
+        """Do something with Redis, as `use` does, from a thread that has no event loop: in the thread of the link, or
+        over a connection of its own where the link was not started.
+
+        Raises:
+            SharedError: Redis does not answer, or refuses it, or the link has not connected yet.
+        """
+        if self._thread is None:
+
+            async def once() -> _T:
+                try:
+                    return await self.use(what, work)
+                finally:
+                    await self.aclose()
+
+            return asyncio.run(once())
+        loop, client = self._loop, self._publisher
+        if loop is None or client is None or self._trouble:
+            raise SharedError(AWAY)
+        asked: Coroutine[Any, Any, _T] = self._use(what, work, lambda: client)
+        try:
+            future = asyncio.run_coroutine_threadsafe(asked, loop)
+        except RuntimeError:  # the link has ended
+            asked.close()
+            raise SharedError(AWAY) from None
+        try:
+            return future.result(_WHOLE_S + ANSWER_S)
+        except (TimeoutError, CancelledError):  # it ends
+            future.cancel()
+            raise SharedError(AWAY) from None
+
+    async def _use(self, what: str, work: Callable[[Redis], Awaitable[_T]], client: Callable[[], Redis]) -> _T:
         from redis.exceptions import ResponseError
 
         try:
             async with asyncio.timeout(_WHOLE_S):
-                result = await work(self._client_here())
+                result = await work(client())
         except ResponseError as error:
             self._note_refusal(what, error)
             raise SharedError(REFUSED) from None
@@ -195,7 +230,7 @@ class Link:
 
     async def _watch(self, listener: Listener) -> None:
         self._loop, self._suspect = asyncio.get_running_loop(), (suspect := asyncio.Event())
-        client: Any = self.settings.client(2)
+        client: Any = self.settings.client(3)  # to listen, to say, and for `call`
         self._publisher = client
         pause, missed = _SOONEST_S, False
         while not self._stopped:

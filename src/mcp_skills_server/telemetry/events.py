@@ -1,8 +1,8 @@
 """What happened, as one event for each request and for each difference of the catalogue, and who reads it.
 
-Events are written where requests enter and where the catalogue changes; logs, audit and metrics are readers. Without a
-reader nothing is gathered. An event holds no content, no session handle and no token; the words of a
-search only where the operator has them kept.
+Events are written where requests enter and where the catalogue changes; audit and traces read them at once, and what
+need not (`later.py`) within a moment: the log, usage, metrics. Without a reader nothing is gathered. An event holds no
+content, no session handle and no token; the words of a search only where the operator has them kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.errors import REPEATS, RequestError, clipped
 from mcp_skills_server.model import SKILL_MD, Changes, Skill
+from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.trace_context import Trace, trace_of
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ def subscribe(reader: Reader) -> Callable[[], None]:
 
 def has_readers() -> bool:
     """Whether anybody reads events."""
-    return bool(_readers)
+    return bool(_readers or later.readers)
 
 
 def emit(event: Event) -> None:
@@ -132,6 +133,8 @@ def emit(event: Event) -> None:
     Raises:
         NotRecordedError: it is a run that is about to start, and a reader cannot take it.
     """
+    if later.readers:
+        later.put(lambda: event)
     unrecorded: NotRecordedError | None = None
     for reader in list(_readers.values()):
         try:
@@ -146,7 +149,7 @@ def emit(event: Event) -> None:
 
 def emit_changes(changes: Changes) -> None:
     """Emit an event for each skill that differs."""
-    if not _readers:
+    if not has_readers():
         return
     now = time.time()
     for path, skill in sorted({**changes.before, **changes.after}.items()):
@@ -159,20 +162,9 @@ def emit_changes(changes: Changes) -> None:
 
 def emit_refusal(method: str, reason: str, *, principal: str | None = None, address: str | None = None) -> None:
     """Emit an event for what was refused before any protocol, for one of a few fixed reasons."""
-    if _readers:
-        now, method = time.time(), clipped(method)
-        emit(
-            Event(
-                time=now,
-                protocol="http",
-                method=method,
-                outcome="refused",
-                principal=principal,
-                address=address,
-                reason=reason,
-                request=request_id.get(),
-            )
-        )
+    if has_readers():
+        here = request_id.get()
+        emit(Event(time.time(), "http", clipped(method), "refused", principal, address, reason=reason, request=here))
 
 
 class Request:
@@ -186,7 +178,10 @@ class Request:
         is_kept: whether it is emitted; False where the work is done anew as another one.
     """
 
-    __slots__ = ("_begun", "_bytes", "_fields", "_found", "_token", "_uses", "code", "is_kept", "outcome")
+    __slots__ = (
+        "_began", "_bytes", "_call", "_found", "_outcome", "_request", "_started", "_token", "_took", "_trace", "_uses",
+        "_who", "code", "is_kept", "outcome",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -199,28 +194,37 @@ class Request:
         host: str | None = None,
         trace: Trace | None = None,
     ) -> None:
-        host = None if host is None else clipped(host)
-        self._fields = protocol, clipped(method), principal, address, era, host, trace
+        self._call = protocol, clipped(method)
+        self._who = principal, address, era, host and clipped(host)
+        self._trace = trace
         self._uses: dict[tuple[Action, str, str], str] = {}
         self._bytes = 0
         self._found: tuple[int | None, str] = None, ""
+        self._outcome: Outcome = "ok"
         self.outcome: Outcome | None = None
         self.code: int | None = None
         self.is_kept = True
 
     def __enter__(self) -> Request:
-        self._begun = time.time(), time.perf_counter()
+        self._began, self._started = time.time(), time.perf_counter()
         self._token: Token[Request | None] = _current.set(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         _current.reset(self._token)
-        if self.is_kept:
-            emit(self._event(self.outcome or _outcome_of(error), tuple(Use(*use, d) for use, d in self._uses.items())))
+        if not self.is_kept:
+            return
+        self._took = time.perf_counter() - self._started
+        self._outcome = self.outcome or ("ok" if error is None else _outcome_of(error))
+        self._request = request_id.get()
+        if _readers:
+            emit(self._ended())
+        else:
+            later.put(self._ended)  # which is made when it is read
 
-    def add(self, use: Use, size: int = 0) -> None:
-        """Something was done with a file of a skill, of which so many bytes were read for the answer."""
-        self._uses[use[:3]] = use.digest
+    def add(self, action: Action, skill: str, file: str, digest: str, size: int = 0) -> None:
+        """Something was done with a file of a skill, as in `Use`; so many bytes of it were read for the answer."""
+        self._uses[action, skill, file] = digest
         self._bytes += size
 
     def searched(self, question: str, found: int) -> None:
@@ -239,29 +243,17 @@ class Request:
             NotRecordedError: it must not.
         """
         for use in uses:
-            self.add(use)
+            self.add(*use)
+        self._took, self._request = time.perf_counter() - self._started, request_id.get()
         emit(self._event("begun", uses))
 
+    def _ended(self) -> Event:
+        return self._event(self._outcome, tuple(Use(*use, digest) for use, digest in self._uses.items()))
+
     def _event(self, outcome: Outcome, uses: tuple[Use, ...]) -> Event:
-        protocol, method, principal, address, era, host, trace = self._fields
-        began, started = self._begun
+        seen = self._took * 1000, self._bytes, *self._found
         return Event(
-            time=began,
-            protocol=protocol,
-            method=method,
-            outcome=outcome,
-            principal=principal,
-            address=address,
-            era=era,
-            host=host,
-            uses=uses,
-            milliseconds=(time.perf_counter() - started) * 1000,
-            bytes=self._bytes,
-            found=self._found[0],
-            question=self._found[1],
-            request=request_id.get(),
-            code=self.code,
-            trace=trace,
+            self._began, *self._call, outcome, *self._who, uses, "", *seen, self._request, self.code, self._trace
         )
 
 
@@ -269,7 +261,7 @@ def observe(
     protocol: str, method: str, *, principal: str | None = None, address: str | None = None, id_: object = None
 ) -> AbstractContextManager[Request | None]:
     """A `Request` to enter around the work, or nothing while nobody reads events. `id_` is that of its message."""
-    if not _readers:
+    if not has_readers():
         return nullcontext()
     return Request(protocol, method, principal=principal, address=address, trace=trace_of(method, id_=id_))
 
@@ -282,7 +274,7 @@ def was_read(skill: Skill, path: str) -> None:
     request = _current.get()
     if request is not None:
         file = skill.files[path]
-        request.add(Use("load" if path == SKILL_MD else "read", skill.path, path, file.digest or ""), file.size)
+        request.add("load" if path == SKILL_MD else "read", skill.path, path, file.digest or "", file.size)
 
 
 def concerns(skills: Iterable[Skill]) -> None:
@@ -290,7 +282,7 @@ def concerns(skills: Iterable[Skill]) -> None:
     request = _current.get()
     if request is not None:
         for skill in skills:
-            request.add(Use("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or ""))
+            request.add("", skill.path, SKILL_MD, skill.files[SKILL_MD].digest or "")
 
 
 def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | None = None) -> None:
@@ -305,7 +297,7 @@ def runs(skill: str, file: str, digest: str, *, laid_out: Mapping[str, str] | No
     Raises:
         NotRecordedError: it must not be started, because nobody could say afterwards that it was.
     """
-    if not _readers:
+    if not has_readers():
         return
     read = (Use("read", path, "", over) for path, over in (laid_out or {}).items())
     uses, request = (*read, Use("run", skill, file, digest)), _current.get()
@@ -326,7 +318,7 @@ def dropped(skill: str, digest: str) -> None:
     """The current request unloads a skill of which nothing but the instructions was ever asked for."""
     request = _current.get()
     if request is not None:
-        request.add(Use("dropped", skill, SKILL_MD, digest))
+        request.add("dropped", skill, SKILL_MD, digest)
 
 
 def keep_questions() -> None:
@@ -342,9 +334,7 @@ def begins_again() -> None:
         request.begin_again()
 
 
-def _outcome_of(error: BaseException | None) -> Outcome:
-    if error is None:
-        return "ok"
+def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, RequestError):
         return "refused"
     return "failed" if isinstance(error, Exception) else "cancelled"

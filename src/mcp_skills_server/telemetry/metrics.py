@@ -24,6 +24,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from mcp_skills_server.errors import REPEATS
+from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Metrics:
 
     def __init__(self, gauges: Gauges, methods: Collection[str], part: Part | None = None) -> None:
         self._methods = frozenset(methods)
+        self._is_part = part is not None
         self._follows = part is None or part.follows
         self.registry = CollectorRegistry()
         self.registry.register(_Now(gauges))
@@ -130,7 +132,14 @@ class Metrics:
 
     def start(self) -> Callable[[], None]:
         """Count every event from now on. Returns what ends that."""
-        return subscribe(self.take)
+        if self._is_part:  # another process shows it, and cannot have this one count what waits
+            return subscribe(self.take)
+        return later.subscribe(self.take_all)
+
+    def take_all(self, events: Iterable[Event]) -> None:
+        """Count events."""
+        for event in events:
+            self.take(event)
 
     def take(self, event: Event) -> None:
         """Count an event."""
@@ -255,6 +264,7 @@ class _Now(Collector):
         self._gauges = gauges
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """One family for each."""
+        """One family for each. What has happened is counted first: this is asked before the counts are."""
+        later.drain()
         for name, (text, value) in self._gauges().items():
             yield GaugeMetricFamily(name, text, value=value)

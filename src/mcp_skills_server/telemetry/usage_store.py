@@ -1,34 +1,35 @@
-"""Counts of uses by day, in a file of SQLite that processes may share. Old days are forgotten."""
+"""Counts of uses by day: what is counted, what is reported, and what a store of counts does. It knows no store."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import SkillsServerError
 
 By: TypeAlias = Literal["skill", "principal", "host"]
 KEPT_DAYS: Final = 400
-_DAY_S: Final = 24 * 3600
-_MOST_QUESTIONS: Final = 10_000
-BUSY_S: Final = 5.0
-_VERSION: Final = 1
-_SCHEMA: Final = """
-CREATE TABLE IF NOT EXISTS used (
-    day INTEGER NOT NULL, action TEXT NOT NULL, skill TEXT NOT NULL, digest TEXT NOT NULL, principal TEXT NOT NULL,
-    host TEXT NOT NULL, protocol TEXT NOT NULL, times INTEGER NOT NULL, last REAL NOT NULL,
-    PRIMARY KEY (day, action, skill, digest, principal, host, protocol)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS served (skill TEXT PRIMARY KEY, since REAL NOT NULL, gone REAL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS questions (
-    text TEXT PRIMARY KEY, times INTEGER NOT NULL, last REAL NOT NULL
-) WITHOUT ROWID;
-"""
+"""Older days are forgotten."""
+DAY_S: Final = 24 * 3600
+SEARCHES: Final = ("search", "empty")
+"""Actions that are about no skill: a search that found some, and one that found none."""
+OTHER: Final = "_OTHER"
+"""The name under which counts what there is no place for."""
+MOST_SHOWN: Final = 100
+"""Questions of a report."""
+
+
+class NotStoredError(SkillsServerError):
+    """Counts cannot be stored now.
+
+    Attributes:
+        reason: why, for the operator; "" where the log has a line of it.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class Count(NamedTuple):
@@ -41,6 +42,37 @@ class Count(NamedTuple):
     principal: str
     host: str
     protocol: str
+
+
+class Sum(NamedTuple):
+    """How often something happened, and when last, in seconds since 1970."""
+
+    times: int
+    last: float
+
+
+class Batch(NamedTuple):
+    """What is stored at once, or not at all.
+
+    Attributes:
+        number: another one for each batch of this process. One that is stored again counts once.
+        counts: what happened.
+        questions: what was asked when nothing was found, and how often.
+    """
+
+    number: int
+    counts: Mapping[Count, Sum]
+    questions: Mapping[str, int]
+
+
+class Row(NamedTuple):
+    """What a store has of one skill, principal or host program, of one action on one day; `last` may be 0."""
+
+    name: str
+    action: str
+    day: int
+    times: int
+    last: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,72 +117,30 @@ class Report:
     questions: tuple[tuple[str, int], ...]
 
 
-class UsageStore:
-    """The counts of a file, made if it is not there.
+class UsageStore(Protocol):
+    """Where counts are. One thread writes, any may read.
 
-    Args:
-        file: its path; processes may share it.
-        now: seconds since 1970.
-
-    Raises:
-        UsageError: it cannot be opened, or is no such file.
+    Attributes:
+        name: what it is called in messages.
     """
 
-    def __init__(self, file: str, *, now: Callable[[], float] = time.time) -> None:
-        self.file = file
-        self._now = now
-        try:
-            if not Path(file).exists():
-                Path(file).touch(0o600)
-            with closing(self._connect()) as connection, connection:
-                version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-                if version not in (0, _VERSION):
-                    raise UsageError(f"{file}: written by another version of this program; name another file")
-                connection.execute("PRAGMA journal_mode = WAL")
-                connection.executescript(_SCHEMA)
-                connection.execute(f"PRAGMA user_version = {_VERSION}")
-        except (OSError, sqlite3.Error) as error:
-            raise UsageError(f"{file}: cannot be used for counts ({error}); name another file") from None
+    name: str
 
-    def add(self, counts: Iterable[tuple[Count, int, float]], questions: Iterable[str] = ()) -> None:
-        """Add to the counts, in one transaction, and forget what is older than is kept.
+    def add(self, batch: Batch) -> None:
+        """Add to the counts, and forget what is older than is kept.
 
         Raises:
-            sqlite3.Error: they cannot be written.
+            NotStoredError: it is to be tried again, with the same batch.
         """
-        rows = [(*count, times, last) for count, times, last in counts]
-        now = self._now()
-        with closing(self._connect()) as connection, connection:
-            connection.executemany(
-                "INSERT INTO used VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-                "times = times + excluded.times, last = max(last, excluded.last)",
-                rows,
-            )
-            connection.executemany(
-                "INSERT INTO questions VALUES (?, 1, ?) ON CONFLICT DO UPDATE SET "
-                "times = times + 1, last = max(last, excluded.last)",
-                [(text, now) for text in questions],
-            )
-            connection.execute("DELETE FROM used WHERE day < ?", (day_of(now) - KEPT_DAYS,))
-            connection.execute("DELETE FROM questions WHERE last < ?", (now - KEPT_DAYS * _DAY_S,))
-            connection.execute(
-                "DELETE FROM questions WHERE text IN (SELECT text FROM questions ORDER BY last DESC LIMIT -1 OFFSET ?)",
-                (_MOST_QUESTIONS,),
-            )
+        ...
 
     def serve(self, came: Iterable[str], gone: Iterable[str] = ()) -> None:
         """Note which skills are served from now on and which no longer are.
 
         Raises:
-            sqlite3.Error: it cannot be written.
+            NotStoredError: it is to be tried again.
         """
-        now = self._now()
-        with closing(self._connect()) as connection, connection:
-            connection.executemany("UPDATE served SET gone = ? WHERE skill = ?", [(now, each) for each in gone])
-            connection.executemany(
-                "INSERT INTO served VALUES (?, ?, NULL) ON CONFLICT DO UPDATE SET gone = NULL",
-                [(each, now) for each in came],
-            )
+        ...
 
     def report(self, by: By = "skill", days: int = 30) -> Report:
         """What was counted in the last days.
@@ -158,79 +148,67 @@ class UsageStore:
         Raises:
             UsageError: it cannot be read.
         """
-        first = day_of(self._now()) - days + 1
-        try:
-            with closing(self._connect()) as connection:
-                rows = connection.execute(
-                    f"SELECT {by}, action, day, sum(times), max(last) FROM used "  # noqa: S608 - one of three words
-                    "WHERE day >= ? AND action NOT IN ('search', 'empty') GROUP BY 1, 2, 3",
-                    (first,),
-                ).fetchall()
-                versions = dict(
-                    connection.execute(
-                        "SELECT skill, count(DISTINCT digest) FROM used WHERE day >= ? AND action = 'load' GROUP BY 1",
-                        (first,),
-                    ).fetchall()
-                    if by == "skill"
-                    else ()
-                )
-                served = [
-                    each for (each,) in connection.execute("SELECT skill FROM served WHERE gone IS NULL").fetchall()
-                ]
-                searches = dict(
-                    connection.execute(
-                        "SELECT action, sum(times) FROM used WHERE day >= ? AND action IN ('search', 'empty') "
-                        "GROUP BY 1",
-                        (first,),
-                    ).fetchall()
-                )
-                questions = connection.execute(
-                    "SELECT text, times FROM questions WHERE last >= ? ORDER BY times DESC, text LIMIT 100",
-                    (first * _DAY_S,),
-                ).fetchall()
-        except sqlite3.Error as error:
-            raise UsageError(f"{self.file}: cannot be read ({error}); name a file of counts") from None
-        found: dict[str, dict[str, int]] = {}
-        last: dict[str, float] = {}
-        spread: dict[str, list[int]] = {}
-        for name, action, day, times, moment in rows:
-            counted = found.setdefault(name, {})
-            counted[action] = counted.get(action, 0) + times
-            last[name] = max(last.get(name, 0.0), moment)
-            if action in ("load", "read", "run"):
-                spread.setdefault(name, [0] * days)[day - first] += times
-        lines = [
-            Line(
-                name,
-                counted.get("load", 0),
-                counted.get("read", 0),
-                counted.get("run", 0),
-                counted.get("dropped", 0),
-                last[name],
-                tuple(spread.get(name, [0] * days)),
-                versions.get(name, 0),
-            )
-            for name, counted in found.items()
-        ]
-        lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
-        if by == "skill":
-            lines += [Line(each, days=(0,) * days) for each in sorted(served) if each not in found]
-        return Report(
-            tuple(lines),
-            searches.get("search", 0) + searches.get("empty", 0),
-            searches.get("empty", 0),
-            tuple(questions),
-        )
+        ...
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.file, timeout=BUSY_S)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        return connection
+
+def make_report(
+    by: By,
+    first: int,
+    days: int,
+    rows: Iterable[Row],
+    *,
+    versions: Mapping[str, int],
+    served: Iterable[str],
+    questions: Iterable[tuple[str, int]],
+) -> Report:
+    """The report of what a store has.
+
+    Args:
+        by: what a line is of.
+        first: the first day.
+        days: how many days.
+        rows: all counts of these days, searches too.
+        versions: by skill how many versions were loaded.
+        served: the skills that are served, which are in it although they were never used.
+        questions: the most frequent first.
+    """
+    found: dict[str, dict[str, int]] = {}
+    last: dict[str, float] = {}
+    spread: dict[str, list[int]] = {}
+    searches = dict.fromkeys(SEARCHES, 0)
+    for name, action, day, times, moment in rows:
+        if not first <= day < first + days:
+            continue  # the clock was set back
+        if action in searches:
+            searches[action] += times
+            continue
+        counted = found.setdefault(name, {})
+        counted[action] = counted.get(action, 0) + times
+        last[name] = max(last.get(name, 0.0), moment)
+        if action in ("load", "read", "run"):
+            spread.setdefault(name, [0] * days)[day - first] += times
+    lines = [
+        Line(
+            name,
+            counted.get("load", 0),
+            counted.get("read", 0),
+            counted.get("run", 0),
+            counted.get("dropped", 0),
+            last[name] or None,
+            tuple(spread.get(name, [0] * days)),
+            versions.get(name, 0),
+        )
+        for name, counted in found.items()
+    ]
+    lines.sort(key=lambda each: (-(each.loads + each.reads + each.runs), each.name))
+    if by == "skill":
+        lines += [Line(each, days=(0,) * days) for each in sorted(served) if each not in found]
+    return Report(tuple(lines), sum(searches.values()), searches["empty"], tuple(questions))
 
 
 def day_of(moment: float) -> int:
     """The day of a moment in UTC, counted from 1970."""
-    return int(moment // _DAY_S)
+    return int(moment // DAY_S)
 
 
 def spark(days: Sequence[int]) -> str:

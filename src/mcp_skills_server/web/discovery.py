@@ -141,7 +141,7 @@ class Discovery:
             if request is not None and found is None:
                 request.outcome = "refused"
             elif request is not None and found is not None and found.use is not None and method == "GET":
-                request.add(found.use, found.size)
+                request.add(*found.use, size=found.size)
         return found
 
     async def _find(self, path: str) -> _Found | None:

@@ -1,0 +1,146 @@
+"""`serve --transport http`: what the operator chose for HTTP, in one process or as a supervisor of several."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import click
+
+from mcp_skills_server.access.quotas import Rates
+from mcp_skills_server.access.tokens import Tokens
+from mcp_skills_server.commands.config_option import configuration_of, follow_configuration, issuer_of, tokens_of
+from mcp_skills_server.commands.granting import check_grants
+from mcp_skills_server.commands.logs import request_level
+from mcp_skills_server.commands.metrics_options import make_metrics
+from mcp_skills_server.commands.running import collecting, on_hangup
+from mcp_skills_server.commands.script_options import execution_settings
+from mcp_skills_server.commands.ui_options import make_ui
+from mcp_skills_server.commands.workers import supervise
+from mcp_skills_server.errors import UsageError
+from mcp_skills_server.runtime.sessions import Sessions
+from mcp_skills_server.web.discovery import PREFIXES
+from mcp_skills_server.web.forwarded import Proxies, checked_prefix
+from mcp_skills_server.web.guards import make_policy
+from mcp_skills_server.web.refresh import PATH, checked_secret
+from mcp_skills_server.web.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from mcp_skills_server.commands.serve import ServeOptions, Service
+    from mcp_skills_server.sources.mirrors import Mirrors
+    from mcp_skills_server.web.workers.worker import Worker
+
+_NEVER_EMPTY: Final = {
+    "MCP_SKILLS_TOKEN_FILE": "tokens",
+    "MCP_SKILLS_TOKENS": "tokens",
+    "MCP_SKILLS_OAUTH_ISSUER": "an issuer",
+    "MCP_SKILLS_OAUTH_AUDIENCE": "an audience",
+}
+"""What is set where a server is not for everybody, and what it is to have."""
+
+
+def serve_over_http(service: Service, options: ServeOptions) -> int:
+    """Serve until the end, by this process or by the workers that it starts; the exit code.
+
+    Raises:
+        UsageError: it cannot be served so.
+    """
+    http, read_again = _http_settings(service, options)
+    if service.shared is not None:
+        service.shared.start()
+    if service.leads:
+        counts = partial(make_metrics, options, service.registry, http.sites)
+        asked = [read_again, service.reopen]
+        return supervise(service.runtime, service.watcher, http, options.workers, asked, counts=counts)
+    from mcp_skills_server.web.serving import serve_http
+
+    on_hangup(read_again, service.reopen)
+    anyio.run(collecting, serve_http, service.runtime, service.settings, http, service.watcher, service.views)
+    return 0
+
+
+def _http_settings(service: Service, options: ServeOptions) -> tuple[HttpSettings, Callable[[], object] | None]:
+    """What the operator chose for HTTP, and what has tokens and configuration read again, if there are any.
+
+    Raises:
+        UsageError: it cannot be served so.
+    """
+    views, worker, shared, counting = service.views, service.worker, service.shared, service.counting
+    # An empty value is a mistake in a deployment, and must not open the server.
+    for variable, what in _NEVER_EMPTY.items():
+        if os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set but empty; give {what}, or unset it for a server without")
+    tokens = Tokens(tokens_of(options.token_file, options.tokens))
+    context = click.get_current_context()
+    issuer = issuer_of(context)
+    check_grants(configuration_of(context), [*tokens, *([] if issuer is None else [issuer])])
+    rates = Rates(service.quotas)
+    read_again = follow_configuration(
+        context, views, service.mirrors, tokens, rates=rates, request_level=request_level(options.transport)
+    )
+    policy = make_policy(options.host, options.allowed_host, options.allowed_origin, tokens, issuer)
+    sources = worker or service.mirrors
+    refresh = _refresh(service, options, sources)
+    if refresh is not None:
+        policy = replace(policy, open_below=(PATH,))  # it has a proof of its own
+    if options.publish_open:
+        policy = replace(policy, open_below=(*policy.open_below, *PREFIXES))
+    sites = sources.states if sources is not None else list
+    shown = None
+    if worker is not None:
+        shown = make_metrics(options, views.registry, sites, worker.post.metrics, worker.post.number)
+    elif not service.leads:  # a supervisor counts when there is a place for it
+        shown = make_metrics(options, views.registry, sites, usage=counting and counting.usage)
+    http = HttpSettings(
+        host=options.host,
+        port=options.port,
+        policy=policy,
+        session_idle=options.session_idle,
+        max_sessions=options.max_sessions,
+        max_body=options.max_body,
+        max_connections=options.max_connections,
+        request_timeout=options.request_timeout,
+        publish=options.publish,
+        publish_only=options.publish_only,
+        publish_grace=options.publish_grace,
+        rpc=execution_settings(options) if options.rpc else None,
+        sites=sites,
+        lean=options.front == "lean",
+        metrics=shown if options.metrics else None,
+        refresh=refresh,
+        root_path=checked_prefix(options.root_path),
+        proxies=Proxies(options.trusted_proxy),
+        keep_alive=options.keep_alive,
+        drain=options.drain,
+        worker=worker,
+        quotas=service.quotas,
+        rates=rates,
+        sessions=partial(Sessions, share=service.quotas.runtime_sessions),
+        ui=make_ui(counting and counting.store) if options.ui else None,
+    )
+    if shared is not None:
+        http = replace(http, sessions=shared.sessions, shared=lambda: [shared.link.state], take_shared=shared.take)
+    if worker is not None and read_again is not None:
+        read_again()  # what has changed since the supervisor read it
+    return http, read_again
+
+
+def _refresh(
+    service: Service, options: ServeOptions, sources: Mirrors | Worker | None
+) -> tuple[bytes, Callable[[], int]] | None:
+    """The secret of webhooks, and what they have looked at; None where there are none.
+
+    Raises:
+        UsageError: nothing is fetched here, or the secret is none.
+    """
+    if options.refresh_secret is None:
+        return None
+    if sources is None:
+        raise UsageError("--refresh-secret is for sources that are fetched, and every ROOT is a folder; leave it out")
+    shared = service.shared
+    look = shared.look if shared is not None and service.worker is None else sources.look
+    return checked_secret(options.refresh_secret), look

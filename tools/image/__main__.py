@@ -1,0 +1,108 @@
+"""`make image`: build the container image and try it out, on a Debian machine without a Docker engine.
+
+buildah builds with chroot isolation and the vfs driver, so neither a daemon nor a container runtime is needed, only
+root. The base is a small Debian from debootstrap under the name that the Dockerfile's FROM asks for. The build has no
+network: the wheels are fetched here, with this machine's pip, and mounted.
+
+Then the image runs twice in a network namespace of its own, so that it may listen where it likes and reaches nobody:
+as buildah runs it, and as an orchestrator would, with a read-only root, no capabilities and as process 1. So does a
+second image, which has the extras that a team wants, with two workers beside a Redis of this machine.
+Everything lives in a cache folder; the base stays there for the next time, and so do both images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tools.image.base import make_base
+from tools.image.buildah import Buildah
+from tools.image.building import EXTRAS, NAME, fetch_wheels, make
+from tools.image.contents import check_manifests
+from tools.image.running import run_by_buildah, run_locked, run_with_extras
+from tools.image.server import own_network
+from tools.image.settings import ROOT
+from tools.image.steps import ImageError, Steps, run
+
+NEEDED: Final = {
+    "buildah": "buildah",
+    "debootstrap": "debootstrap",
+    "redis-server": "redis-server",
+    "unshare": "util-linux",
+}
+WORKERS: Final = 2
+
+
+def _need_tools(install: bool) -> None:
+    """See that the programs are there, and install them if that was asked for."""
+    missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
+    if not missing:
+        return
+    if not install:
+        _fail(f"needs {' and '.join(missing)}; run: apt-get install --no-install-recommends {' '.join(missing)}")
+    # Recommends would bring a container runtime, which chroot isolation does without.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run(["apt-get", "update"], env=environment)
+    run(["apt-get", "install", "--yes", "--no-install-recommends", *missing], env=environment)
+
+
+def _fail(message: str) -> NoReturn:
+    """One line, and the end."""
+    print(f"image: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Build and try."""
+    parser = argparse.ArgumentParser(
+        prog="tools.image", description="Build the container image and try it out, without a Docker engine."
+    )
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument(
+        "--cache", type=Path, default=home / "mcp-skills-server" / "image", help="where images are kept"
+    )
+    parser.add_argument("--fresh", action="store_true", help="make the base image anew")
+    parser.add_argument("--install", action="store_true", help="install buildah and debootstrap where they are missing")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        _fail("must run as root: debootstrap and chroot isolation need it")
+    _need_tools(options.install)
+    base = re.search(r"^ARG BASE=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    if base is None:
+        _fail("the Dockerfile has no line ARG BASE=...")
+    steps = Steps()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    buildah = Buildah(options.cache.resolve())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="mcp-skills-image-") as temporary:
+        scratch = Path(temporary)
+        try:
+            make_base(buildah, base[1], options.fresh, steps)
+            wheels = scratch / "wheels"
+            fetch_wheels(buildah, base[1], wheels, steps)
+            own_network()
+            built = make(buildah, wheels, scratch, steps)
+            check_manifests(built.config, steps)
+            run_by_buildah(built, buildah, scratch, steps)
+            run_locked(built, scratch, steps)
+            extras = f"[{','.join(EXTRAS)}]"
+            built = make(buildah, wheels, scratch, steps, image=f"{NAME}:extras", extras=extras)
+            run_with_extras(built, scratch, steps, MCP_SKILLS_WORKERS=str(WORKERS))
+            run_with_extras(built, scratch, steps, MCP_SKILLS_METRICS="true")  # which is of one process alone
+        except ImageError as failure:
+            print(f"\nFAILED: {failure}", flush=True)
+            sys.exit(1)
+        finally:
+            buildah.clean()
+    steps.step(f"{NAME} was built and does what it should; it is kept in {options.cache}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`make requirements`: which rule of docs/requirements.md has which test, both ways."""

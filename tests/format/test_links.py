@@ -270,7 +270,7 @@ PIECES = (
     "word\n", "two words\n", "\n", "\n\n", "- item\n", "1. item\n", "  [in an item](a.md)\n", "    code\n", "\ttab\n",
     "> quote\n", "```\n", "~~~\n", "<div>\n", "<pre>\n", "</pre>\n", "<!-- begun\n", "-->\n", "[link](b.md)\n",
     "`c.md`\n", "[r]: d.md\n", "[r]\n", "[r]:\n", "'title\n", "title'\n", "===\n", "---\n", "# Heading\n",
-    "![i](e.png)\n",
+    "![i](e.png)\n", "word\r", "~~~\r", "- item\r", "\r",
 )  # fmt: skip
 
 
@@ -278,6 +278,7 @@ PIECES = (
 @example("- item\n\nword\n\ntwo words\n\n  [in an item](a.md)\n")
 @example("- item\n\nword\n\n    `c.md`\n")
 @example("```\n\nword\n\nword\n\n```\n\n`c.md`\n")
+@example("word\n\nword\r- item\n\nword\n\n  - item\n\n    [in an item](a.md)\n")
 def test_paragraphs_that_refer_to_nothing_are_passed_over_unnoticed(body: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(links, "_without_plain", str)
@@ -289,13 +290,15 @@ def test_paragraphs_that_refer_to_nothing_are_passed_over_unnoticed(body: str) -
     st.lists(
         st.sampled_from(
             ("[", "]", "](", "][", "]:", "(", ")", "a.md", "b.md", "/", "..", "#", "?", ":", "x", "&#97;", "%61", "\\",
-             "<", ">", "> ", "- ", "1. ", " ", "\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md", "[r]", "~~~\n")
+             "<", ">", "> ", "- ", "1. ", " ", "\n", "\r", "\r\n", "\t", "`", "!", '"t"', "[a](a.md)", "[r]: b.md",
+             "[r]", "~~~\n")
         ),
         max_size=30,
     ).map("".join)
 )  # fmt: skip
 @example("[x](\n> b.md)")
 @example("> [r]\n>\n> [r]:\n> b.md")
+@example("word\r\r[r]: b.md\r\r[r]")
 @example("[x](a.md&#46;)")
 @example("[x](a.md\\.)")
 @example("[x](a.md\u00a0)")

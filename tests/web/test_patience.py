@@ -56,6 +56,46 @@ def test_the_second_request_of_a_connection_has_no_longer_than_the_first() -> No
         server.said("closed a connection")
 
 
+def token_file(folder: Path) -> Path:
+    """A file of tokens that nobody here has."""
+    file = folder / "tokens"
+    file.write_text("bob=bobs-made-up-token-0123456789\n", encoding="ascii")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("refusals", [0, 61])
+def test_who_goes_on_with_a_body_that_nobody_wants_is_cut_off(tmp_path: Path, refusals: int) -> None:
+    begin = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
+    quota = tmp_path / "c.toml"
+    quota.write_text("[quota]\nfailed-authentications-per-minute = 1\n", encoding="ascii")
+    with http_serving(
+        FIXTURES, "--token-file", token_file(tmp_path), "--config", quota, "--log-level", "info"
+    ) as server:
+        for _ in range(refusals):
+            server.send("GET", "/mcp")
+        with server.connect() as bare:
+            bare.sendall(begin)
+            bare.settimeout(DEADLINE)
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                bare.sendall(chunk * 1_000)
+        server.said("went on and on with a request that had its answer")
+        assert server.send("GET", "/healthz").status == 200
+
+
+def test_a_body_that_nobody_wants_may_come_to_its_end(tmp_path: Path) -> None:
+    body = bytes(patience.MOST_UNHEEDED >> 1)
+    head = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with http_serving(FIXTURES, "--token-file", token_file(tmp_path)) as server, server.connect() as bare:
+        for _ in range(3):  # on one connection
+            bare.sendall(head + body)
+            answer = b""
+            while not answer.endswith(b"}"):
+                answer += bare.recv(1 << 16)
+            assert answer.startswith(b"HTTP/1.1 401 ")
+
+
 def test_streams_outlast_it(tmp_path: Path) -> None:
     with http_serving(tmp_path, "--request-timeout", "0.2") as server, client(server, "modern") as asked:
         stream = asked.listen(skillsListChanged=True)

@@ -16,6 +16,9 @@ LASTS: Final = frozenset("~pox_")
 """What an ignored name begins or ends with: two look-ups spare most names the question."""
 _IGNORED: Final = frozenset(("node_modules", "__pycache__", "4913"))
 _ENDS: Final = ("~", ".swp", ".swo", ".swx", "___jb_tmp___", "___jb_old___")
+_BEGINNINGS: Final = ("~$", "#")
+PATTERNS: Final = (".*", *sorted(_IGNORED), *(f"*{end}" for end in _ENDS), *(f"{begin}*" for begin in _BEGINNINGS))
+"""The names for which `is_ignored` is true, as patterns of a shell."""
 _NEVER_ENTERED: Final = frozenset((".", "..", ".git", ".hg", ".svn", ".jj", ".venv", ".tox", ".nox", ".cache"))
 """Dot folders that hold a program's own state, never a person's skills."""
 OURS: Final = ".mcp-skills"
@@ -27,7 +30,7 @@ _LONGEST_SHOWN: Final = 60
 
 def is_ignored(name: str) -> bool:
     """Whether a file or directory of this name is never served, listed, hashed, packed, watched or fetched."""
-    return name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(("~$", "#"))
+    return name[0] == "." or name in _IGNORED or name.endswith(_ENDS) or name.startswith(_BEGINNINGS)
 
 
 def is_entered(name: str, *, hidden: bool) -> bool:

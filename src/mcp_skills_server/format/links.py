@@ -56,7 +56,7 @@ def references(body: str) -> list[Reference]:
     found: list[Reference] = []
     known: dict[str, Any] = {}
     left = _MOST_BRACKETS
-    for block in _parser().parse(_without_plain(body[:_READ]), known):
+    for block in _parser().parse(_without_plain(_with_line_feeds(body[:_READ])), known):
         if block.type != "inline":
             continue
         for line, piece in _pieces(block.content, block.map[0] if block.map else 0):
@@ -76,7 +76,12 @@ def may_lead_elsewhere(body: str, is_known: Callable[[str], bool]) -> bool:
         target = _normal(found["path"]) if found["path"] else ""
         if target == "" or (target is not None and not is_known(target)):
             return True
-    return _may_define(body)
+    return _may_define(_with_line_feeds(body))
+
+
+def _with_line_feeds(body: str) -> str:
+    """The body with the line ends that the parser makes of others itself: what is looked at before it must agree."""
+    return body.replace("\r\n", "\n").replace("\r", "\n") if "\r" in body else body
 
 
 def _may_define(body: str) -> bool:

@@ -6,7 +6,9 @@ have one, in Prometheus' spelling, and `skills_` for the rest. A label has few v
 
 from __future__ import annotations
 
+import logging
 import os
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,8 +23,11 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.telemetry import later
 from mcp_skills_server.telemetry.events import CATALOGUE, PAGE, Event, subscribe
+
+logger = logging.getLogger(__name__)
 
 _OTHER: Final = "_OTHER"
 _MOST_SKILLS: Final = 1000
@@ -31,6 +36,9 @@ _PID: Final = ".pid"
 """Ends the name of the file that says which process has a name now."""
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """What the conventions advise, and below it what a server that answers in a tenth of a millisecond needs."""
+
+_MEANS_NOTHING: Final = (OSError, ValueError, TypeError, AttributeError, RuntimeError, struct.error)
+"""What the library raises where a file of counts is not whole."""
 
 Gauges = Callable[[], Mapping[str, tuple[str, float]]]
 """By name what it is, in words, and its value now."""
@@ -77,7 +85,7 @@ class Metrics:
         else:
             _keep_in_files(part)
             counts = CollectorRegistry()
-            MultiProcessCollector(self.registry, part.folder)
+            self.registry.register(_Counts(part.folder))
             self.registry.register(_Processes(part.folder))
         self._operations = Histogram(
             "mcp_server_operation_duration_seconds",
@@ -191,7 +199,42 @@ def _keep_in_files(part: Part) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = part.folder  # where the library looks, and nowhere else
     library: Any = values  # without types
     library.ValueClass = library.MultiProcessValue(lambda: part.name)
+    for file in _unreadable(Path(part.folder).glob(f"*_{part.name}.db")):  # which no process could begin with
+        file.unlink()
     Path(part.folder, part.name + _PID).write_text(str(os.getpid()), encoding="ascii")
+
+
+def _merged(files: Iterable[Path]) -> Iterable[Metric]:
+    library: Any = MultiProcessCollector  # without types
+    return library.merge(files)
+
+
+def _unreadable(files: Iterable[Path]) -> set[Path]:
+    """Those of these files of counts that say nothing: of a process that is making one, or that ended meanwhile."""
+    found: set[Path] = set()
+    for each in files:
+        try:
+            _merged([each])
+        except _MEANS_NOTHING:
+            found.add(each)
+    return found
+
+
+class _Counts(Collector):
+    """What all processes have counted that keep it in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+
+    def collect(self) -> Iterable[Metric]:
+        """The sums of all files that can be read: one that cannot costs its own counts alone."""
+        files = sorted(self._folder.glob("*.db"))
+        try:
+            return _merged(files)
+        except _MEANS_NOTHING:
+            unreadable = _unreadable(files)
+            logger.warning("counts cannot be read and are left out: %s", len(unreadable), extra=REPEATS)
+            return _merged([each for each in files if each not in unreadable])
 
 
 class _Processes(Collector):

@@ -18,6 +18,7 @@ from mcp_skills_server.errors import REPEATS
 from mcp_skills_server.server.callers import address, counted, principal
 from mcp_skills_server.telemetry import events
 from mcp_skills_server.web.error_answers import send_error
+from mcp_skills_server.web.patience import MOST_UNHEEDED
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +35,12 @@ async def refuse_in_time(
     answered at once.
     """
     if rates.refusals.take((quota, counted(scope))) > 0:
+        left = MOST_UNHEEDED
         with anyio.move_on_after(_HELD_S):
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            while (message := await receive())["type"] != "http.disconnect":
+                left -= len(message.get("body", b""))
+                if left < 0:  # from here on its bytes stay with the client
+                    await anyio.sleep_forever()
             return  # nobody reads an answer
     await refuse(scope, send, quota, most, wait)
 

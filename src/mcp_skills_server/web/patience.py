@@ -1,10 +1,10 @@
 """How long a client may take to send a request, or to read an answer: nobody may hold a connection for ever.
 
 uvicorn bounds what comes between two requests, and neither the first one nor one that has begun. Here a connection has
-the same time for the head of a request and again for its body. An answer may take as long as it likes, and a stream
-too; but a client that leaves more than a buffer full unread loses the connection, and with it the memory that it holds.
-One on a spare place has less time for its request. What each does is noted in its place, so that one that waits can go
-when the places are taken.
+the same time for the head of a request and again for its body; a body that nobody wants is read for some megabytes and
+no more. An answer may take as long as it likes, and a stream too; but a client that leaves more than a buffer full
+unread loses the connection, and with it the memory that it holds. One on a spare place has less time for its request.
+What each does is noted in its place, so that one that waits can go when the places are taken.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _SPARE_S: Final = 2.0
 """Seconds for a request on a spare place; they are few."""
 _LEAST_RATE: Final = 1024
 """Bytes a second that a client must read of what waits for it."""
+MOST_UNHEEDED: Final = 1 << 22
+"""Bytes of a body that are read although they change nothing: many a client sends all before it reads the answer."""
 _LOOKS: Final = 4
 """How many times the patience. What a client reads shows here by leaps: its kernel asks for more by the megabyte."""
 
@@ -72,6 +74,7 @@ def protocol_with_timeouts(
             self._timer: asyncio.TimerHandle | None = None
             self._waiting = 0
             self._idle = 0
+            self._unheeded = 0
             self._reading: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -103,6 +106,11 @@ def protocol_with_timeouts(
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
+            heeded = self.conn.their_state is not h11.SEND_BODY or not self.cycle.response_complete
+            self._unheeded = 0 if heeded else self._unheeded + len(data)
+            if self._unheeded > MOST_UNHEEDED:
+                lines.tell("closed a connection that went on and on with a request that had its answer")
+                self.transport.close()
             self._look()
 
         def on_response_complete(self) -> None:

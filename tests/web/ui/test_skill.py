@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from mcp_skills_server.format.ignored import is_ignored
+from mcp_skills_server.web.ui.git_log import commits
 from web.http_wire import Server
 from web.ui.serving import ask, cookie_of, get, own_page, page_serving, words
 from wire import FIXTURES, write_skill
@@ -185,6 +187,64 @@ def test_git_tells_what_was_before_the_start_and_runs_nothing_of_the_folder(tmp_
         assert "second &lt;script&gt;" in text and "Ann &amp; Bob" in text
         assert "-# One" in text and "+# Two" in text
     assert not hit.exists()
+
+
+@pytest.mark.needs_program("git")
+def test_what_git_tells_of_a_submodule_runs_nothing_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, inner, hit = tmp_path / "a", tmp_path / "a" / "inner", tmp_path / "hit"
+
+    def git(where: Path, *arguments: str) -> str:
+        who = ["-c", "user.name=x", "-c", "user.email=x"]
+        return subprocess.run(["git", *who, *arguments], cwd=where, check=True, capture_output=True, text=True).stdout
+
+    inner.mkdir(parents=True)
+    for place in (top, inner):
+        git(place, "init", "-q")
+    for number in "12":
+        (inner / "file").write_text(number, encoding="ascii")
+        git(inner, "add", "."), git(inner, "commit", "-q", "-m", number)
+        git(top, "update-index", "--add", "--cacheinfo", f"160000,{git(inner, 'rev-parse', 'HEAD').strip()},inner")
+        git(top, "commit", "-q", "-m", number)
+    git(inner, "config", "diff.external", f"touch {hit};")
+    git(top, "config", "diff.submodule", "diff")
+    monkeypatch.chdir(top)
+    git(top, "log", "-p", "--no-ext-diff")
+    assert hit.exists(), "git itself runs it"
+    hit.unlink()
+    assert [each.subject for each in commits(os.fspath(top))] == ["2", "1"]
+    assert not hit.exists()
+
+
+@pytest.mark.needs_program("git")
+@pytest.mark.parametrize("folder", ["", "skills/[a]*"])
+def test_git_tells_nothing_of_files_that_are_never_served(tmp_path: Path, folder: str) -> None:
+    names = (
+        ".env",
+        "in/.env",
+        ".d/x",
+        "in/.d/x",
+        "node_modules/x",
+        "in/4913/x",
+        "4913",
+        "x~",
+        "in/x.swp/x",
+        "#x",
+        "~$x",
+    )
+    shown = ("x.env", "in/x.d/x", "x#", "in/x~$x", "4913x", "SKILL.md")
+    for name in (*names, *shown):
+        assert any(map(is_ignored, name.split("/"))) is (name in names)
+        file = tmp_path / folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x\n", encoding="ascii")
+    for words_of_git in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "x")):
+        who = ["-c", "user.name=x", "-c", "user.email=x"]
+        subprocess.run(["git", *who, *words_of_git], cwd=tmp_path, check=True, capture_output=True)
+    (commit,) = commits(os.fspath(tmp_path / folder))
+    told = {each.partition(" b/")[2].removeprefix(f"{folder}/") for each in commit.lines if each.startswith("diff ")}
+    assert told == set(shown)
 
 
 def test_ones_own_page_names_folders_and_what_hosts_want(tmp_path: Path) -> None:

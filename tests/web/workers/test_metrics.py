@@ -49,6 +49,26 @@ def test_one_scrape_shows_the_sums_of_all_and_they_never_go_back(tmp_path: Path,
     assert [*where.iterdir()] == []
 
 
+def test_a_file_that_is_not_whole_costs_its_own_counts_alone(tmp_path: Path, where: Path) -> None:
+    write_skill(tmp_path / "skills" / "first")
+    with working(tmp_path / "skills", "--metrics", environment={"TMPDIR": str(where)}) as server:
+        with ExitStack() as stack:
+            ones = one_of_each(server, stack)
+            for one in ones.values():
+                one.request("skills/list")
+        assert listed(server) == {float(len(ones))}
+        (mine,) = where.rglob("histogram_0.db")
+        mine.with_name("histogram_8.db").write_bytes(b"")  # of a process that makes it just now
+        mine.with_name("histogram_9.db").write_bytes(b"\x10" + bytes(7) + b"\xff" * 32)
+        assert listed(server) == {float(len(ones))}
+        os.truncate(mine, 0)
+        mine.write_bytes(mine.with_name("histogram_9.db").read_bytes())
+        for each in workers(server):  # of which one has this file
+            os.kill(each, signal.SIGKILL)
+        server.said(r"worker \d accepts connections", times=2 * COUNT)
+        assert listed(server) == {float(len(ones) - 1)}
+
+
 def test_a_difference_of_the_catalogue_is_counted_once(tmp_path: Path) -> None:
     write_skill(tmp_path / "first")
     appeared = 'skills_catalogue_changes_total{change="appeared"}'

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from mcp_skills_server.format import ignored
 from mcp_skills_server.sources.faults import SourceError
 from mcp_skills_server.sources.git.program import Git, GitFailedError
 
@@ -29,6 +30,14 @@ _LOG: Final = (
     f"--max-count={MOST}",
 )  # fmt: skip
 _PATCH: Final = ("--patch", "--no-ext-diff", "--no-textconv", "--unified=3")
+_WILD: Final = re.compile(r"[*?\[\\]")
+_IGNORED: Final = [
+    f"{deep}{each}{end}"
+    for each in ignored.PATTERNS
+    for deep in ([""] if each[0] == "*" else ["", "*/"])
+    for end in ([""] if each[-1] == "*" else ["", "/*"])
+]
+"""The names that are never served, of files and of folders, however deep: a star of git fits slashes too."""
 _CHANGED: Final = re.compile(rb":\d{6} \d{6} ([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) [A-Z]\0")
 
 
@@ -54,7 +63,7 @@ class Commit:
 
 
 def places_of(folder: str, without: Sequence[str] = ()) -> list[str]:
-    """What names a folder to git, but for some folders in it.
+    """What names a folder to git, but for some folders in it and for what is never served for its name.
 
     Args:
         folder: from the top of the repository, with `/`; "" for all of it.
@@ -62,7 +71,9 @@ def places_of(folder: str, without: Sequence[str] = ()) -> list[str]:
     """
     before = f"{folder}/" if folder else ""
     places = [f":(top,literal){folder}" if folder else ":(top)"]
-    return places + [f":(top,literal,exclude){before}{each}" for each in without]
+    places += [f":(top,literal,exclude){before}{each}" for each in without]
+    above = _WILD.sub(r"\\\g<0>", before)
+    return places + [f":(top,exclude){above}{each}" for each in _IGNORED]
 
 
 def read_log(git: Git, places: Sequence[str], *revisions: str) -> list[Commit] | None:

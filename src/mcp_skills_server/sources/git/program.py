@@ -41,6 +41,7 @@ _SETTINGS: Final = (
     "core.packedGitWindowSize=16m",
     "core.packedGitLimit=256m",
     "credential.interactive=false",
+    "diff.submodule=short",  # otherwise a git runs in the folder of a submodule, with that one's configuration
     "fetch.recurseSubmodules=false",
     "fetch.unpackLimit=1",  # one pack, whose size the limit on files bounds
     "fetch.uriProtocols=",  # nor may the server send us to other places for parts of what it has

@@ -59,6 +59,12 @@ class UsageError(SkillsServerError, ValueError):
     """The operator asked for something that cannot be done, such as serving a folder that does not exist."""
 
 
+def missing_extra(what: str, extra: str) -> UsageError:
+    """The error where `what` wants an extra of this package that is not installed."""
+    # By the clone and not by name: the package is on no index, where somebody else may take its name.
+    return UsageError(f"the extra [{extra}] for {what} is not installed; in the clone: pip install '.[{extra}]'")
+
+
 class StaleFileError(SkillsServerError, OSError):
     """A file is no longer the one that was scanned: changed, vanished or unreadable. Scan its skill again.
 

@@ -561,6 +561,7 @@ def test_a_broken_file_is_left_alone(platform: Platform, skills: Path, case: str
     before = path.read_bytes()
     said = refused(platform, host, skills, *more)
     assert said.startswith(f"{path}: ") and words in said
+    assert "; " in said.replace(words, "", 1)  # and what to do
     assert path.read_bytes() == before and beside(path) == [path.name]
 
 
@@ -590,7 +591,7 @@ def test_not_a_regular_file(platform: Platform, skills: Path, tmp_path: Path) ->
     for name in ("pipe", "loop", "home", "file/below.json"):
         platform.home.mkdir(exist_ok=True)
         said = refused(platform, "cursor", skills, "--config", tmp_path / name)
-        assert said.startswith(str(tmp_path / name))
+        assert said.startswith(str(tmp_path / name)) and said.endswith("; name the host's file with --config")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,11 @@ def test_an_address_with_a_password_is_not_written_to_a_file(team: Path) -> None
 
 def test_outdated_says_what_is_new_and_changes_nothing(team: Path) -> None:
     run("lock", "skills")
-    assert (code(run("outdated")), run("outdated").stdout) == (0, "")
+    done = run("outdated")
+    assert (code(done), done.stdout) == (0, "")
+    assert done.stderr == "mcp-skills-server: nothing is new: the skills are as skills.lock has them\n"
+    done = run("outdated", "--format", "json")
+    assert (code(done), done.stderr, len(json.loads(done.stdout))) == (0, "", 1)
     before = (team / "skills.lock").read_bytes()
     edit(team)
     write_skill(team / "skills" / "new")
@@ -126,9 +130,13 @@ def test_update_moves_everything_or_what_is_named(team: Path) -> None:
     now = read(team / "skills.lock")[0].skills
     assert now["greetings"] == old["greetings"] and now["refunds"] != old["refunds"]
     assert run("outdated").stdout.splitlines() == ["skills:", "  changed  greetings"]
-    assert run("update", "skills").stdout == "changed  greetings\n"
+    done = run("update", "refunds")
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1) and "nothing of refunds is new: " in done.stderr
+    done = run("update", "skills")
+    assert (done.stdout, done.stderr) == ("changed  greetings\n", "")
     assert code(run("outdated")) == 0
-    assert run("update").stdout == ""
+    done = run("update")
+    assert done.stdout == "" and "nothing is new: the skills are as skills.lock has them\n" in done.stderr
 
 
 def test_update_takes_in_what_is_new_and_lets_go_of_what_is_gone(team: Path) -> None:

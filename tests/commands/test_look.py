@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mcp_skills_server.cli import cli
+from mcp_skills_server.errors import UsageError
 from wire import write_skill
 
 
@@ -40,3 +41,19 @@ def test_a_link_to_a_folder_has_a_hint_that_helps(tmp_path: Path, target: str, h
     (root / "link").symlink_to(target)
     line = next(each for each in CliRunner().invoke(cli, ["list", str(root)]).stderr.splitlines() if "/link" in each)
     assert line.endswith(f"; {hint} [link-outside]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("dup", "Several skills are named 'dup'; ask for one of: a/dup, b/dup"),
+        ("dupp", "Unknown skill: 'dupp'; did you mean b/dup or a/dup?"),  # and not the name that both have
+        ("refund", "Unknown skill: 'refund'; did you mean refunds?"),
+        ("xyz", "Unknown skill: 'xyz'; 'list' shows what there is"),
+    ],
+)
+def test_show_hints_at_what_can_be_asked_for(tmp_path: Path, asked: str, said: str) -> None:
+    for path in ("a/dup", "b/dup", "refunds"):
+        write_skill(tmp_path / path)
+    done = CliRunner().invoke(cli, ["show", str(tmp_path), asked])
+    assert isinstance(done.exception, UsageError) and str(done.exception) == said

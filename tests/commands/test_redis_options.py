@@ -39,7 +39,7 @@ print(sorted(name for name in sys.modules if name.startswith(("redis", "mcp_skil
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"mcp-skills-server\[redis\]"):
+    with pytest.raises(UsageError, match=r"pip install '\.\[redis\]'"):
         make_shared(RedisOptions(redis="redis://cache"), Registry([]), None, follows=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.commands.config_option import configuration_of
 from mcp_skills_server.commands.reloading import Reloader
 from mcp_skills_server.commands.serve import serve
+from mcp_skills_server.telemetry import later
 from web.http_wire import HELLO, HttpClient, Reply, Server, Stream, http_serving
 from wire import COMMAND, DEADLINE, serving, write_skill
 
@@ -91,6 +93,8 @@ def test_a_broken_file_of_tokens_is_one_line_and_the_old_ones_stay(
             replace(tokens, broken)
         server.said(f"{said}.*; the tokens stay as they were")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (200, 401)
+        replace(tokens, f"a={OLD}\n")
+        server.said("INFO: the tokens are right again, and are those in force\n")
         replace(tokens, f"a={NEW}\n")
         server.said("the tokens were read again")
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
@@ -108,6 +112,8 @@ def test_a_configuration_is_read_again(tmp_path: Path) -> None:
         replace(file, text + "page_size = 7\n")
         server.said(r"WARNING: \S+c.toml:3: page_size: there is no such key; write page-size; the configuration stays")
         assert ask(server, OLD).status == 200
+        replace(file, text)
+        server.said(r"INFO: \S+c.toml is right again, and says what is in force\n")
         replace(file, "roots = ['skills']\ntoken-file = 'more'\nlog-level = 'debug'\npage-size = 7\nmax-depth = 5\n")
         server.said("WARNING: .*c.toml: page-size: this takes effect at the next start\n")  # an option said max-depth
         assert (ask(server, OLD).status, ask(server, NEW).status) == (401, 200)
@@ -149,14 +155,14 @@ def test_a_variable_that_nobody_reads_is_a_warning_with_the_nearest(tmp_path: Pa
         assert server.stderr.count("there is no such variable") == 1
 
 
-def reloader_of(file: Path) -> tuple[Reloader, Tokens, Views]:
+def reloader_of(file: Path, *, request_level: int = logging.DEBUG) -> tuple[Reloader, Tokens, Views]:
     """What follows this file of a server that has not begun."""
     context = serve.make_context("serve", ["--config", str(file)])
     configuration = configuration_of(context)
     assert configuration is not None and configuration.grants is not None
     tokens = Tokens(read_token_file(context.params["token_file"]))
     views = Views(Registry([file.parent / "skills"]), Grants(configuration.grants, local=False))
-    return Reloader(context, configuration, None, tokens, views=views), tokens, views
+    return Reloader(context, configuration, None, tokens, views=views, request_level=request_level), tokens, views
 
 
 def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
@@ -183,6 +189,31 @@ def test_tokens_and_grants_come_into_force_together(tmp_path: Path) -> None:
     states.clear()
     reloader.reload()
     assert states == []  # nothing is new
+
+
+@pytest.mark.parametrize(("before", "wanted"), [("warning", 1), ("info", 0)])
+def test_requests_are_logged_once_also_where_this_module_is_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, before: str, wanted: int
+) -> None:
+    """As in a worker, whose supervisor says for it what was read."""
+    write_skill(tmp_path / "skills" / "one")
+    file = tmp_path / "c.toml"
+    text = "roots = ['skills']\ntoken-file = 'tokens'\nlog-level = '{}'\n[[grant]]\nwho = ['*']\nskills = ['**']\n"
+    replace(tmp_path / "tokens", f"a={OLD}\n")
+    replace(file, text.format(before))
+    caplog.set_level(logging.CRITICAL, "mcp_skills_server.commands.reloading")
+    caplog.set_level(before.upper())
+    caplog.set_level(before.upper(), "mcp_skills_server")
+    reloader, _, _ = reloader_of(file, request_level=logging.INFO)
+    readers = {*later.readers}
+    try:
+        for level in ("debug", before, "debug"):
+            replace(file, text.format(level))
+            reloader.reload()
+        assert len(later.readers.keys() - readers) == wanted
+    finally:
+        for each in later.readers.keys() - readers:
+            del later.readers[each]
 
 
 def test_a_change_of_the_issuer_is_one_line_and_waits_for_the_next_start(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from forkserver import run
+from forkserver import Popen, run
 from wire import COMMAND, DEADLINE, ROOT, write_skill
 
 
@@ -37,8 +38,29 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path, words: list[s
         check=False,
         text=True,
     )
-    assert done.returncode == 2 and "pip install 'mcp-skills-server[ui]'" in done.stderr
+    assert done.returncode == 2 and "in the clone: pip install '.[ui]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_extras_are_installed_in_one_way() -> None:
+    """By the clone. The name is of nobody on an index, where somebody else may take it."""
+    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.py")):
+        text = path.read_text()
+        assert "mcp-skills-server[" not in text, path
+
+
+def test_it_says_that_the_address_works_once_and_how_to_end_it(tmp_path: Path) -> None:
+    write_skill(tmp_path / "a")
+    words = [*COMMAND, "ui", "--no-open", str(tmp_path)]
+    with Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        address, said = process.stdout.readline(), process.stderr.readline() + process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=DEADLINE) == ("", "") and process.returncode == 0
+    assert address.startswith("http://127.0.0.1:") and said.splitlines() == [
+        "mcp-skills-server: this address lets in one browser, once; start the command again for another",
+        "mcp-skills-server: Ctrl-C ends it",
+    ]
 
 
 def test_nobody_else_loads_what_the_page_needs() -> None:

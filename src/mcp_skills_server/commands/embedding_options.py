@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from mcp_skills_server.commands.fields import LocatedType, Options, option
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -112,4 +112,4 @@ def _need(package: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise UsageError("--embeddings needs the extra; install 'mcp-skills-server[embeddings]'")
+        raise missing_extra("--embeddings", "embeddings")

@@ -121,6 +121,8 @@ def outdated(options: OutdatedOptions) -> int:
     else:
         for each in found:
             _say(each)
+        if not any(found):
+            remark(f"nothing is new: the skills are as {options.lock} has them")
     return int(any(found))
 
 
@@ -146,15 +148,20 @@ def update(options: UpdateOptions, names: tuple[str, ...]) -> None:
         if name not in known and name not in skills:
             raise UsageError(f"{name}: {options.lock} has no such source or skill; 'outdated' shows what is new")
     out: list[LockedSource] = []
+    count = 0
     for each in moved:
         chosen = {*each.added, *each.removed, *each.changed}
         if names and each.source.given not in names:
             chosen &= {*names}
         out += _after(each, chosen)
+        count += len(chosen)
         for path in sorted(chosen):
             kind = "added" if path in each.added else "removed" if path in each.removed else "changed"
             say(f"{kind:8} {path}")
     write_lock(options.lock, _joined(out))
+    if not count:
+        of = f" of {', '.join(names)}" if names else ""
+        remark(f"nothing{of} is new: the skills are as {options.lock} has them")
 
 
 def _counted(number: int, what: str) -> str:

@@ -125,7 +125,15 @@ def show(options: ShowOptions, arguments: tuple[str, ...]) -> None:
     try:
         skill = identity.find(registry.snapshot, arguments[-1], Standing.UNUSABLE)
     except RequestError as error:
-        names = dict.fromkeys(each for path, found in registry.snapshot.skills.items() for each in (found.name, path))
+        snapshot = registry.snapshot
+        if snapshot.named(arguments[-1], Standing.UNUSABLE):
+            raise UsageError(str(error)) from None  # which has their paths
+        # A name that several share finds none of them.
+        names = dict.fromkeys(
+            each
+            for path, found in snapshot.skills.items()
+            for each in (identity.name_of(found, snapshot, Standing.UNUSABLE), path)
+        )
         near = nearest(arguments[-1], names)
         hint = f"did you mean {' or '.join(near)}?" if near else "'list' shows what there is"
         raise UsageError(f"{error}; {hint}") from None

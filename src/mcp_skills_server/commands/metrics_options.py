@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from mcp_skills_server.commands.fields import Options, flag, option
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, missing_extra
 from mcp_skills_server.model import Standing
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def make_metrics(
     try:
         from mcp_skills_server.telemetry.metrics import Metrics, Part, show_at
     except ImportError:
-        raise UsageError(
-            "metrics need prometheus-client; install it with: pip install 'mcp-skills-server[metrics]'"
-        ) from None
+        raise missing_extra("metrics", "metrics") from None
 
     def gauges() -> dict[str, tuple[str, float]]:
         snapshot, states = registry.snapshot, sources()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import click
 
 from mcp_skills_server.commands.fields import Options, option
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import UsageError, missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
@@ -93,7 +93,7 @@ def make_link(options: RedisOptions) -> Link | None:
     from importlib.util import find_spec
 
     if find_spec("redis") is None:
-        raise UsageError("--redis needs the extra; install 'mcp-skills-server[redis]'")
+        raise missing_extra("--redis", "redis")
     from mcp_skills_server.shared.address import redis_settings
     from mcp_skills_server.shared.link import Link
 

@@ -24,7 +24,7 @@ from mcp_skills_server.commands.config_option import tokens_of
 from mcp_skills_server.commands.fields import key_of
 from mcp_skills_server.commands.logs import set_level
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.telemetry.log import log_requests
+from mcp_skills_server.telemetry.log import log_requests, logs_requests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,9 @@ class Reloader:
         self._tokens = tokens
         self._warned = time.monotonic()  # when they were read
         self._request_level = request_level
-        self._logs_requests = logger.isEnabledFor(request_level)
+        self._logs_requests = logs_requests(request_level)  # since the start
+        self._broken = self._tokens_broken = False
+        """Whether what was read last could not be taken."""
         self._asked: SimpleQueue[None] = SimpleQueue()
         self._seen = self._look()
 
@@ -100,16 +102,26 @@ class Reloader:
     def reload(self) -> None:
         """Read everything again, and take what is new in it."""
         before = self._configuration
+        was_broken, self._broken = self._broken, False
         if before is not None:
             try:
                 self._configuration = read(before.file)
             except ConfigurationError as error:
+                self._broken = True
                 logger.warning("%s; the configuration stays as it was", error)
+            else:
+                if was_broken and self._configuration == before:
+                    logger.info("%s is right again, and says what is in force", before.file)
         tokens = None
+        were_broken, self._tokens_broken = self._tokens_broken, False
         try:
             tokens = self._new_tokens()
         except UsageError as error:
+            self._tokens_broken = True
             logger.warning("%s; the tokens stay as they were", error)
+        else:
+            if were_broken and tokens is None:
+                logger.info("the tokens are right again, and are those in force")
         self._swap(tokens, self._new_grants(before))
         if before is not None and self._configuration is not None and self._configuration != before:
             self._take(before, self._configuration)

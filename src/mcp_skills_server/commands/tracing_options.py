@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from mcp_skills_server.commands.fields import Options, flag
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import missing_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,7 @@ def start_tracing(options: TracingOptions) -> Callable[[], None] | None:
     try:
         from mcp_skills_server.telemetry.tracing import Tracing, make_provider
     except ImportError:
-        raise UsageError(
-            "traces need the SDK of OpenTelemetry; install it with: pip install 'mcp-skills-server[otel]'"
-        ) from None
+        raise missing_extra("traces", "otel") from None
     from mcp_skills_server.commands.metrics_options import known_methods
     from mcp_skills_server.dialects import runtime
 

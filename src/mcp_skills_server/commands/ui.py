@@ -16,7 +16,7 @@ from mcp_skills_server.commands.fields import Grouped, option, takes
 from mcp_skills_server.commands.logs import Level, log_level, log_to_stderr
 from mcp_skills_server.commands.opening import open_served
 from mcp_skills_server.commands.options import roots_or_lock
-from mcp_skills_server.commands.printing import say
+from mcp_skills_server.commands.printing import remark, say
 from mcp_skills_server.commands.running import FollowOptions, end_on_signals, leave, make_watcher, take_in
 from mcp_skills_server.commands.ui_options import make_ui
 from mcp_skills_server.commands.usage_options import REDIS, UsageOptions, store_at
@@ -83,6 +83,8 @@ def ui(context: click.Context, options: UiOptions, roots: tuple[str, ...]) -> No
     def listening(place: str) -> None:
         address = f"http://{place}/ui/enter?once={secret}"
         say(address)
+        remark("this address lets in one browser, once; start the command again for another")
+        remark("Ctrl-C ends it")
         if options.open_page:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # it may wait for a browser
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from mcp_skills_server.commands.fields import Options, flag
-from mcp_skills_server.errors import UsageError
+from mcp_skills_server.errors import missing_extra
 
 if TYPE_CHECKING:
     from mcp_skills_server.telemetry.usage_store import UsageStore
@@ -36,7 +36,7 @@ def make_ui(counts: UsageStore | None, *, once: bytes | None = None) -> UiSettin
     except ImportError as error:
         if error.name != "jinja2":
             raise
-        raise UsageError("the page needs jinja2; install it with: pip install 'mcp-skills-server[ui]'") from None
+        raise missing_extra("the page", "ui") from None
     if counts is None:
         return UiSettings(once=once, only=once is not None)
     from mcp_skills_server.web.ui.look import USAGE_DAYS

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 MOST: Final = 64
 _DIVIDED: Final = ("max_sessions", "max_connections", "script_concurrency")
 """Options that hold for all workers together."""
-_SILENT: Final = ("mcp_skills_server.commands.reloading", "mcp_skills_server.commands.config_option")
+_SILENT: Final = tuple(
+    f"mcp_skills_server.{each}" for each in ("access.tokens", "commands.config_option", "commands.reloading")
+)
 """What is said once, by the supervisor."""
 
 _T = TypeVar("_T", bound="WorkerOptions")

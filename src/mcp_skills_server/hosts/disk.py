@@ -19,6 +19,7 @@ from mcp_skills_server.durable import sync_path
 from mcp_skills_server.errors import UsageError
 
 MAX_SIZE: Final = 16 << 20
+_NAME: Final = "name the host's file with --config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,19 @@ def read(path: Path) -> Found:
     except FileNotFoundError:
         return Found(target, None, None)
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}") from None
+        raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise UsageError("not a regular file")
+            raise UsageError(f"not a regular file; {_NAME}")
         with open(descriptor, "rb", closefd=False) as stream:
             raw = stream.read(MAX_SIZE + 1)
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}") from None
+        raise UsageError(f"cannot be read: {error.strerror}; {_NAME}") from None
     finally:
         os.close(descriptor)
     if len(raw) > MAX_SIZE:
-        raise UsageError(f"larger than {MAX_SIZE >> 20} MiB")
+        raise UsageError(f"larger than {MAX_SIZE >> 20} MiB; {_NAME}")
     return Found(target, raw, status)
 
 

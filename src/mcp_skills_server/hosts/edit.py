@@ -15,6 +15,7 @@ from mcp_skills_server.hosts.ownership import starts_this_server, words_of
 from mcp_skills_server.hosts.table import Host
 
 _BOM: Final = b"\xef\xbb\xbf"
+_CORRECT: Final = "correct it there and run the command again"
 
 
 def entry_for(host: Host, command: Sequence[str], roots: Sequence[str]) -> dict[str, Any]:
@@ -93,13 +94,16 @@ def _text(raw: bytes | None) -> tuple[bytes, str]:
 
 
 def _read(text: str, host: Host) -> dict[str, Any]:
-    return tomltext.read(text) if host.form == "toml" else jsontext.read(text, host.form)
+    try:
+        return tomltext.read(text) if host.form == "toml" else jsontext.read(text, host.form)
+    except UsageError as error:
+        raise UsageError(f"{error}; {_CORRECT}") from None
 
 
 def _entries(document: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
     entries = document.get(host.section, {})
     if not isinstance(entries, Mapping):
-        raise UsageError(f"{host.section!r} holds something else than named servers")
+        raise UsageError(f"{host.section!r} holds something else than named servers; {_CORRECT}")
     return entries  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from mcp_skills_server.catalog.disk import signature
-from mcp_skills_server.errors import SkillsServerError, UsageError
+from mcp_skills_server.errors import SkillsServerError, UsageError, missing_extra
 from mcp_skills_server.model import printable
 
 FILE: Final = "skill.oms.sig"
 """The name of a signature, in the folder of the skill."""
 _MOST_BYTES: Final = 1 << 20
-_INSTALL: Final = "signatures need the extra: pip install 'mcp-skills-server[signing]'"
 
 Files: TypeAlias = Mapping[str, bytes]
 """The bytes of a skill's files by their path in it."""
@@ -198,7 +197,7 @@ def _library() -> Any:
     try:
         import model_signing
     except ImportError:
-        raise UsageError(_INSTALL) from None
+        raise missing_extra("signatures", "signing") from None
     return model_signing
 
 

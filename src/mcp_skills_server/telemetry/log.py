@@ -19,7 +19,12 @@ def log_requests(level: int = logging.DEBUG) -> Callable[[], None] | None:
 
     Differences of the catalogue are logged with their reasons by `catalog/report.py`. Returns what ends it.
     """
-    return later.subscribe(lambda events: _log(events, level)) if logger.isEnabledFor(level) else None
+    return later.subscribe(lambda events: _log(events, level)) if logs_requests(level) else None
+
+
+def logs_requests(level: int) -> bool:
+    """Whether the log has lines of requests at this level now."""
+    return logger.isEnabledFor(level)
 
 
 def _log(events: Sequence[Event], level: int) -> None:

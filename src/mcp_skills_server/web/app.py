@@ -91,7 +91,12 @@ def make_app(
     if http.ui is not None:
         from mcp_skills_server.web.ui.app import BASE, Ui  # with its templates, where somebody wants it
 
-        policy = replace(policy, open_below=(*policy.open_below, BASE), page=f"{BASE}/")  # it asks who looks by itself
+        policy = replace(
+            policy,
+            open_below=(*policy.open_below, BASE),  # it asks who looks by itself
+            open_at=policy.open_at | {"/"},  # which only leads there
+            page=f"{BASE}/",
+        )
         page = Ui(runtime, settings, replace(http, policy=policy), http.ui, views)
         pages = page.routes()
         running, end = _with_page(page, running, end)

@@ -32,6 +32,20 @@ def sign_in(server: Server, token: str, **headers: str | None) -> Reply:
 def test_there_is_no_page_unless_it_is_asked_for(skills: Path) -> None:
     with http_serving(skills) as server:
         assert server.send("GET", "/ui/").status == 404
+        assert server.send("GET", "/").status == 404
+
+
+def test_the_root_leads_to_the_page_and_opens_nothing(skills: Path) -> None:
+    with page_serving(skills, "--root-path", "/team", environment=TOKENS) as server:
+        for path in ("/", "/team/"):
+            reply = get(server, path)
+            assert (reply.status, reply.headers["Location"], reply.body) == (303, "/team/ui/", b"")
+        assert server.send("POST", "/", b"{}").status == 405
+        assert [get(server, path).status for path in ("/mcp", "//", "/x", "/%2e")] == [401] * 4
+    with page_serving(skills) as server:
+        assert get(server, "/", Host="evil.example").status == 403
+    with http_serving(skills, environment=TOKENS) as server:
+        assert server.send("GET", "/").status == 401
 
 
 def test_an_open_server_asks_nobody(skills: Path) -> None:
@@ -39,6 +53,8 @@ def test_an_open_server_asks_nobody(skills: Path) -> None:
         reply = get(server, "/ui/")
         assert reply.status == 200 and "refunds" in words(reply) and "Sign out" not in words(reply)
         assert get(server, "/ui").headers["Location"] == "/ui/"
+        foreign = sign_in(server, SECRET, Origin="null")
+        assert foreign.status == 403 and "opened by somebody" not in words(foreign)  # that is another page
 
 
 def test_every_answer_has_the_headers_of_a_page_that_nothing_foreign_runs_in(skills: Path) -> None:
@@ -66,7 +82,9 @@ def test_the_address_of_ones_own_page_lets_in_once_and_leaves_no_secret_in_the_a
         assert "HttpOnly" in given and "SameSite=strict" in given and "Path=/ui" in given
         assert address.partition("once=")[2] not in given
         assert ask(address)[0] == 403
-        assert "was used before" in words(ask(address)[2])
+        used = words(ask(address)[2])
+        assert "was used before" in used and "start it again and open the whole address that it prints" in used
+        assert ask(f"{origin}/")[1]["Location"] == "/ui/"
         assert ask(f"{origin}/ui/", cookie_of(headers))[0] == 200
         assert ask(f"{origin}/mcp", cookie_of(headers))[0] == 404  # nothing but the page
 

@@ -386,6 +386,25 @@ def test_tokens_are_read_again_by_every_worker(tmp_path: Path) -> None:
         assert server.stderr.count("the tokens were read again") == 1
 
 
+def test_a_warning_is_said_by_the_supervisor_and_not_by_every_process(tmp_path: Path) -> None:
+    write_skill(tmp_path / "skills" / "first")
+    (tmp_path / "skills" / "second").mkdir()
+    (tmp_path / "skills" / "second" / "SKILL.md").write_text("no frontmatter\n")
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"alpha={ALPHA} expires=2020-01-31\n")
+    tokens.chmod(0o644)
+    given = {"MCP_SKILLS_PAGESIZE": "7"}
+    with working(tmp_path / "skills", "--token-file", tokens, environment=given) as server:
+        said = re.findall("WARNING: (.*)", server.stderr)
+        for words in (
+            "can be read by every user",
+            "tokens have expired: alpha",
+            "MCP_SKILLS_PAGESIZE: there is no such",
+        ):
+            assert sum(words in each for each in said) == 1, words
+        assert sorted(said) == sorted({*said})
+
+
 def test_a_replaced_worker_serves_what_the_others_do(tmp_path: Path) -> None:
     for number in range(3):
         write_skill(tmp_path / "skills" / f"skill-{number}")

@@ -142,7 +142,7 @@ class Ui:
         other = [Route("/{rest:path}", self._missing, methods=["GET"])]
         static = [Route("/static/{name}", _static, methods=["GET"])]
         below = _Below(Router([*views, *static, *self._entrance.routes(), *other]), self._processes)
-        return [Route(BASE, _to_slash, methods=["GET"]), Mount(BASE, below)]
+        return [*(Route(path, _to_page, methods=["GET"]) for path in ("/", BASE)), Mount(BASE, below)]
 
     def _prepare(self) -> None:
         """Have the index of words made before somebody types: of 10,000 skills that takes a second."""
@@ -262,8 +262,8 @@ def _admit(request: Request, viewer: Viewer) -> None:
         place.admitted(viewer.principal.key)
 
 
-async def _to_slash(request: Request) -> Response:
-    return RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 307)
+async def _to_page(request: Request) -> Response:
+    return RedirectResponse(f"{request.scope.get(PREFIX, '')}{BASE}/", 303)
 
 
 async def _static(request: Request) -> Response:

@@ -138,7 +138,12 @@ class Entrance:
     def _form(self, trouble: str, status: int) -> Response:
         template = self._templates.get_template("sign_in.html")
         body = template.render(
-            look=None, base=base(), trouble=trouble, tokens=self._viewers.takes_tokens, issuer=self._issuer
+            look=None,
+            base=base(),
+            trouble=trouble,
+            tokens=self._viewers.takes_tokens,
+            issuer=self._issuer,
+            own=self._viewers.is_private,
         )
         return Response(body, status, media_type="text/html")
 

@@ -100,6 +100,11 @@ class Viewers:
         return self._policy.is_open and not self._private
 
     @property
+    def is_private(self) -> bool:
+        """Whether somebody opened the page for himself, by an address that lets in once."""
+        return self._private
+
+    @property
     def takes_tokens(self) -> bool:
         """Whether a token of the operator lets somebody in."""
         return bool(self._policy.tokens)

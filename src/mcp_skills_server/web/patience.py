@@ -106,8 +106,9 @@ def protocol_with_timeouts(
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            heeded = self.conn.their_state is not h11.SEND_BODY or not self.cycle.response_complete
-            self._unheeded = 0 if heeded else self._unheeded + len(data)
+            # One that was refused before anything answers for it has no cycle.
+            unheeded = self.conn.their_state is h11.SEND_BODY and (not self.cycle or self.cycle.response_complete)
+            self._unheeded = self._unheeded + len(data) if unheeded else 0
             if self._unheeded > MOST_UNHEEDED:
                 lines.tell("closed a connection that went on and on with a request that had its answer")
                 self.transport.close()

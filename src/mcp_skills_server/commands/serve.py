@@ -6,7 +6,6 @@ import gc
 import logging
 import shlex
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -267,9 +266,6 @@ def _serve_stdio(service: Service, options: ServeOptions, roots: tuple[str, ...]
         f"mcp-skills-server list {given} (what it serves)",
         f"npx @modelcontextprotocol/inspector mcp-skills-server serve {given} (a host in your browser)",
     )
-    if service.settings.tools and not service.views.are_restricted:
-        # A host asks at once what there is: it is looked for while the rest is imported.
-        threading.Thread(target=service.runtime.briefing.look, name="skills-look", daemon=True).start()
     import anyio
 
     if options.front == "sdk" or sys.platform == "win32":  # whose pipes no event loop can wait for

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import selectors
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from mcp_skills_server.errors import UsageError
-from mcp_skills_server.web.listen import Budget, budget
+from mcp_skills_server.web.listen import Budget, budget, hears_nobody_new, open_listener
 from wire import DEADLINE
 
 
@@ -61,3 +64,26 @@ def test_the_limit_of_the_process_is_raised_as_far_as_it_needs_and_may(
     assert [int(each) for each in done.stdout.split()] == [places, 8, 16, raised, hard]
     assert done.stderr.startswith("999 connections at once, not 1000 (--max-connections)") or places == 1000
     assert done.stderr.count("\n") == (0 if places == 1000 else 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_who_comes_in_the_last_moment_is_refused_and_who_came_before_is_heard() -> None:
+    listener = open_listener("127.0.0.1", 0)
+    with socket.create_connection(listener.getsockname()) as early, socket.socket() as late:
+        early.sendall(b"asked")
+        assert hears_nobody_new(listener)
+        late.setblocking(False)
+        late.connect_ex(listener.getsockname())
+        early.sendall(b" on")
+        accepted, address = listener.accept()
+        with accepted:
+            assert address == early.getsockname()
+            accepted.settimeout(DEADLINE)
+            assert accepted.recv(8, socket.MSG_WAITALL) == b"asked on"
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+        listener.close()  # nobody was connected, so nobody loses what it has asked
+        with selectors.DefaultSelector() as selector:
+            selector.register(late, selectors.EVENT_WRITE)
+            assert selector.select(DEADLINE)
+        assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED

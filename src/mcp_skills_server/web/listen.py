@@ -12,6 +12,9 @@ import errno
 import logging
 import os
 import socket
+import struct
+import sys
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +34,9 @@ _LAST: Final = 128
 """Connections that are accepted at the end at most."""
 _RETRY_S: Final = 0.5
 _MOMENT_S: Final = 0.001
+_SO_ATTACH_FILTER: Final = 26  # of Linux; the module socket does not name it
+_NO_MORE: Final = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
+"""A socket filter (classic BPF): of the flags of TCP, in byte 13, SYN without ACK is dropped; all else passes."""
 _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -137,6 +143,20 @@ def shown_address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def hears_nobody_new(listener: socket.socket) -> bool:
+    """Have the kernel drop the packets that would begin connections, and say whether it does."""
+    if sys.platform != "linux":
+        return False
+    steps = array("B", b"".join(struct.pack("=HBBI", *step) for step in _NO_MORE))
+    program = struct.pack("@HP", len(_NO_MORE), steps.buffer_info()[0])
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except OSError as error:
+        logger.debug("the listening socket takes no filter (%s)", error)
+        return False
+    return True
+
+
 class Accepting:
     """Accepts connections, a few at a time, so that those on their way need no more descriptors than were counted.
 
@@ -174,8 +194,14 @@ class Accepting:
             self._retry.cancel()
         self._listener.close()
 
-    def close_after_the_last(self) -> None:
-        """Accept what waits in the kernel, since its clients may have asked already, and then no more."""
+    def end_arrivals(self) -> None:
+        """Let nobody new connect. Who has begun to connect may have asked already, and is accepted.
+
+        On Linux it goes on to listen until it is closed, and the kernel overhears who is new: their system asks again
+        after a second, is refused then, and a proxy asks another replica. Elsewhere it accepts what waits, and closes.
+        """
+        if hears_nobody_new(self._listener):
+            return
         last: list[socket.socket] = []
         self._pause()
         with contextlib.suppress(OSError):  # no more waits

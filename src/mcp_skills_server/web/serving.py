@@ -179,7 +179,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._drain.begun:
             for each in self._accepting:
-                each.close_after_the_last()
+                each.end_arrivals()
             # Who has just connected has asked already, and a proxy cannot ask another replica any more.
             await anyio.sleep(_LAST_S)
         await super().shutdown(sockets)

@@ -9,6 +9,7 @@ import signal
 import weakref
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,38 @@ def test_a_change_is_heard_and_then_found(tmp_path: Path) -> None:
         assert stream.event() == "change"
         page = get(server, "/ui/live?part=1")
         assert "appeared" in words(page) and "two" in words(page) and b"<html" not in page.body
+
+
+def test_a_process_that_hears_later_waits_for_what_its_reader_has_heard_of(tmp_path: Path) -> None:
+    look = look_at(plant(tmp_path, {"one/SKILL.md": skill_md("one")}))
+    look = replace(look, site=replace(look.site, is_one_of_many=True))
+    feed, scan, shown = look.site.live.feed(look.runtime.skill_set), came("one"), list[str]()
+    heard = Feed()
+    heard.take(scan)
+    query = f"part=1&after={heard.number}".encode()
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": query})
+
+    async def ask() -> None:
+        async def show() -> None:
+            shown.append(words(bytes((await page.page(request, look)).body).decode()))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(show)
+                await anyio.wait_all_tasks_blocked()
+                assert shown == []
+                await anyio.to_thread.run_sync(feed.take, scan)
+        assert "appeared one" in shown[0]
+
+    anyio.run(ask)
+
+
+def test_what_is_left_out_says_so(tmp_path: Path) -> None:
+    write_skill(tmp_path / "one")
+    with page_serving(tmp_path) as server, following(server) as stream:
+        write_skill(tmp_path / "two", name="other")
+        assert stream.event() == "change"
+        assert "appeared other two left out" in words(get(server, "/ui/live?part=1"))
 
 
 def test_streams_end_with_the_server(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def always() -> bool:
 
 def came(*paths: str) -> Scan:
     """A scan that found these skills. Each call is about a later one."""
-    return Scan(next(NUMBERS), tuple(Difference("appeared", path, path) for path in paths))
+    return Scan(next(NUMBERS), 1.0, tuple(Difference("appeared", path, path) for path in paths))
 
 
 def followed(*roots: Path) -> tuple[Live, Registry]:
@@ -77,20 +77,26 @@ def test_each_change_is_kept_with_what_it_is_whenever_somebody_looks_first(tmp_p
     assert [each.number for each in latest] == sorted({each.number for each in latest}, reverse=True)
 
 
-def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("others", [0, 300])
+def test_files_of_a_skill_inside_are_that_ones_alone(tmp_path: Path, others: int) -> None:
+    def write(**files: str) -> None:
+        """Have these files and those of some other skills changed, in one scan."""
+        more = {f"other-{number}/a.txt": "".join(files) for number in range(others)}
+        plant(tmp_path, {**files, **more})
+        registry.refresh()
+
     plant(tmp_path, {"a/SKILL.md": skill_md("a"), "a/b/SKILL.md": skill_md("b"), "a/b/c.txt": "c"})
-    kept, registry = followed(tmp_path)
-    plant(tmp_path, {"a/b/c.txt": "d"})
-    registry.refresh()
-    plant(tmp_path, {"a/b/c.txt": "e", "a/b.txt": "b"})
-    registry.refresh()
+    plant(tmp_path, {f"other-{number}/SKILL.md": skill_md(f"other-{number}") for number in range(others)})
+    registry, scans = loaded(tmp_path), Scans()
+    registry.subscribe(lambda changes: scans.note(changes, registry.snapshot) and None)
+    write(**{"a/b/c.txt": "d"})
+    write(**{"a/b/c.txt": "e", "a/b.txt": "b"})
     shutil.rmtree(tmp_path / "a" / "b")
     registry.refresh()
-    assert [each.what for each in kept.feed(registry).latest()] == [
-        Difference("vanished", "a/b", "b"),
-        Difference("changed", "a/b", "b", ("c.txt",)),
-        Difference("changed", "a", "a", ("b.txt",)),
-        Difference("changed", "a/b", "b", ("c.txt",)),
+    assert [[each for each in scan.differences if each.path.startswith("a")] for scan in scans.latest()] == [
+        [Difference("changed", "a/b", "b", ("c.txt",))],
+        [Difference("changed", "a", "a", ("b.txt",)), Difference("changed", "a/b", "b", ("c.txt",))],
+        [Difference("vanished", "a/b", "b")],
     ]
 
 
@@ -116,8 +122,8 @@ def test_a_set_of_skills_has_what_is_about_them_and_no_number_of_the_others(tmp_
     feed.take(came("other"))
     assert (feed.latest(), feed.number) == ([], 0)
     alone, among = Feed(), Feed(lambda path: path == "mine")
-    alone.take(Scan(7_000_000_000_000, (Difference("appeared", "mine", "mine"),)))
-    among.take(Scan(7_000_000_000_000, tuple(Difference("appeared", path, path) for path in ("a", "b", "mine"))))
+    alone.take(Scan(7_000_000_000_000, 1.0, (Difference("appeared", "mine", "mine"),)))
+    among.take(Scan(7_000_000_000_000, 1.0, tuple(Difference("appeared", path, path) for path in ("a", "b", "mine"))))
     assert alone.latest() == among.latest()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from heapq import nlargest
 from operator import attrgetter
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from mcp_skills_server.errors import UsageError
 from mcp_skills_server.telemetry import later
@@ -193,30 +193,24 @@ class Activity:
     def runs(self) -> list[Run]:
         """The latest runs of all processes, the last one first. Reads files where there are several."""
         later.drain()
-        return nlargest(MOST_RUNS, self._all_runs(), key=attrgetter("time"))
+        return nlargest(MOST_RUNS, self._all(self._runs, _runs_of), key=attrgetter("time"))
 
     def clients(self) -> list[Client]:
         """The clients of all processes, the one that asked last first. Reads files where there are several."""
         later.drain()
         found: dict[Who, Client] = {}
-        for each in self._all_clients():
+        for each in self._all(self._clients, _clients_of):
             known = found.get(each.who)
             found[each.who] = each if known is None else _merged(*sorted((known, each), key=attrgetter("last")))
         return nlargest(MOST_CLIENTS, found.values(), key=attrgetter("last"))
 
-    def _all_runs(self) -> Iterable[Run]:
+    def _all(self, own: _Latest[Any, _V], read: Callable[[Post, int], Iterator[_V]]) -> Iterable[_V]:
+        """What this process keeps, or where there are several what each of them does."""
         post = self._post
-        if post is None:
-            with self._lock:
-                return [*reversed([*self._runs])]
-        return (run for number in range(post.count) for run in _runs_of(post, number))
-
-    def _all_clients(self) -> Iterable[Client]:
-        post = self._post
-        if post is None:
-            with self._lock:
-                return [*reversed([*self._clients])]
-        return (client for number in range(post.count) for client in _clients_of(post, number))
+        if post is not None:
+            return (each for number in range(post.count) for each in read(post, number))
+        with self._lock:
+            return [*reversed([*own])]
 
     def _note_run(self, event: Event, started: RunFile) -> None:
         # A request has two events, when it starts a run and at its end; both say when it began.

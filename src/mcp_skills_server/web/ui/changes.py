@@ -7,8 +7,10 @@ what grants leave of a scan is what is about the paths that they leave.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice, takewhile
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from mcp_skills_server.catalog.nested import nested_in
@@ -17,8 +19,6 @@ from mcp_skills_server.model import Changes, Skill, Snapshot
 
 MOST: Final = 1000
 """Differences that are kept of all skills together."""
-_NAMED: Final = 200
-"""Of a scan that found more than so many no files are named."""
 _FILES: Final = 5
 
 Kind: TypeAlias = Literal["appeared", "changed", "vanished"]
@@ -46,19 +46,23 @@ class Scan(NamedTuple):
     """What one scan found.
 
     Attributes:
-        number: milliseconds since 1970, and higher than that of each scan before.
+        number: about the milliseconds since 1970, and higher than that of each scan before.
+        time: when, in seconds since 1970.
         differences: by path; of more than `MOST` the last ones.
     """
 
     number: int
+    time: float
     differences: tuple[Difference, ...]
 
     @staticmethod
     def of(fields: Sequence[Any]) -> Scan:
         """The scan that became these fields of JSON."""
-        number, found = fields
+        number, when, found = fields
         return Scan(
-            number, tuple(Difference(kind, path, name, tuple(files), more) for kind, path, name, files, more in found)
+            number,
+            when,
+            tuple(Difference(kind, path, name, tuple(files), more) for kind, path, name, files, more in found),
         )
 
 
@@ -84,8 +88,8 @@ class Scans:
 
     def note(self, changes: Changes, snapshot: Snapshot) -> Scan | None:
         """Keep what a scan found, after which the skills are these; None where that is nothing to show."""
-        found = _differences(changes, snapshot)
-        return self.take(Scan(max(int(self._now() * 1000), self._last + 1), found)) if found else None
+        found, now = _differences(changes, snapshot), self._now()
+        return self.take(Scan(max(int(now * 1000), self._last + 1), now, found)) if found else None
 
     def take(self, scan: Scan) -> Scan | None:
         """Keep a scan of another process; None where it is known."""
@@ -104,36 +108,30 @@ class Scans:
 
 def _differences(changes: Changes, snapshot: Snapshot) -> tuple[Difference, ...]:
     paths = sorted(changes.before.keys() | changes.after.keys())
-    files: dict[str, list[str]] = {}
-    for path, file in sorted(changes.files) if len(paths) <= _NAMED else ():
-        files.setdefault(path, []).append(file)
-    found = (
-        _difference(path, changes, snapshot, files.get(path, []) if len(paths) <= _NAMED else None)
-        for path in paths[-MOST:]
-    )
+    found = (_difference(path, paths, changes, snapshot) for path in paths[-MOST:])
     return tuple(each for each in found if each is not None)
 
 
-def _difference(path: str, changes: Changes, snapshot: Snapshot, files: list[str] | None) -> Difference | None:
-    """What is different of one skill, by its files that differ, if these are known."""
+def _difference(path: str, paths: Sequence[str], changes: Changes, snapshot: Snapshot) -> Difference | None:
+    """What is different of one of the skills that differ; None where that is about skills inside it alone."""
     before, after = changes.before.get(path), changes.after.get(path)
     if before is None or after is None:
         there = after or before
         name = clipped(there.name if there is not None else path)
         return Difference("vanished" if after is None else "appeared", path, name)
-    if files is None:
-        return Difference("changed", path, clipped(after.name))
-    inside = _inside(before, after, changes, snapshot)
+    old, new = before.files, after.files
+    files = sorted(each for each in old.keys() | new.keys() if old.get(each) is not new.get(each))
+    inside = _inside(before, after, paths, snapshot)
     own = [each for each in files if not each.startswith(inside)]
     if inside and not own:
-        return None  # it is about a skill inside, which is a difference of its own
+        return None  # each of those is a difference of its own
     shown = tuple(own[:_FILES])
     return Difference("changed", path, clipped(after.name), shown, len(own) - len(shown))
 
 
-def _inside(before: Skill, after: Skill, changes: Changes, snapshot: Snapshot) -> tuple[str, ...]:
-    """Below which places of a skill other skills are or were."""
+def _inside(before: Skill, after: Skill, paths: Sequence[str], snapshot: Snapshot) -> tuple[str, ...]:
+    """Below which places of a skill other skills are, or were until now. `paths` are those that differ, sorted."""
     below = f"{after.path}/"
-    differing = changes.before.keys() | changes.after.keys()
-    gone = {each.removeprefix(below) for each in differing if each.startswith(below)}
-    return tuple(f"{each}/" for each in gone | nested_in(snapshot, before) | nested_in(snapshot, after))
+    differing = takewhile(lambda each: each.startswith(below), islice(paths, bisect_left(paths, below), None))
+    found = {each.removeprefix(below) for each in differing} | nested_in(snapshot, before) | nested_in(snapshot, after)
+    return tuple(f"{each}/" for each in found)

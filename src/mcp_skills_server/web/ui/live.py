@@ -73,7 +73,7 @@ class Feed:
             return
         with self._lock:
             first = scan.number * _IN_SCAN
-            self._changes.extend(Change(first + at, scan.number / 1000, each) for at, each in enumerate(found, 1))
+            self._changes.extend(Change(first + at, scan.time, each) for at, each in enumerate(found, 1))
             self.number = first + len(found)
             loop = self._loop
         if loop is not None:

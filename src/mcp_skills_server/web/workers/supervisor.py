@@ -275,7 +275,7 @@ class Supervisor:
         finally:
             del self._workers[number]
             self._away(number)
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # it had none
                 os.unlink(kept_path(self._paths, "clients", number))
             writer.close()
             self._let_in()

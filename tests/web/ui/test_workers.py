@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -26,7 +26,6 @@ from web.workers.test_serving import COUNT, NEW, one_of_each, until, worker_of, 
 from wire import DEADLINE, write_skill
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="Windows cannot pass a socket on")
-SOON_S = 1.0
 SCRIPTS = """
 [[grant]]
 who = ["token:bob"]
@@ -65,13 +64,6 @@ def requests_of(pages: set[str], who: str) -> set[int]:
     return {0 if row is None else int(row[1]) for row in rows}
 
 
-def soon(holds: Callable[[], bool]) -> None:
-    """What one worker did, all know within a second."""
-    end = monotonic() + SOON_S
-    until(lambda: holds() or monotonic() > end)
-    assert holds()
-
-
 def kill_one(server: Server) -> int:
     """Kill a worker; its number."""
     os.kill(min(workers(server)), signal.SIGKILL)
@@ -84,9 +76,9 @@ def test_clients_of_all_workers_are_shown_and_those_of_one_go_with_it(place: Pat
         for number, one in ones.items():
             for _ in range(made[number]):
                 one.request("skills/list")
-        soon(lambda: requests_of(seen(server, "clients"), "token:ann") == {50})
+        until(lambda: requests_of(seen(server, "clients"), "token:ann") == {50})
         left = {made[1 - kill_one(server)]}
-        soon(lambda: requests_of(seen(server, "clients"), "token:ann") == left)
+        until(lambda: requests_of(seen(server, "clients"), "token:ann") == left)
         server.said(r"worker \d accepts connections", times=COUNT + 1)
         assert requests_of(seen(server, "clients"), "token:ann") == left
         for view in ("clients", "runs"):
@@ -105,20 +97,20 @@ def test_runs_of_all_workers_are_shown_and_stay_when_one_is_gone(place: Path) ->
             handles.setdefault(worker_of(session), session)
         for session in handles.values():
             assert not run(bob, "pay.py", session).get("isError")
-        soon(lambda: all(each.count("scripts/pay.py") == COUNT for each in seen(server, "runs")))
+        until(lambda: all(each.count("scripts/pay.py") == COUNT for each in seen(server, "runs")))
         waiting = threading.Thread(target=_run_to_no_end, args=(server, handles[0]))
         waiting.start()
-        soon(lambda: all(each.count("goes on") == 1 for each in seen(server, "runs")))
+        until(lambda: all(each.count("goes on") == 1 for each in seen(server, "runs")))
         while (dead := kill_one(server)) != 0:
             server.said(rf"worker {dead + 1} accepts connections", times=2)
         waiting.join(DEADLINE)
-        soon(lambda: all("goes on" not in each for each in seen(server, "runs")))
+        until(lambda: all("goes on" not in each for each in seen(server, "runs")))
         server.said(r"worker 1 accepts connections", times=2)
         for page in seen(server, "runs"):
             assert (page.count("scripts/pay.py"), page.count("scripts/wait.py"), page.count("unknown")) == (COUNT, 1, 1)
         with client(server, "modern", token=BOB) as again:
             run(again, "pay.py", handles[1])
-        soon(lambda: all(each.count("scripts/pay.py") == COUNT + 1 for each in seen(server, "runs")))
+        until(lambda: all(each.count("scripts/pay.py") == COUNT + 1 for each in seen(server, "runs")))
 
 
 def run(one: Any, script: str, session: str) -> Any:
@@ -146,7 +138,7 @@ def test_every_worker_shows_the_same_changes_also_one_that_came_later(place: Pat
         assert seen(server, "live?part=1") == {before} and before.count("appeared") == 5
         assert {each.count("appeared") for each in seen(server, "live?part=1", ANN)} == {5}
         write_skill(place / "skills" / "tea", description="Makes green tea.")
-        soon(lambda: all("changed tea" in each for each in seen(server, "live?part=1")))
+        until(lambda: all("changed tea" in each for each in seen(server, "live?part=1")))
         assert not any("tea" in each for each in seen(server, "live?part=1", ANN))
 
 

@@ -16,7 +16,8 @@ from catalog.forest import loaded, plant, skill_md, skills, together
 from dialects import build
 from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.model import Skill, Snapshot, Standing
-from mcp_skills_server.runtime.search import Search, _Indexed  # pyright: ignore[reportPrivateUsage]
+from mcp_skills_server.runtime.search import Search
+from mcp_skills_server.runtime.search_index import SearchIndex
 from wire import FIXTURES
 
 
@@ -354,7 +355,7 @@ def test_after_a_failure_the_index_is_built_anew(monkeypatch: pytest.MonkeyPatch
     assert ask(search, "one") == ["one"]
     known.snapshot = build.snapshot(skill("two"), skill("three"))
     with monkeypatch.context() as patch:
-        patch.setattr("mcp_skills_server.runtime.search.spelt_words", lambda _: 1 / 0)
+        patch.setattr("mcp_skills_server.runtime.search_index.spelt_words", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ask(search, "two")
     assert ask(search, "two") == ["two"]
@@ -460,7 +461,7 @@ def test_each_skill_of_a_shared_name_costs_the_same_however_many_there_are() -> 
 def test_what_shares_a_name_is_kept_in_one_place_that_grows() -> None:
     first = skill("team-0/tool", description="Same.")
     known = registry(first)
-    index = _Indexed()
+    index = SearchIndex()
     index.follow(known.snapshot)
     kept = index._names["tool"]
     many = [skill(f"team-{number}/tool", description="Same.") for number in range(1, 50)]

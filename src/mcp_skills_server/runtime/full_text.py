@@ -42,11 +42,15 @@ class Term(NamedTuple):
 class FullText:
     """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
 
+    Args:
+        image: the database of another one, as bytes; None makes a new one. What it is must be proved by who gives it.
+
     Raises:
         NoFullTextError: there is no FTS5.
+        sqlite3.Error: the image is no database.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, image: bytes | None = None) -> None:
         reason = missing()
         if reason is not None:
             warn(reason)
@@ -55,21 +59,35 @@ class FullText:
 
         # Many threads use it, one at a time: `Search` has the lock.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        finalize(self, self._db.close)
         columns = ", ".join(WEIGHTS)
         marks = ", ".join("?" * len(WEIGHTS))
-        # The tokenizer sees folded words, so it need not know more than ASCII.
-        self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
-        self._db.execute(
-            "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
-        )
+        if image is None:
+            # The tokenizer sees folded words, so it need not know more than ASCII.
+            self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
+            self._db.execute(
+                "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
+            )
+        else:
+            self._db.execute("PRAGMA trusted_schema = OFF")
+            self._db.deserialize(image)
         self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
         self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
-        finalize(self, self._db.close)
 
     @property
     def database(self) -> Connection:
         """Where it lies; what else is about words may lie there too and is changed in the same transactions."""
         return self._db
+
+    @property
+    def schema(self) -> list[tuple[str, ...]]:
+        """What the database has of tables, indexes, views and triggers: kind, name, table and SQL of each."""
+        return self._db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name").fetchall()
+
+    @property
+    def image(self) -> bytes | None:
+        """The whole database, to make another one of it; None where this Python cannot do that."""
+        return self._db.serialize() if hasattr(self._db, "serialize") and hasattr(self._db, "deserialize") else None
 
     def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
         """Take rows out, with the texts that they were put in with, and put others in."""

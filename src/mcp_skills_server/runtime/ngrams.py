@@ -7,7 +7,7 @@ which is a tenth of the size of sets.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -24,21 +24,46 @@ LIKE: Final = 0.6
 """The part of the runs that two words share which mean the same."""
 
 
+class NGramsState(NamedTuple):
+    """What an `NGrams` knows beside its table, as plain values.
+
+    Attributes:
+        rows: of the table, by their words.
+        counts: how many times each word is known.
+        frequency: in how many places of words each run is.
+    """
+
+    rows: dict[str, int]
+    counts: dict[str, int]
+    frequency: dict[str, int]
+
+
 class NGrams:
     """Words that are known, and which of them look like another one.
 
     Args:
         database: where the table is made.
+        state: what belongs to the table that is there already; None makes a new one.
     """
 
-    def __init__(self, database: Connection) -> None:
+    def __init__(self, database: Connection, state: NGramsState | None = None) -> None:
         self._db = database
-        self._db.execute("CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')")
         self._counts: Counter[str] = Counter()
-        self._words: dict[int, str] = {}
         self._rows: dict[str, int] = {}
-        self._last = 0
         self._frequency: Counter[str] = Counter()
+        if state is None:
+            self._db.execute("CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')")
+        else:
+            self._rows.update(state.rows)
+            self._counts.update(state.counts)
+            self._frequency.update(state.frequency)
+        self._words = {row: word for word, row in self._rows.items()}
+        self._last = max(self._words, default=0)
+
+    @property
+    def state(self) -> NGramsState:
+        """What it knows, to make another one of it and of a copy of its table."""
+        return NGramsState(dict(self._rows), dict(self._counts), dict(self._frequency))
 
     def add(self, words: set[str]) -> None:
         """Know these words, once more."""

@@ -69,9 +69,10 @@ def texts_of(skill: Skill) -> Texts:
     return tuple(_fold(text[:_TEXT_LENGTH]) for text in parts)
 
 
-def names_of(skill: Skill) -> set[str]:
-    """What to say to mean this skill and no other: its name or its path, however its words are held together."""
-    return {"".join(words_of(skill.name)), "".join(words_of(skill.path))} - {""}
+def names_of(texts: Texts) -> set[str]:
+    """What to say to mean one skill and no other: its name or its path, however its words are held together."""
+    name, path = texts[0], texts[5]
+    return {"".join(_WORD.findall(each.lower())) for each in (name, path)} - {""}
 
 
 def described_words(texts: Texts) -> set[str]:

@@ -5,18 +5,45 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from heapq import nlargest
-from typing import Final
+from typing import Final, NamedTuple
 
 _LIKELY: Final = 30
 """Known words that are compared letter by letter."""
 
 
-class Spelling:
-    """Words that are known, and which of them somebody may have meant."""
+class SpellingState(NamedTuple):
+    """All that a `Spelling` knows, as plain values.
 
-    def __init__(self) -> None:
+    Attributes:
+        words: how many times each is known.
+        by_pair: which words, by their places in `words`, have these two letters.
+    """
+
+    words: dict[str, int]
+    by_pair: dict[str, list[int]]
+
+
+class Spelling:
+    """Words that are known, and which of them somebody may have meant.
+
+    Args:
+        state: what another one knew; None for nothing.
+    """
+
+    def __init__(self, state: SpellingState | None = None) -> None:
         self._words: Counter[str] = Counter()
         self._by_pair: defaultdict[str, set[str]] = defaultdict(set)
+        if state is not None:
+            self._words.update(state.words)
+            words = list(self._words)
+            self._by_pair.update((pair, {words[place] for place in places}) for pair, places in state.by_pair.items())
+
+    @property
+    def state(self) -> SpellingState:
+        """What it knows, to make another one of it."""
+        places = {word: place for place, word in enumerate(self._words)}
+        by_pair = {pair: [places[word] for word in words] for pair, words in self._by_pair.items()}
+        return SpellingState(dict(self._words), by_pair)
 
     def add(self, words: Iterable[str]) -> None:
         """Know these words, once more."""

@@ -30,7 +30,7 @@ Mark: TypeAlias = Callable[[Skill], bytes]
 _FORMAT: Final = 3
 _STEP: Final = 10
 """Skills that are encoded between two pauses: some tenths of a millisecond."""
-_SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
+SHAPES_A_READING: Final = ("format", "validation", "model", "catalog", "codes.py")
 """The source that decides what a SKILL.md says and what is wrong with it."""
 
 
@@ -155,7 +155,7 @@ def _decode(raw: bytes, root_path: str, complain: Callable[[], None], reread: Re
 
 def _header(root_path: str) -> dict[str, Any]:
     """What must be equal for a file to be used."""
-    return {"format": _FORMAT, "code": code_mark(*_SHAPES_A_READING), "root": root_path}
+    return {"format": _FORMAT, "code": code_mark(*SHAPES_A_READING), "root": root_path}
 
 
 @cache

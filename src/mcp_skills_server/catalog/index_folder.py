@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -40,7 +41,7 @@ class IndexFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> BufferedReader:
         """A file of it to be read, from its beginning.
 
         Raises:

@@ -16,12 +16,23 @@ from mcp_skills_server.runtime.full_text_support import missing, warn
 from mcp_skills_server.runtime.search_text import Texts
 
 if TYPE_CHECKING:
+    from mmap import mmap
     from sqlite3 import Connection
 
 WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
 """The columns, in the order of `Texts`, and how much a word in each weighs where few are asked for."""
 SENTENCE_WEIGHTS: Final = {"name": 4.0, "title": 2.0, "tags": 2.0, "description": 2.0, "headings": 1.0, "path": 1.0}
 """How much it weighs where many are asked for: a name that has one word of many was hardly meant by it."""
+
+_COLUMNS: Final = ", ".join(WEIGHTS)
+# The tokenizer sees folded words, so it need not know more than ASCII.
+TABLES: Final = {
+    "words": f"CREATE VIRTUAL TABLE words USING fts5({_COLUMNS}, content='', tokenize='porter ascii')",
+    "openings": (
+        "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
+    ),
+}
+"""What is made of tables, by their names."""
 
 
 class NoFullTextError(RequestError):
@@ -43,14 +54,14 @@ class FullText:
     """An index of rows. It keeps no texts, so whoever takes a row out must know them. For one thread at a time.
 
     Args:
-        image: the database of another one, as bytes; None makes a new one. What it is must be proved by who gives it.
+        image: of the database of another one; None makes a new one. That it is one of ours must have been proved.
 
     Raises:
         NoFullTextError: there is no FTS5.
         sqlite3.Error: the image is no database.
     """
 
-    def __init__(self, image: bytes | None = None) -> None:
+    def __init__(self, image: bytes | mmap | None = None) -> None:
         reason = missing()
         if reason is not None:
             warn(reason)
@@ -60,19 +71,15 @@ class FullText:
         # Many threads use it, one at a time: `Search` has the lock.
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         finalize(self, self._db.close)
-        columns = ", ".join(WEIGHTS)
         marks = ", ".join("?" * len(WEIGHTS))
         if image is None:
-            # The tokenizer sees folded words, so it need not know more than ASCII.
-            self._db.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns}, content='', tokenize='porter ascii')")
-            self._db.execute(
-                "CREATE VIRTUAL TABLE openings USING fts5(opening, content='', columnsize=0, tokenize='porter ascii')"
-            )
+            for table in TABLES.values():
+                self._db.execute(table)
         else:
-            self._db.execute("PRAGMA trusted_schema = OFF")
             self._db.deserialize(image)
-        self._put_in = f"INSERT INTO words(rowid, {columns}) VALUES (?, {marks})"  # noqa: S608
-        self._take_out = f"INSERT INTO words(words, rowid, {columns}) VALUES ('delete', ?, {marks})"  # noqa: S608
+            self._db.execute("PRAGMA trusted_schema = OFF")
+        self._put_in = f"INSERT INTO words(rowid, {_COLUMNS}) VALUES (?, {marks})"  # noqa: S608
+        self._take_out = f"INSERT INTO words(words, rowid, {_COLUMNS}) VALUES ('delete', ?, {marks})"  # noqa: S608
 
     @property
     def database(self) -> Connection:
@@ -80,9 +87,9 @@ class FullText:
         return self._db
 
     @property
-    def schema(self) -> list[tuple[str, ...]]:
-        """What the database has of tables, indexes, views and triggers: kind, name, table and SQL of each."""
-        return self._db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name").fetchall()
+    def schema(self) -> list[tuple[str, str, str]]:
+        """What the database has of tables, indexes, views and triggers: kind, name and SQL of each."""
+        return self._db.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
 
     @property
     def image(self) -> bytes | None:

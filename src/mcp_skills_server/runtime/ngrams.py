@@ -7,7 +7,7 @@ which is a tenth of the size of sets.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -22,20 +22,10 @@ _LIKELY: Final = 60
 _MOST: Final = 4
 LIKE: Final = 0.6
 """The part of the runs that two words share which mean the same."""
-
-
-class NGramsState(NamedTuple):
-    """What an `NGrams` knows beside its table, as plain values.
-
-    Attributes:
-        rows: of the table, by their words.
-        counts: how many times each word is known.
-        frequency: in how many places of words each run is.
-    """
-
-    rows: dict[str, int]
-    counts: dict[str, int]
-    frequency: dict[str, int]
+TABLE: Final = "CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')"
+NGramsState: TypeAlias = "tuple[dict[str, int], dict[str, int], dict[str, int]]"
+"""What an `NGrams` knows beside its table: the row of each word, how many times it is known, and how often each run is
+in words."""
 
 
 class NGrams:
@@ -52,18 +42,19 @@ class NGrams:
         self._rows: dict[str, int] = {}
         self._frequency: Counter[str] = Counter()
         if state is None:
-            self._db.execute("CREATE VIRTUAL TABLE grams USING fts5(runs, content='', tokenize='ascii')")
+            self._db.execute(TABLE)
         else:
-            self._rows.update(state.rows)
-            self._counts.update(state.counts)
-            self._frequency.update(state.frequency)
+            rows, counts, frequency = state
+            self._rows.update(rows)
+            self._counts.update(counts)
+            self._frequency.update(frequency)
         self._words = {row: word for word, row in self._rows.items()}
         self._last = max(self._words, default=0)
 
     @property
     def state(self) -> NGramsState:
         """What it knows, to make another one of it and of a copy of its table."""
-        return NGramsState(dict(self._rows), dict(self._counts), dict(self._frequency))
+        return dict(self._rows), dict(self._counts), dict(self._frequency)
 
     def add(self, words: set[str]) -> None:
         """Know these words, once more."""

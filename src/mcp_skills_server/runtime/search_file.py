@@ -12,21 +12,20 @@ import json
 import logging
 import os
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib.util import find_spec
-from itertools import pairwise
-from typing import Any, BinaryIO, Final, cast
+from io import BufferedReader
+from mmap import mmap
+from typing import Any, BinaryIO, Final
 from zlib import crc32
 
-from mcp_skills_server.catalog.index_files import IndexFiles, code_mark
+from mcp_skills_server.catalog.index_files import SHAPES_A_READING, IndexFiles, code_mark
 from mcp_skills_server.catalog.index_folder import UnusableFileError
 from mcp_skills_server.model import Skill, Snapshot
 from mcp_skills_server.runtime.full_text import WEIGHTS
-from mcp_skills_server.runtime.ngrams import NGramsState
 from mcp_skills_server.runtime.search_index import IndexCopy, SearchIndex, SearchState
 from mcp_skills_server.runtime.search_text import Texts, texts_of
-from mcp_skills_server.runtime.spelling import SpellingState
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +39,10 @@ _TEXTS: Final = len(WEIGHTS) + 1
 _STEP: Final = 10
 """Skills whose texts are written between two pauses: some tenths of a millisecond."""
 _SHAPES_A_ROW: Final = (
-    "codes.py", "format", "model", "validation", "catalog", "runtime/full_text.py", "runtime/ngrams.py",
-    "runtime/search_file.py", "runtime/search_index.py", "runtime/search_text.py", "runtime/spelling.py",
+    "runtime/full_text.py", "runtime/ngrams.py", "runtime/search_file.py", "runtime/search_index.py",
+    "runtime/search_text.py", "runtime/spelling.py",
 )  # fmt: skip
-"""The source that decides what a SKILL.md says, and which words of it are indexed how."""
+"""The source that decides, with what shapes a reading, which words of a SKILL.md are indexed how."""
 
 
 class SearchFile:
@@ -120,7 +119,7 @@ class SearchFile:
             if number % _STEP == 0 and pause():
                 return False
         begin = ends[-1]
-        for part in (*copy.state[:4], *copy.state.spelling, *copy.state.ngrams, ends, checksums):
+        for part in (*copy.state, ends, checksums):
             line = json.dumps(part, separators=(",", ":")).encode("ascii") + b"\n"
             proved.update(line)
             file.write(line)
@@ -131,30 +130,24 @@ class SearchFile:
         file.write(self._header(len(image), begin, length, proved.hexdigest()))
         return length <= _MOST
 
-    def _decode(self, file: BinaryIO, snapshot: Snapshot) -> SearchIndex | None:
+    def _decode(self, file: BufferedReader, snapshot: Snapshot) -> SearchIndex | None:
         image, lines = self._proved(file)
         import sqlite3
 
         try:
-            rows, paths, digests, names, words, by_pair, numbers, counts, frequency, ends, checksums = map(
-                json.loads, lines
-            )
-            spelling, ngrams = SpellingState(words, by_pair), NGramsState(numbers, counts, frequency)
-            state = SearchState(rows, paths, digests, names, spelling, ngrams)
-            spans = list(pairwise(cast("list[int]", ends)))
-            if not len(spans) == len(cast("list[int]", checksums)) == len(state.rows):
-                raise ValueError
+            *parts, ends, checksums = lines
 
             def texts_at(place: int) -> Texts:
-                begin, end = spans[place]
+                begin, end = json.loads(ends)[place : place + 2]
                 file.seek(begin)
-                return _texts(file.read(max(end - begin, 0)), checksums[place])
+                return _texts(file.read(max(end - begin, 0)), json.loads(checksums)[place])
 
+            state = SearchState(*map(json.loads, parts))
             return SearchIndex.restored(state, image, snapshot, texts_at)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError, sqlite3.Error):
             raise UnusableFileError("a part of it means nothing") from None
 
-    def _proved(self, file: BinaryIO) -> tuple[bytes, Iterator[bytes]]:
+    def _proved(self, file: BufferedReader) -> tuple[mmap, list[bytes]]:
         """The image and the lines behind the texts, if they are what was written by this version for these roots."""
         size = os.fstat(file.fileno()).st_size
         if size > _MOST:
@@ -169,14 +162,16 @@ class SearchFile:
             raise UnusableFileError("it is damaged") from None
         if fields["length"] != size or not 0 <= image_length <= begin - _HEADER <= size - _HEADER:
             raise UnusableFileError("it is damaged")
-        image = file.read(image_length)
+        # Not in the heap, where what is let go of stays with the process.
+        image = mmap(-1, max(image_length, 1))
+        file.readinto(image)
         file.seek(begin)
         rest = file.read()
         proved = hashlib.sha256(image)
         proved.update(rest)
         if proved.hexdigest() != sha256:
             raise UnusableFileError("it is damaged")
-        return image, iter(rest.splitlines())
+        return image, rest.splitlines()
 
     def _header(self, image: int, rest: int, length: int, sha256: str) -> bytes:
         return _filled(
@@ -193,7 +188,8 @@ def _code() -> str:
     """What changes when the same skill may have other words, or SQLite another image."""
     import sqlite3
 
-    return f"{code_mark(*_SHAPES_A_ROW)} {unicodedata.unidata_version} {sqlite3.sqlite_version}"
+    code = f"{code_mark(*SHAPES_A_READING)} {code_mark(*_SHAPES_A_ROW)}"
+    return f"{code} {unicodedata.unidata_version} {sqlite3.sqlite_version}"
 
 
 def _record(skill: Skill) -> bytes:

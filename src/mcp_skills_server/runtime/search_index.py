@@ -6,18 +6,23 @@ made of these.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.model import SKILL_MD, Skill, Snapshot, Standing
-from mcp_skills_server.runtime.full_text import FullText
-from mcp_skills_server.runtime.ngrams import NGrams, NGramsState
+from mcp_skills_server.runtime.full_text import TABLES, FullText
+from mcp_skills_server.runtime.ngrams import TABLE, NGrams, NGramsState
 from mcp_skills_server.runtime.search_text import Texts, described_words, names_of, spelt_words, texts_of
 from mcp_skills_server.runtime.spelling import Spelling, SpellingState
 
+if TYPE_CHECKING:
+    from mmap import mmap
+
 _MOST_OTHERS: Final = 2
 """Where more than one of so many rows are of other skills, making all of them anew costs less than putting it right."""
+_NAMES: Final = "CREATE TABLE names(name TEXT, row INTEGER, PRIMARY KEY (name, row)) WITHOUT ROWID"
+"""The rows by what is said to mean them and no others, as one folded word."""
+_TABLES: Final = {**TABLES, "grams": TABLE, "names": _NAMES}
 
 
 class SearchState(NamedTuple):
@@ -27,14 +32,12 @@ class SearchState(NamedTuple):
         rows: their numbers.
         paths: the skill paths of the rows, in the same order.
         digests: of the SKILL.md of each, "" where none is known, which is equal to no other.
-        names: the rows by what is said to mean them and no others.
         spelling, ngrams: of these.
     """
 
     rows: list[int]
     paths: list[str]
     digests: list[str]
-    names: dict[str, list[int]]
     spelling: SpellingState
     ngrams: NGramsState
 
@@ -72,25 +75,24 @@ class SearchIndex:
         ValueError: the image or the state is that of no index.
     """
 
-    def __init__(self, state: SearchState | None = None, image: bytes | None = None) -> None:
+    def __init__(self, state: SearchState | None = None, image: bytes | mmap | None = None) -> None:
         self.full_text = FullText(image)
-        if image is not None and self.full_text.schema != SearchIndex().full_text.schema:
+        self._db = self.full_text.database
+        if state is None:
+            self._db.execute(_NAMES)
+        elif not _are_ours(self.full_text.schema):
             raise ValueError("the database is none of ours")
-        self.ngrams = NGrams(self.full_text.database, None if state is None else state.ngrams)
+        self.ngrams = NGrams(self._db, None if state is None else state.ngrams)
         self.spelling = Spelling(None if state is None else state.spelling)
         self.changes = 0
         self._snapshot = Snapshot({})
         self._rows: dict[str, int] = {}
         self._skills: dict[int, Skill] = {}
-        self._names: defaultdict[str, set[int]] = defaultdict(set)
-        self._last = 0
-        if state is not None:
-            self._names.update((name, set(rows)) for name, rows in state.names.items())
-            self._last = max(state.rows, default=0)
+        self._last = 0 if state is None else max(state.rows, default=0)
 
     @classmethod
     def restored(
-        cls, state: SearchState, image: bytes, snapshot: Snapshot, texts_at: Callable[[int], Texts]
+        cls, state: SearchState, image: bytes | mmap, snapshot: Snapshot, texts_at: Callable[[int], Texts]
     ) -> SearchIndex | None:
         """The index of this snapshot, made of what another one knew; None where too little of that still holds.
 
@@ -107,23 +109,24 @@ class SearchIndex:
             sqlite3.Error: the image is no database.
             ValueError: the image or the state is that of no index. Other errors that mean as much may come, too.
         """
-        taken: dict[str, int] = {}
-        others: list[int] = []
-        skills = snapshot.skills
-        for place, (row, path, digest) in enumerate(zip(state.rows, state.paths, state.digests, strict=True)):
-            skill = skills.get(path)
-            if digest and skill is not None and skill.standing > Standing.UNUSABLE and _digest(skill) == digest:
-                taken[path] = row
-            else:
-                others.append(place)
-        if len({*state.rows}) + len(taken) != len(state.rows) * 2 - len(others):
-            raise ValueError("a row or a path is there twice")
-        if len(others) * _MOST_OTHERS > len(state.rows):
+        skills, rows, paths = snapshot.skills, state.rows, state.paths
+        now = [_digest(skills.get(path)) for path in paths]
+        others = [
+            place
+            for place, (digest, then) in enumerate(zip(now, state.digests, strict=True))
+            if digest != then or not then
+        ]
+        if len(others) * _MOST_OTHERS > len(rows):
             return None
         index = cls(state, image)
-        index._rows = taken
-        index._skills = {row: skills[path] for path, row in taken.items()}
-        came = [skill for path, skill in skills.items() if path not in taken]
+        known = dict(zip(paths, rows, strict=True))
+        if not len({*rows}) == len(known) == len(rows):
+            raise ValueError("a row or a path is there twice")
+        for place in others:
+            del known[paths[place]]
+        index._rows = known
+        index._skills = {row: skills[path] for path, row in known.items()}
+        came = [skill for path, skill in skills.items() if path not in known]
         gone = ((state.rows[place], texts_at(place)) for place in others)
         index.full_text.change(index._taken_out(gone), index._put_in(came))
         index._snapshot = snapshot
@@ -158,14 +161,13 @@ class SearchIndex:
 
     def named(self, name: str) -> Iterable[int]:
         """The rows of the skills that are meant by this and no others, in one folded word."""
-        return self._names.get(name, ())
+        return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
     def copy(self) -> IndexCopy:
         """All of it as it is now."""
         skills = [*self._skills.values()]
-        names = {name: list(rows) for name, rows in self._names.items()}
         paths, digests = [skill.path for skill in skills], [_digest(skill) for skill in skills]
-        state = SearchState([*self._skills], paths, digests, names, self.spelling.state, self.ngrams.state)
+        state = SearchState([*self._skills], paths, digests, self.spelling.state, self.ngrams.state)
         return IndexCopy(state, self.full_text.image, skills)
 
     def _known(self, gone: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
@@ -179,11 +181,8 @@ class SearchIndex:
     def _taken_out(self, gone: Iterable[tuple[int, Texts]]) -> Iterator[tuple[int, Texts]]:
         for row, texts in gone:
             self.changes += 1
-            for name in names_of(texts):
-                sharing = self._names[name]
-                sharing.discard(row)
-                if not sharing:
-                    del self._names[name]
+            names = [(name, row) for name in names_of(texts)]
+            self._db.executemany("DELETE FROM names WHERE name = ? AND row = ?", names)
             self.spelling.remove(spelt_words(texts))
             self.ngrams.remove(described_words(texts))
             yield row, texts
@@ -196,13 +195,22 @@ class SearchIndex:
                 self._rows[skill.path] = row
                 self._skills[row] = skill
                 texts = texts_of(skill)
-                for name in names_of(texts):
-                    self._names[name].add(row)
+                names = [(name, row) for name in names_of(texts)]
+                self._db.executemany("INSERT INTO names VALUES (?, ?)", names)
                 self.spelling.add(spelt_words(texts))
                 self.ngrams.add(described_words(texts))
                 yield row, texts
 
 
-def _digest(skill: Skill) -> str:
+def _digest(skill: Skill | None) -> str:
+    """Of its SKILL.md; "" where it is not known, or the skill has no row."""
+    if skill is None or skill.standing <= Standing.UNUSABLE:
+        return ""
     manifest = skill.files.get(SKILL_MD)
     return manifest.digest or "" if manifest is not None else ""
+
+
+def _are_ours(schema: Iterable[tuple[str, str, str]]) -> bool:
+    """Whether these are our tables and those that SQLite makes for them, and nothing else."""
+    own = {name: sql for kind, name, sql in schema if kind == "table" and name in _TABLES}
+    return own == _TABLES and all(kind == "table" and name.partition("_")[0] in own for kind, name, _ in schema)

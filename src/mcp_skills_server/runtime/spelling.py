@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from heapq import nlargest
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 _LIKELY: Final = 30
 """Known words that are compared letter by letter."""
-
-
-class SpellingState(NamedTuple):
-    """All that a `Spelling` knows, as plain values.
-
-    Attributes:
-        words: how many times each is known.
-        by_pair: which words, by their places in `words`, have these two letters.
-    """
-
-    words: dict[str, int]
-    by_pair: dict[str, list[int]]
+SpellingState: TypeAlias = "tuple[dict[str, int], dict[str, list[int]]]"
+"""All that a `Spelling` knows: how many times each word, and the places there of those that have these two letters."""
 
 
 class Spelling:
@@ -34,16 +24,17 @@ class Spelling:
         self._words: Counter[str] = Counter()
         self._by_pair: defaultdict[str, set[str]] = defaultdict(set)
         if state is not None:
-            self._words.update(state.words)
-            words = list(self._words)
-            self._by_pair.update((pair, {words[place] for place in places}) for pair, places in state.by_pair.items())
+            counts, by_pair = state
+            self._words.update(counts)
+            words = list(counts)
+            self._by_pair.update((pair, {words[place] for place in places}) for pair, places in by_pair.items())
 
     @property
     def state(self) -> SpellingState:
         """What it knows, to make another one of it."""
         places = {word: place for place, word in enumerate(self._words)}
         by_pair = {pair: [places[word] for word in words] for pair, words in self._by_pair.items()}
-        return SpellingState(dict(self._words), by_pair)
+        return dict(self._words), by_pair
 
     def add(self, words: Iterable[str]) -> None:
         """Know these words, once more."""

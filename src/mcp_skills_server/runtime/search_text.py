@@ -41,8 +41,8 @@ def _fold_run(run: str) -> str:
     """A run of characters beyond ASCII, folded; nothing of it depends on what stands around."""
     whole = unicodedata.normalize("NFKD", run.casefold())
     letters = "".join(each for each in whole if not unicodedata.combining(each))
-    # Languages that do not put blanks between their words; Hangul does, but with endings. The pattern takes a millisecond
-    # to compile, for which a question in ASCII need not wait.
+    # Languages that do not put blanks between their words; Hangul does, but with endings. The pattern takes a
+    # millisecond to compile, for which a question in ASCII need not wait.
     spaced = re.sub(
         "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+",
         lambda found: f" {_pairs(found[0])} ",

@@ -111,11 +111,8 @@ class SearchIndex:
         """
         skills, rows, paths = snapshot.skills, state.rows, state.paths
         now = [_digest(skills.get(path)) for path in paths]
-        others = [
-            place
-            for place, (digest, then) in enumerate(zip(now, state.digests, strict=True))
-            if digest != then or not then
-        ]
+        pairs = enumerate(zip(now, state.digests, strict=True))
+        others = [place for place, (digest, then) in pairs if digest != then or not then]
         if len(others) * _MOST_OTHERS > len(rows):
             return None
         index = cls(state, image)

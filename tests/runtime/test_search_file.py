@@ -419,7 +419,7 @@ def test_of_two_that_looked_at_the_same_time_one_writes(top: Path, files: IndexF
         if other.identity is None:
             index = SearchIndex()
             index.follow(loaded(top).snapshot)
-            assert other.save(index.copy(), lambda: False)
+            assert other.save(index.copy, lambda: False)
         return _any(skill)
 
     search.find("apple", 5, leave)

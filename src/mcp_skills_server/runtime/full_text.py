@@ -7,6 +7,7 @@ question can be ill-formed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import finalize
 
@@ -17,6 +18,7 @@ from mcp_skills_server.runtime.search_text import Texts
 
 if TYPE_CHECKING:
     from mmap import mmap
+    from pathlib import Path
     from sqlite3 import Connection
 
 WEIGHTS: Final = {"name": 10.0, "title": 5.0, "tags": 5.0, "description": 2.0, "headings": 1.5, "path": 1.0}
@@ -91,10 +93,21 @@ class FullText:
         """What the database has of tables, indexes, views and triggers: kind, name and SQL of each."""
         return self._db.execute("SELECT type, name, sql FROM sqlite_schema").fetchall()
 
-    @property
-    def image(self) -> bytes | None:
-        """The whole database, to make another one of it; None where this Python cannot do that."""
-        return self._db.serialize() if hasattr(self._db, "serialize") and hasattr(self._db, "deserialize") else None
+    def copy_to(self, place: Path) -> bool:
+        """Put the whole database into an empty file; False where this Python could not make another one of it.
+
+        Raises:
+            sqlite3.Error: it cannot be written.
+        """
+        import sqlite3
+
+        if not hasattr(self._db, "deserialize"):
+            return False
+        with closing(sqlite3.connect(place, isolation_level=None)) as target:
+            target.execute("PRAGMA journal_mode = OFF")
+            target.execute("PRAGMA synchronous = OFF")
+            self._db.backup(target)
+        return True
 
     def change(self, gone: Iterable[tuple[int, Texts]], came: Iterable[tuple[int, Texts]]) -> None:
         """Take rows out, with the texts that they were put in with, and put others in."""

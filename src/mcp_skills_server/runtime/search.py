@@ -23,6 +23,8 @@ from mcp_skills_server.runtime.search_text import words_of
 from mcp_skills_server.runtime.stop_words import STOP_WORDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_skills_server.runtime.embeddings.index import Embeddings
 
 _QUERY_LENGTH: Final = 2_000
@@ -138,9 +140,9 @@ class Search:
         self._indexed = indexed
         return indexed
 
-    def _copy(self) -> IndexCopy | None:
+    def _copy(self, place: Path) -> IndexCopy | None:
         with self._lock:
-            return None if self._indexed is None else self._indexed.index.copy()
+            return None if self._indexed is None else self._indexed.index.copy(place)
 
 
 class _Indexed:

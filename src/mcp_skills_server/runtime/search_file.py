@@ -13,10 +13,12 @@ import logging
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from io import BufferedReader
 from mmap import mmap
+from pathlib import Path
+from tempfile import mkstemp
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
@@ -36,6 +38,7 @@ _MOST: Final = 1 << 29
 """Bytes of a file that is read or written: of some hundred thousand skills."""
 _TEXTS: Final = len(WEIGHTS) + 1
 """Of a row: those in columns, and how the body begins."""
+_PART: Final = 1 << 16
 _STEP: Final = 10
 """Skills whose texts are written between two pauses: some tenths of a millisecond."""
 _SHAPES_A_ROW: Final = (
@@ -90,28 +93,41 @@ class SearchFile:
             self.pass_over(str(error))
         return None
 
-    def save(self, copy: IndexCopy, pause: Callable[[], bool]) -> bool:
+    def save(self, copy: Callable[[Path], IndexCopy | None], pause: Callable[[], bool]) -> bool:
         """Leave an index to the next process; whether it was written. A folder that cannot be written is none.
 
         Args:
-            copy: of the index.
+            copy: copies the index, its database into this file; None where it cannot be copied.
             pause: called now and then; returns whether to stop.
         """
-        image = copy.image
-        if image is None or len(copy.skills) < self.least:
-            return False
-        return self._folder.replace(self.path.name, lambda file: self._encode(file, image, copy, pause))
+        import sqlite3
+
+        with suppress(sqlite3.Error):  # the disk is full, say
+            return self._folder.replace(self.path.name, lambda file: self._encode(file, copy, pause))
+        return False
 
     def pass_over(self, reason: str) -> None:
         """Say in a line of the log why the file is not used."""
         logger.info("the search index of an earlier start, %s, is not used: %s; it is written anew", self.path, reason)
 
-    def _encode(self, file: BinaryIO, image: bytes, copy: IndexCopy, pause: Callable[[], bool]) -> bool:
+    def _encode(self, file: BinaryIO, copy: Callable[[Path], IndexCopy | None], pause: Callable[[], bool]) -> bool:
         file.write(bytes(_HEADER))
-        file.write(image)
-        proved = hashlib.sha256(image)
-        ends, checksums = [_HEADER + len(image)], list[int]()
-        for number, skill in enumerate(copy.skills):
+        proved = hashlib.sha256()
+        # A file of its own first: what many megabytes leave in the heap stays with the process.
+        descriptor, place = mkstemp("", f"{self.path.stem}.{os.getpid()}-", self.path.parent)
+        try:
+            with open(descriptor, "rb") as image:
+                made = copy(Path(place))
+                while part := image.read(_PART):
+                    proved.update(part)
+                    file.write(part)
+        finally:
+            os.unlink(place)
+        if made is None or len(made.skills) < self.least:
+            return False
+        image_length = file.tell() - _HEADER
+        ends, checksums = [_HEADER + image_length], list[int]()
+        for number, skill in enumerate(made.skills):
             record = _record(skill)
             file.write(record)
             ends.append(ends[-1] + len(record))
@@ -119,7 +135,7 @@ class SearchFile:
             if number % _STEP == 0 and pause():
                 return False
         begin = ends[-1]
-        for part in (*copy.state, ends, checksums):
+        for part in (*made.state, ends, checksums):
             line = json.dumps(part, separators=(",", ":")).encode("ascii") + b"\n"
             proved.update(line)
             file.write(line)
@@ -127,7 +143,7 @@ class SearchFile:
                 return False
         length = file.tell()
         file.seek(0)
-        file.write(self._header(len(image), begin, length, proved.hexdigest()))
+        file.write(self._header(image_length, begin, length, proved.hexdigest()))
         return length <= _MOST
 
     def _decode(self, file: BufferedReader, snapshot: Snapshot) -> SearchIndex | None:

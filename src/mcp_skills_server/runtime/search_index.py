@@ -17,6 +17,7 @@ from mcp_skills_server.runtime.spelling import Spelling, SpellingState
 
 if TYPE_CHECKING:
     from mmap import mmap
+    from pathlib import Path
 
 _MOST_OTHERS: Final = 2
 """Where more than one of so many rows are of other skills, making all of them anew costs less than putting it right."""
@@ -43,16 +44,14 @@ class SearchState(NamedTuple):
 
 
 class IndexCopy(NamedTuple):
-    """An index as it is at one moment.
+    """What an index is at one moment beside its database.
 
     Attributes:
-        state: what it knows beside its database.
-        image: of its database; None where this Python cannot make one.
+        state: all that it knows.
         skills: those of the rows, in the order of `state.rows`.
     """
 
     state: SearchState
-    image: bytes | None
     skills: Sequence[Skill]
 
 
@@ -160,12 +159,18 @@ class SearchIndex:
         """The rows of the skills that are meant by this and no others, in one folded word."""
         return [row for (row,) in self._db.execute("SELECT row FROM names WHERE name = ?", (name,))]
 
-    def copy(self) -> IndexCopy:
-        """All of it as it is now."""
+    def copy(self, place: Path) -> IndexCopy | None:
+        """All of it as it is now, its database in an empty file; None where no other index could be made of it.
+
+        Raises:
+            sqlite3.Error: the file cannot be written.
+        """
+        if not self.full_text.copy_to(place):
+            return None
         skills = [*self._skills.values()]
         paths, digests = [skill.path for skill in skills], [_digest(skill) for skill in skills]
         state = SearchState([*self._skills], paths, digests, self.spelling.state, self.ngrams.state)
-        return IndexCopy(state, self.full_text.image, skills)
+        return IndexCopy(state, skills)
 
     def _known(self, gone: Iterable[Skill]) -> Iterator[tuple[int, Texts]]:
         """The rows of these skills, as far as they have some, with the texts that these were put in with."""

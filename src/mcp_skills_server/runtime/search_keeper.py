@@ -15,6 +15,8 @@ from mcp_skills_server.catalog.skill_set import SkillSet
 from mcp_skills_server.model import Snapshot
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mcp_skills_server.runtime.search_file import SearchFile
     from mcp_skills_server.runtime.search_index import IndexCopy, SearchIndex
 
@@ -77,11 +79,11 @@ class SearchKeeper:
         if self._file is not None:
             self._file.pass_over("it cannot be asked")
 
-    def keep(self, copy: Callable[[], IndexCopy | None]) -> None:
+    def keep(self, copy: Callable[[Path], IndexCopy | None]) -> None:
         """Leave the index to the next process if that is due; returns at once.
 
         Args:
-            copy: makes a copy of the index, in another thread.
+            copy: makes a copy of the index, in another thread, with its database in this file.
         """
         file, new = self._file, self.changes - self._kept_changes
         if file is None or new <= 0 or self.rows < file.least:
@@ -104,9 +106,7 @@ class SearchKeeper:
         if thread is not None:
             thread.join(_END_S)
 
-    def _write(self, file: SearchFile, copy: Callable[[], IndexCopy | None]) -> None:
+    def _write(self, file: SearchFile, copy: Callable[[Path], IndexCopy | None]) -> None:
         if self._seen == file.identity:  # of many processes that look at the same folder one writes
-            made = copy()
-            if made is not None:
-                file.save(made, lambda: self._stop.wait(_STEP_S))
+            file.save(copy, lambda: self._stop.wait(_STEP_S))
         self._seen = file.identity

@@ -22,6 +22,8 @@ from mcp_skills_server.catalog.registry import Registry
 from mcp_skills_server.catalog.views import Views
 from mcp_skills_server.model import Skill
 from mcp_skills_server.runtime import search_index, search_keeper
+from mcp_skills_server.runtime.full_text import FullText
+from mcp_skills_server.runtime.runtime import Runtime
 from mcp_skills_server.runtime.search import Search
 from mcp_skills_server.runtime.search_file import SearchFile
 from mcp_skills_server.runtime.search_index import SearchIndex
@@ -445,6 +447,24 @@ def test_an_end_leaves_nothing_half_written(top: Path, files: IndexFiles, monkey
     assert [*files.folder.path.iterdir()] == []
     assert answers(search) == answers(first(top, None))
     search.close()
+
+
+def test_the_end_of_a_runtime_ends_the_writing(top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_keeper, "_STEP_S", DEADLINE * 10)
+    registry = loaded(top, index_files=files)
+    with Runtime(registry) as runtime:
+        runtime.searches.of(registry).find("apple", 5, _any)
+    written()
+    assert [*files.folder.path.iterdir()] == []
+
+
+def test_a_full_disk_is_no_matter(top: Path, files: IndexFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: object, __: object) -> bool:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(FullText, "copy_to", full)
+    assert answers(process(top, files)) == answers(first(top, None))
+    assert [*files.folder.path.iterdir()] == []
 
 
 def test_of_a_registry_with_a_gate_nothing_is_kept(top: Path, files: IndexFiles) -> None:

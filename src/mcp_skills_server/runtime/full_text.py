@@ -104,8 +104,8 @@ class FullText:
         if not hasattr(self._db, "deserialize"):
             return False
         with closing(sqlite3.connect(place, isolation_level=None)) as target:
-            target.execute("PRAGMA journal_mode = OFF")
-            target.execute("PRAGMA synchronous = OFF")
+            for setting in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -64"):
+                target.execute(f"PRAGMA {setting}")
             self._db.backup(target)
         return True
 

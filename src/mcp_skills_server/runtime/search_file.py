@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import unicodedata
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -18,7 +19,6 @@ from importlib.util import find_spec
 from io import BufferedReader
 from mmap import mmap
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any, BinaryIO, Final
 from zlib import crc32
 
@@ -114,15 +114,15 @@ class SearchFile:
         file.write(bytes(_HEADER))
         proved = hashlib.sha256()
         # A file of its own first: what many megabytes leave in the heap stays with the process.
-        descriptor, place = mkstemp("", f"{self.path.stem}.{os.getpid()}-", self.path.parent)
+        place = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}-image")
         try:
-            with open(descriptor, "rb") as image:
-                made = copy(Path(place))
+            with open(os.open(place, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o600), "rb") as image:
+                made = copy(place)
                 while part := image.read(_PART):
                     proved.update(part)
                     file.write(part)
         finally:
-            os.unlink(place)
+            place.unlink(missing_ok=True)
         if made is None or len(made.skills) < self.least:
             return False
         image_length = file.tell() - _HEADER

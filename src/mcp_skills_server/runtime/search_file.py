@@ -153,10 +153,15 @@ class SearchFile:
         try:
             *parts, ends, checksums = lines
 
+            spans: list[tuple[int, int, int]] = []
+
             def texts_at(place: int) -> Texts:
-                begin, end = json.loads(ends)[place : place + 2]
+                if not spans:  # most often no text is asked for
+                    limits = json.loads(ends)
+                    spans.extend(zip(limits, limits[1:], json.loads(checksums), strict=False))
+                begin, end, checksum = spans[place]
                 file.seek(begin)
-                return _texts(file.read(max(end - begin, 0)), json.loads(checksums)[place])
+                return _texts(file.read(max(end - begin, 0)), checksum)
 
             state = SearchState(*map(json.loads, parts))
             return SearchIndex.restored(state, image, snapshot, texts_at)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mcp_skills_server.runtime.search_index import IndexCopy, SearchIndex
 
 _SHARE: Final = 20
-"""One of so many rows must have changed for an index to be written at once."""
+"""One of so many rows must have been put in or taken out for an index to be written at once; an edit is both."""
 _LATEST_S: Final = 300.0
 """With fewer changes it waits for so long."""
 _STEP_S: Final = 0.001
@@ -76,6 +76,7 @@ class SearchKeeper:
     def reject(self) -> None:
         """What was kept cannot be used after all."""
         self.is_used = False
+        self._kept_changes = 0
         if self._file is not None:
             self._file.pass_over("it cannot be asked")
 
@@ -107,6 +108,6 @@ class SearchKeeper:
             thread.join(_END_S)
 
     def _write(self, file: SearchFile, copy: Callable[[Path], IndexCopy | None]) -> None:
-        if self._seen == file.identity:  # of many processes that look at the same folder one writes
+        if file.identity in (self._seen, None):  # of many processes that look at the same folder one writes
             file.save(copy, lambda: self._stop.wait(_STEP_S))
         self._seen = file.identity

@@ -1,0 +1,96 @@
+"""The frontmatter that nearly every skill has, read without YAML: fields on one line each, and one level of more.
+
+A line is `key: text`, with the text as it stands or in quotes without escapes; a mapping of such lines may stand below
+a key. That is a subset of YAML in which every parser reads the same. What is not certainly of this shape is left to
+`yaml_reader.py`, which takes ten times as long and is not imported for want of it.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mcp_skills_server.model import Json
+
+NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
+BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+OTHER_IN_1_1: Final = frozenset(word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper()))
+"""What YAML 1.1 takes for true or false, and 1.2 for text."""
+METADATA: Final = "metadata"
+_WORDS: Final = NULL | BOOLEAN.keys() | OTHER_IN_1_1
+_LONGEST: Final = 1 << 13
+"""Characters of a text that is read here: the bounds of the YAML reader lie far beyond it."""
+_LINE: Final = re.compile(r"( *+)([A-Za-z_][A-Za-z0-9_-]{0,99}+):(?: ++([A-Za-z(/$_\"'\u00a1-\U0010ffff][^\n]*+))?\n")
+
+
+class Plain(NamedTuple):
+    """What such a frontmatter says; as in `yaml_reader.Reader`."""
+
+    fields: dict[str, Json]
+    lines: Mapping[str, int]
+    metadata: Mapping[str, tuple[int, str | None]]
+
+
+def read(text: str) -> Plain | None:
+    """The fields of a frontmatter, None where YAML has to be asked. `text` ends with a line end, and begins on line 2.
+
+    Nothing is wrong with what is read here.
+    """
+    # Printable text has no tab, no other line end and none of the characters that YAML forbids.
+    if len(text) > _LONGEST or not text.replace("\n", " ").isprintable():
+        return None
+    fields: dict[str, Json] = {}
+    lines: dict[str, int] = {}
+    metadata: dict[str, tuple[int, str | None]] = {}
+    into, indent, field = fields, "", ""
+    at, end, number = 0, len(text), 2
+    while at < end:
+        found = _LINE.match(text, at)
+        if found is None:
+            return None
+        at = found.end()
+        blanks, key, written = found.groups()
+        if into is fields:
+            if blanks:
+                return None
+        elif not into:  # the first line of a mapping says how far it is indented
+            if not blanks:
+                return None
+            indent = blanks
+        elif not blanks:
+            into = fields
+        elif blanks != indent:
+            return None
+        if key in into or key in _WORDS:
+            return None
+        key = sys.intern(key)  # ten thousand skills have the same dozen keys
+        if into is fields:
+            lines[key] = number
+            if written is None:
+                into, field = {}, key
+                fields[key] = into
+                number += 1
+                continue
+        value = None if written is None else _value(written)
+        if value is None:
+            return None
+        into[key] = value
+        if into is not fields and field == METADATA:
+            metadata[key] = number, value
+        number += 1
+    return Plain(fields, lines, metadata) if fields and into else None
+
+
+def _value(written: str) -> str | None:
+    """The text that is written so, None where YAML has to be asked. It begins with a letter or a harmless sign."""
+    written = written.rstrip(" ")
+    mark = written[0]
+    if mark in "\"'":
+        inner = written[1:-1]
+        is_plain = len(written) > 1 and written[-1] == mark and mark not in inner and (mark == "'" or "\\" not in inner)
+        return inner if is_plain else None
+    if ": " in written or " #" in written or written[-1] == ":" or written in _WORDS:
+        return None
+    return written

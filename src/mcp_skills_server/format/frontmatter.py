@@ -8,6 +8,7 @@ reported at once.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -55,7 +56,7 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
     says nothing of their lines and problems.
     """
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         # Positions count from behind a BOM.
         line = error.object.count(b"\n", 0, error.start) + 1

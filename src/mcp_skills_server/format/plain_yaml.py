@@ -7,7 +7,6 @@ a key. That is a subset of YAML in which every parser reads the same. What is no
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -22,7 +21,11 @@ METADATA: Final = "metadata"
 _WORDS: Final = NULL | BOOLEAN.keys() | OTHER_IN_1_1
 _LONGEST: Final = 1 << 13
 """Characters of a text that is read here: the bounds of the YAML reader lie far beyond it."""
-_LINE: Final = re.compile(r"( *+)([A-Za-z_][A-Za-z0-9_-]{0,99}+):(?: ++([A-Za-z(/$_\"'\u00a1-\U0010ffff][^\n]*+))?\n")
+_USUAL: Final = frozenset(("name", "description", "license", METADATA, "author", "version", "tags"))
+"""Keys that need no look."""
+_LONGEST_KEY: Final = 100
+_HARMLESS: Final = frozenset("(/$_")
+"""Signs besides letters that a text may begin with."""
 
 
 class Plain(NamedTuple):
@@ -44,14 +47,15 @@ def read(text: str) -> Plain | None:
     fields: dict[str, Json] = {}
     lines: dict[str, int] = {}
     metadata: dict[str, tuple[int, str | None]] = {}
-    into, indent, field = fields, "", ""
-    at, end, number = 0, len(text), 2
-    while at < end:
-        found = _LINE.match(text, at)
-        if found is None:
+    into, indent, field = fields, 0, ""
+    number = 1
+    for line in text[:-1].split("\n"):
+        number += 1
+        key, colon, written = line.partition(":")
+        name = key.lstrip(" ")
+        if not colon or (written and written[0] != " ") or (name not in _USUAL and not _is_key(name)):
             return None
-        at = found.end()
-        blanks, key, written = found.groups()
+        blanks = len(key) - len(name)
         if into is fields:
             if blanks:
                 return None
@@ -63,34 +67,38 @@ def read(text: str) -> Plain | None:
             into = fields
         elif blanks != indent:
             return None
-        if key in into or key in _WORDS:
+        if name in into:
             return None
-        key = sys.intern(key)  # ten thousand skills have the same dozen keys
+        name = sys.intern(name)  # ten thousand skills have the same dozen keys
         if into is fields:
-            lines[key] = number
-            if written is None:
-                into, field = {}, key
-                fields[key] = into
-                number += 1
+            lines[name] = number
+            if not written:
+                field, into = name, {}
+                fields[name] = into
                 continue
-        value = None if written is None else _value(written)
+        value = _value(written.strip(" "))
         if value is None:
             return None
-        into[key] = value
-        if into is not fields and field == METADATA:
-            metadata[key] = number, value
-        number += 1
+        into[name] = value
+        if field == METADATA and into is not fields:
+            metadata[name] = number, value
     return Plain(fields, lines, metadata) if fields and into else None
 
 
+def _is_key(name: str) -> bool:
+    """Whether this is a word of ASCII letters, digits, underscores and hyphens that begins with none of the latter."""
+    return len(name) <= _LONGEST_KEY and name.replace("-", "_").isidentifier() and name.isascii() and name[0] != "-"
+
+
 def _value(written: str) -> str | None:
-    """The text that is written so, None where YAML has to be asked. It begins with a letter or a harmless sign."""
-    written = written.rstrip(" ")
-    mark = written[0]
-    if mark in "\"'":
+    """The text that is written so, without blanks around it; None where YAML has to be asked."""
+    mark = written[:1]
+    if mark in ('"', "'"):
         inner = written[1:-1]
         is_plain = len(written) > 1 and written[-1] == mark and mark not in inner and (mark == "'" or "\\" not in inner)
         return inner if is_plain else None
+    if not (mark.isalpha() or mark in _HARMLESS or mark > "\x7f"):
+        return None
     if ": " in written or " #" in written or written[-1] == ":" or written in _WORDS:
         return None
     return written

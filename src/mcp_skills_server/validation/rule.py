@@ -8,7 +8,6 @@ row says how bad that is and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -42,8 +41,7 @@ class Found(NamedTuple):
 Check: TypeAlias = Callable[[T], Iterable[Found]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[T]):
+class Rule(NamedTuple, Generic[T]):
     """A row of the table of rules.
 
     Attributes:
@@ -97,21 +95,34 @@ def _problem(code: str, found: Found) -> Problem:
     return made.at(found.path, found.skill) if found.path or found.skill else made
 
 
-@dataclass(frozen=True)
 class SkillMd:
     """A SKILL.md whose frontmatter could be read.
+
+    Args:
+        document: as below.
+        frontmatter: as below.
+        directory: as below.
+        files: as below.
 
     Attributes:
         document: the file taken apart.
         frontmatter: its fields.
         directory: the name of its directory.
         files: paths of all files of the skill; empty at a scan.
+        name: the name, "" where there is none to judge.
+        description: the description, "" where there is none to judge.
     """
 
-    document: Document
-    frontmatter: Mapping[str, Json]
-    directory: str
-    files: Collection[str] = ()
+    def __init__(
+        self, document: Document, frontmatter: Mapping[str, Json], directory: str, files: Collection[str] = ()
+    ) -> None:
+        self.document = document
+        self.frontmatter = frontmatter
+        self.directory = directory
+        self.files = files
+        name, description = frontmatter.get("name"), frontmatter.get("description")
+        self.name = name if isinstance(name, str) else ""
+        self.description = description if isinstance(description, str) and description.strip() else ""
 
     def line(self, key: str) -> int:
         """The line of a top-level field, or of the opening fence when it is missing."""
@@ -123,8 +134,7 @@ class SkillMd:
         return references(self.document.body)
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
+class TextFile(NamedTuple):
     """A text file of a skill.
 
     Attributes:
@@ -138,17 +148,21 @@ class TextFile:
     first_line: int = 1
 
 
-@dataclass(frozen=True)
 class FileNames:
     """The names of a skill's files.
+
+    Args:
+        served: as below.
+        unserved: as below.
 
     Attributes:
         served: paths of its files, without those of nested skills.
         unserved: paths of what lies in its directory and is ignored for its name.
     """
 
-    served: Collection[str]
-    unserved: list[str]
+    def __init__(self, served: Collection[str], unserved: list[str]) -> None:
+        self.served = served
+        self.unserved = unserved
 
     @cached_property
     def faults(self) -> list[file_names.Fault]:

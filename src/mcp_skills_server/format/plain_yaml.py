@@ -86,8 +86,10 @@ def read(text: str) -> Plain | None:
 
 
 def _is_key(name: str) -> bool:
-    """Whether this is a word of ASCII letters, digits, underscores and hyphens that begins with none of the latter."""
-    return len(name) <= _LONGEST_KEY and name.replace("-", "_").isidentifier() and name.isascii() and name[0] != "-"
+    """Whether this is a word of ASCII letters, digits, underscores and hyphens that begins with none of the latter, and
+    that YAML takes for a text."""
+    is_word = len(name) <= _LONGEST_KEY and name.replace("-", "_").isidentifier() and name.isascii() and name[0] != "-"
+    return is_word and name not in _WORDS
 
 
 def _value(written: str) -> str | None:

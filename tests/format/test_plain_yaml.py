@@ -12,11 +12,12 @@ from mcp_skills_server.format.yaml_reader import Reader
 _KEYS = st.sampled_from(
     ["name", "description", "metadata", "license", "on", "Null", "true", "a-b", "_x", "a" * 101, "1", "-a", "é", "a b"]
 ) | st.text("ab_-1", min_size=1, max_size=4)
-_PIECES = st.sampled_from(
-    "a word : # ' \" \\ \\n - [ ] { } , &a *a ! !!str | > % @ ` ? ~ = << 1 1.0 0x1 .5 true yes No null --- ... / (".split()
-    + [" ", "  ", ": ", " #", "- ", "? ", "\t", "\u00e9", "\u2014", "\u65e5\u672c", "\U0001f600"]
-    + ["\u00a0", "\u0085", "\u2028", "\ufeff", "\x07"]
-)
+_PIECES = st.sampled_from((
+    "a", "word", ":", "#", "'", "\"", "\\", "\\n", "-", "[", "]", "{", "}", ",", "&a", "*a", "!", "!!str", "|",
+    ">", "%", "@", "`", "?", "~", "=", "<<", "1", "1.0", "0x1", ".5", "true", "yes", "No", "null", "---", "...",
+    "/", "(", " ", "  ", ": ", " #", "- ", "? ", "\t", "\u00e9", "\u2014", "\u65e5\u672c", "\ud83d\ude00",
+    "\u00a0", "\u0085", "\u2028", "\ufeff", "\u0007",
+))  # fmt: skip
 _VALUES = (
     st.lists(_PIECES, max_size=5).map("".join) | st.text(max_size=8) | st.just("Refunds a customer. Use when asked.")
 )

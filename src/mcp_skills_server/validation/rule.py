@@ -63,7 +63,6 @@ class Rules(Generic[T]):
     def __init__(self, reads: str) -> None:
         self.reads = reads
         self.rows: list[Rule[T]] = []
-        self._chosen: dict[tuple[bool, tuple[str, ...]], list[Rule[T]]] = {}
 
     def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
         """Add the function below as the rule of this code.
@@ -76,18 +75,22 @@ class Rules(Generic[T]):
 
         def add(check: Check[T]) -> Check[T]:
             self.rows.append(Rule(code, self.reads, deep, check))
-            self._chosen.clear()
             return check
 
         return add
 
     def check(self, subject: T, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Problem]:
         """Run the deep rules, or all others, of those whose codes begin so. Paths are relative to the skill."""
-        rows = self._chosen.get((deep, about))
-        if rows is None:
-            rows = [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
-            self._chosen[deep, about] = rows
-        return [_problem(row.code, found) for row in rows for found in row.check(subject)]
+        return run(self.chosen(deep=deep, about=about), subject)
+
+    def chosen(self, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Rule[T]]:
+        """The deep rules, or all others, of those whose codes begin so, to `run` together with others."""
+        return [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
+
+
+def run(rules: Iterable[Rule[T]], subject: T) -> list[Problem]:
+    """What these rules find. Paths are relative to the skill."""
+    return [_problem(code, found) for code, _, _, check in rules for found in check(subject)]
 
 
 def _problem(code: str, found: Found) -> Problem:

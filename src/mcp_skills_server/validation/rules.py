@@ -7,13 +7,14 @@ alone runs it, through `lint.py`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any, Final
 
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import Problem, Snapshot
 from mcp_skills_server.validation import body, catalog, fields, names, text, values
 from mcp_skills_server.validation.fields import MAX_COMPATIBILITY, MAX_DESCRIPTION, MAX_NAME
-from mcp_skills_server.validation.rule import Rule, SkillMd
+from mcp_skills_server.validation.rule import Rule, SkillMd, run
 
 __all__ = ("MAX_COMPATIBILITY", "MAX_DESCRIPTION", "MAX_NAME", "RULES", "check", "check_catalog", "check_deeply")
 
@@ -34,7 +35,12 @@ def check(document: Document, directory: str, *, about: tuple[str, ...] = ("",))
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, directory)
-    return tuple(found for rules in _SKILL_MD for found in rules.check(skill, deep=False, about=about))
+    return tuple(run(_at_scan(about), skill))
+
+
+@cache
+def _at_scan(about: tuple[str, ...]) -> tuple[Rule[SkillMd], ...]:
+    return tuple(row for rules in _SKILL_MD for row in rules.chosen(deep=False, about=about))
 
 
 def check_deeply(document: Document, files: Collection[str]) -> tuple[Problem, ...]:

@@ -112,6 +112,8 @@ class DirectoryEvents:
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
         self._tops = {top: _Place(top, None) for top in tops}
+        self._holder: tuple[str, str, _Place | None] = "", "", None
+        """The place of the directory in which one was entered last, behind its own place below a root, and that."""
         self._trouble: CannotWatchError | None = None
         self._notify = _open()
 
@@ -136,17 +138,23 @@ class DirectoryEvents:
 
         That is gone then, or another by now, and the event of that has the rest armed.
         """
-        place = self._tops.get(top)
         if not location:
-            return place
-        *names, last = location.split("/")
-        for name in names:
+            return self._tops.get(top)
+        holder, _, last = location.rpartition("/")
+        known = self._holder
+        if known[0] != holder or known[1] != top or known[2] is None or known[2].watch < 0:
+            known = self._holder = holder, top, self._find(top, holder)
+        place = known[2]  # a scan enters what lies in a directory one after the other
+        return None if place is None else place.child(last) or _Place(last, place)
+
+    def _find(self, top: str, location: str) -> _Place | None:
+        """The place of a directory, None where it or one above it is not watched."""
+        place = self._tops.get(top)
+        for name in location.split("/") if location else ():
             if place is None or place.watch < 0:
                 return None
             place = place.child(name)
-        if place is None or place.watch < 0:
-            return None
-        return place.child(last) or _Place(last, place)
+        return None if place is None or place.watch < 0 else place
 
     def _at(self, watch: int) -> Iterator[_Place]:
         """The places of a watch."""

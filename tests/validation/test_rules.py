@@ -147,7 +147,7 @@ def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytes
         if skill.document.body.isupper():
             yield Found("the body is all capitals", skill.document.body_line)
 
-    monkeypatch.setattr(rules, "_SKILL_MD", (*rules._SKILL_MD, tiny))
+    monkeypatch.setattr(rules, "_SKILL_MD", (*rules.SKILL_MD_RULES, tiny))
     (found,) = problems(SOUND, body="READ ON.\n")
     assert str(found.at("a/SKILL.md", "a")) == (
         "a/SKILL.md:5: warning: the body is all capitals; write it in small letters [shouting]"

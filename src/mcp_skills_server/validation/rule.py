@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import CODES, problem
-from mcp_skills_server.format import file_names
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
+
+if TYPE_CHECKING:
+    from mcp_skills_server.format.file_names import Fault
 
 T = TypeVar("T")
 
@@ -168,6 +170,8 @@ class FileNames:
         self.unserved = unserved
 
     @cached_property
-    def faults(self) -> list[file_names.Fault]:
+    def faults(self) -> list[Fault]:
         """What is wrong with the names of served files."""
+        from mcp_skills_server.format import file_names  # a scan asks for none
+
         return list(file_names.faults(self.served))

@@ -11,9 +11,9 @@ from typing import Final
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.model import Problem
 from mcp_skills_server.validation import body, fields, values
-from mcp_skills_server.validation.rule import Rule, SkillMd, run
+from mcp_skills_server.validation.rule import Rule, Rules, SkillMd, run
 
-SKILL_MD_RULES: Final = (fields.RULES, values.RULES, body.RULES)
+SKILL_MD_RULES: Final[tuple[Rules[SkillMd], ...]] = (fields.RULES, values.RULES, body.RULES)
 """All rules that read a SKILL.md, the deep ones included."""
 
 
@@ -28,9 +28,9 @@ def check(document: Document, directory: str, *, about: tuple[str, ...] = ("",))
     if document.frontmatter is None:
         return ()
     skill = SkillMd(document, document.frontmatter, directory)
-    return tuple(run(_at_scan(about), skill))
+    return tuple(run(_chosen(SKILL_MD_RULES, about), skill))
 
 
 @cache
-def _at_scan(about: tuple[str, ...]) -> tuple[Rule[SkillMd], ...]:
-    return tuple(row for rules in SKILL_MD_RULES for row in rules.chosen(deep=False, about=about))
+def _chosen(tables: tuple[Rules[SkillMd], ...], about: tuple[str, ...]) -> tuple[Rule[SkillMd], ...]:
+    return tuple(row for rules in tables for row in rules.chosen(deep=False, about=about))

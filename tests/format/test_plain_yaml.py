@@ -30,17 +30,16 @@ _FIELDS = st.tuples(
 _LINES = (
     _FIELDS.map("".join) | _VALUES | st.sampled_from(["metadata:", "metadata:", "# comment", "", "  ", "- a", "---"])
 )
-_PLAIN_LINES = st.sampled_from(
-    [
-        "name: a",
-        "description: B c. d",
-        "license: 'MIT'",
-        'x: "y: z"',
-        "metadata:",
-        "  author: me",
-        "  v: '1.0'",
-        "   odd: x",
-    ]
+_PLAIN_KEYS = st.lists(st.text("ab_-1", min_size=1, max_size=3).map("k".__add__), min_size=4, max_size=4, unique=True)
+_MOSTLY_PLAIN = (
+    st.sampled_from(["A b c.", "x, y", "'q'", '"q: #"', "/a/b", "(c)", "a:b", "b#c", "\u00e9t\u00e9", "d  "]) | _VALUES
+)
+_NEARLY_PLAIN = st.builds(
+    "{0[0]}: {1[0]}\n{2}:\n  {0[1]}: {1[1]}\n{3}{0[2]}: {1[2]}\n{0[3]}: {1[3]}".format,
+    _PLAIN_KEYS,
+    st.lists(_MOSTLY_PLAIN, min_size=4, max_size=4),
+    st.sampled_from(["metadata", "other"]),
+    st.sampled_from(["  ", "  ", "  ", "", "   ", " "]),
 )
 
 
@@ -56,7 +55,7 @@ _PLAIN_LINES = st.sampled_from(
 @example("a: b:")
 @example("a: b\n...")
 @example("name: a\nname: b")
-@given(st.lists(_LINES, max_size=6).map("\n".join) | st.lists(_PLAIN_LINES, min_size=1, max_size=5).map("\n".join))
+@given(st.lists(_LINES, max_size=6).map("\n".join) | _NEARLY_PLAIN)
 def test_what_is_read_is_what_yaml_reads(text: str):
     text = f"{text}\n".replace("\r", "\n")
     plain = plain_yaml.read(text)

@@ -138,7 +138,7 @@ class View:
 
 def is_hashed(skill: Skill) -> bool:
     """Whether all digests of the skill's files are known."""
-    return None not in [file.digest for file in skill.files.values()]  # half the time of a generator
+    return None not in [file.digest for file in skill.files.values()]
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_T]]) -> _T:

@@ -1,7 +1,7 @@
 """SKILL.md bytes in; frontmatter, body and Problems out.
 
 Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between them is read by
-`plain_yaml.py` where it can, which takes a tenth of the time, else by `yaml_reader.py`. Everything wrong in a file is
+`plain_yaml.py` where it can, which takes a quarter of the time, else by `yaml_reader.py`. Everything wrong in a file is
 reported at once.
 """
 

@@ -32,7 +32,7 @@ def weight(skill: Skill) -> int:
 
 
 def _length(value: Json | Mapping[str, Json]) -> int:
-    """About how long the JSON is; to write it for that would take three times as long."""
+    """About how long the JSON is, which need not be written for it."""
     if isinstance(value, str):
         return len(value) + 2 if value.isascii() and value.isprintable() else len(json.dumps(value))
     if isinstance(value, Mapping):

@@ -232,7 +232,7 @@ def test_no_arguments_show_the_help_as_an_error() -> None:
 
 
 def test_the_command_line_imports_lazily() -> None:
-    heavy = ("mcp", "anyio", "yaml", "watchfiles", "inotify_simple", "markdown_it", "pydantic")
+    heavy = ("mcp", "anyio", "yaml", "watchfiles", "markdown_it", "pydantic")
     code = f"import sys, mcp_skills_server.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=DEADLINE, check=True)
     assert done.stdout.strip() == "[]"

@@ -45,7 +45,6 @@ PURE = (
 NOT_IN_PURE_PACKAGES = {
     "os", "io", "pathlib", "shutil", "tempfile", "time", "datetime", "logging", "socket", "threading", "asyncio",
     "subprocess", "anyio", "mcp", "mcp_types", "starlette", "httpx", "httpx2", "click", "watchfiles", "random",
-    "inotify_simple",
 }  # fmt: skip
 KNOW_THE_SDK = {
     "server/app.py", "server/attach.py", "server/callers.py", "server/entrance.py", "server/exchange.py",

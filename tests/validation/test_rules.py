@@ -13,7 +13,7 @@ from format.broken import BROKEN
 from mcp_skills_server.codes import CODES, Code, standing
 from mcp_skills_server.format.frontmatter import Document, parse
 from mcp_skills_server.model import Standing
-from mcp_skills_server.validation import rules
+from mcp_skills_server.validation import at_scan
 from mcp_skills_server.validation.fields import EXTENSION_FIELDS, SPECIFIED_FIELDS
 from mcp_skills_server.validation.rule import Found, Rules, SkillMd
 from mcp_skills_server.validation.rules import RULES, check, check_deeply
@@ -147,7 +147,7 @@ def test_a_rule_is_its_row_and_its_function_and_what_shows_it(monkeypatch: pytes
         if skill.document.body.isupper():
             yield Found("the body is all capitals", skill.document.body_line)
 
-    monkeypatch.setattr(rules, "_SKILL_MD", (*rules._SKILL_MD, tiny))
+    monkeypatch.setattr(at_scan, "SKILL_MD_RULES", (*at_scan.SKILL_MD_RULES, tiny))
     (found,) = problems(SOUND, body="READ ON.\n")
     assert str(found.at("a/SKILL.md", "a")) == (
         "a/SKILL.md:5: warning: the body is all capitals; write it in small letters [shouting]"

@@ -29,7 +29,8 @@ def complete(root: Root, here: Directory, skill: Skill, known: KnownFiles, limit
     if over:
         findings += [found.at(root.show(here.path), skill.path) for found in over]
         files = _as_far_as_allowed(files, limits)
-    stands, empty = min(skill.standing, standing(findings)), tuple(sorted(gathering.empty))
+    stands = min(skill.standing, standing(findings)) if findings else skill.standing
+    empty = tuple(sorted(gathering.empty))
     found = tuple(findings)
     # Written out because this is done for every skill, and `replace` takes four times as long.
     return Skill(
@@ -52,14 +53,24 @@ class _Gathering:
 
     def visit(self, here: Directory) -> None:
         """Collect what lies in this directory and below it."""
-        skill = self._skill
-        prefix = f"{here.path}/"[len(skill.directory) + 1 if skill.directory else 0 :] if here.path else ""
+        above = self._skill.directory
+        prefix = f"{here.path}/"[len(above) + 1 if above else 0 :] if here.path else ""
         before = len(self.files)
         self.unkept += here.overfull
         for name, file in here.files.items():
             self.files[sys.intern(prefix + name)] = file  # many skills have files of the same names
             if "\\" in name:
                 self._find("file-name-backslash", f"the name of {prefix}{name} holds a backslash", here, name)
+        if not here.is_plain:
+            self._visit_rare(here, prefix)
+        for inner in here.directories:
+            self.visit(inner)
+        if len(self.files) == before and prefix:
+            self.empty.append(prefix.rstrip("/"))
+
+    def _visit_rare(self, here: Directory, prefix: str) -> None:
+        """What lies in this directory beside files and directories."""
+        skill = self._skill
         for name in here.links:
             linked = self._known.link(here.path, name)
             if linked is not None and within(linked.location, skill.directory):
@@ -82,10 +93,6 @@ class _Gathering:
             self._find("unreadable", "the directory cannot be opened", here, "", what_opens(self._root, here))
         if here.cut:
             self._find("too-deep", "files lie deeper than the scan goes", here, "")
-        for inner in here.directories:
-            self.visit(inner)
-        if len(self.files) == before and prefix:
-            self.empty.append(prefix.rstrip("/"))
 
     def _find(self, code: str, message: str, here: Directory, name: str, hint: str | None = None) -> None:
         place = self._root.show(join(here.path, name))
@@ -112,7 +119,7 @@ def over_limits(
     count = len(files) + unkept
     if count > limits.files:
         yield problem("too-many-files", f"the skill has {count} files, {limits.files} are allowed; {_IN_PART}")
-    size = sum(file.size for file in files.values())
+    size = sum([file.size for file in files.values()])
     if size > limits.bytes:
         yield problem("too-many-bytes", f"the skill has {size} bytes, {limits.bytes} are allowed; {_IN_PART}")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp_skills_server.catalog.disk import open_directory
 from mcp_skills_server.catalog.registry import Registry
@@ -18,8 +17,7 @@ _MOST_NAMES: Final = 20_000
 _NAMED: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOver:
+class PassedOver(NamedTuple):
     """Skills of one root that lie in dot folders.
 
     Attributes:

@@ -185,10 +185,11 @@ class Reader:
         time in one as in two, and two were done no sooner, for the calls of the system are what takes time.
         """
         for file in skill.files.values() if skill.standing > Standing.UNUSABLE else ():
-            try:
-                self.digest(file)
-            except StaleFileError:
-                continue
+            if file.digest is None:
+                try:
+                    self._prove(file)
+                except StaleFileError:
+                    continue
         if all(file.digest is not None for file in skill.files.values()):
             self._proved.pop(skill.path, None)
 

@@ -271,8 +271,9 @@ class _Scanner:
         return name if isinstance(name, str) and sound else self._directory_name(here)
 
     def _directory_name(self, here: Directory) -> str:
-        name = os.path.basename(f"{self._root.path}/{here.path}" if here.path else self._root.path) or "root"
-        return disk.spelled(name)
+        if here.path:
+            return here.path.rpartition("/")[2]  # which is UTF-8, or the walk had not come here
+        return disk.spelled(os.path.basename(self._root.path) or "root")
 
     def _read(self, here: Directory, manifest: SkillFile) -> Reading:
         reason: str | None = None

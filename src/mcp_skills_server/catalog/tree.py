@@ -58,6 +58,7 @@ class Directory:
         unreadable: nothing is known of what it holds.
         overfull: how many more files there are than were kept.
         cut: deeper than the walk goes: what lies below is not known.
+        is_plain: there are files and directories alone, and all of them are known.
     """
 
     directories: Iterable[Directory] = ()
@@ -70,6 +71,7 @@ class Directory:
     folder_as_manifest = False
     overfull = 0
     cut = False
+    is_plain = False
 
     def __init__(
         self, path: str, files: dict[str, SkillFile], *, links: Sequence[str] = (), unreadable: bool = False
@@ -183,6 +185,7 @@ class _Walk:
             if self._hidden:
                 inner += here.dotted
                 here.dotted = ()
+        here.is_plain = not rare and not here.overfull and (depth > 0 or not inner)
         if depth <= 0:
             here.cut = bool(inner)
         elif inner:

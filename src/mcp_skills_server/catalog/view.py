@@ -102,7 +102,8 @@ class View:
         Raises:
             StaleFileError: as for `read`.
         """
-        return await off_loop(is_hashed(skill), self._digests, skill)
+        known = {path: file.digest for path, file in skill.files.items() if file.digest is not None}
+        return known if len(known) == len(skill.files) else await off_loop(False, self._digests, skill)
 
     async def hash_files(self, skills: Sequence[Skill]) -> None:
         """Compute the digests of these skills' files that nobody has asked for yet, in one go."""
@@ -137,7 +138,7 @@ class View:
 
 def is_hashed(skill: Skill) -> bool:
     """Whether all digests of the skill's files are known."""
-    return all(file.digest is not None for file in skill.files.values())
+    return None not in [file.digest for file in skill.files.values()]
 
 
 async def retry_when_stale(skill_set: SkillSet, handler: Callable[[View], Awaitable[_T]]) -> _T:

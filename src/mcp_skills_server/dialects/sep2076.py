@@ -18,6 +18,8 @@ from mcp_skills_server.format.uris import uri
 from mcp_skills_server.model import ORIGIN, SKILL_MD, Json, Skill, Snapshot, Standing
 
 NAME: Final = "sep-2076"
+_RARE: Final = frozenset(("icons", "arguments", FIELD))
+"""Fields that most skills have none of."""
 LIST_CHANGED: Final = "notifications/skills/list_changed"
 
 
@@ -29,9 +31,10 @@ def entry(skill: Skill, snapshot: Snapshot, served: Served, least: Standing) -> 
     _put(out, "description", hidden.without(skill.description))
     _put(out, "version", identity.version(given))
     _put(out, "tags", tags_of(given))
-    _put(out, "icons", _icons(skill))
-    _put(out, "arguments", [_argument(each) for each in declared(given)])
-    _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
+    if not given.keys().isdisjoint(_RARE):
+        _put(out, "icons", _icons(skill))
+        _put(out, "arguments", [_argument(each) for each in declared(given)])
+        _put(out, "dependencies", _dependencies(resolve(skill, snapshot, served, least)))
     if skill.origin is not None:
         out["_meta"] = {ORIGIN: skill.origin}
     return out

@@ -1,19 +1,24 @@
 """SKILL.md bytes in; frontmatter, body and Problems out.
 
 Fences are whole lines; blanks may follow them, as after YAML's own markers. What stands between them is read by
-`yaml_reader.py`. Everything wrong in a file is reported at once.
+`plain_yaml.py` where it can, which takes a quarter of the time, else by `yaml_reader.py`. Everything wrong in a file is
+reported at once.
 """
 
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mcp_skills_server.codes import problem
-from mcp_skills_server.format.yaml_reader import Reader
+from mcp_skills_server.format import plain_yaml
 from mcp_skills_server.model import Json, Problem
+
+if TYPE_CHECKING:
+    from mcp_skills_server.format.yaml_reader import Reader
 
 _FENCE: Final = "---"
 _OPENING: Final = re.compile(r"---[ \t]*+(?:\n|\Z)")
@@ -51,7 +56,7 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
     says nothing of their lines and problems.
     """
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.removeprefix(BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         # Positions count from behind a BOM.
         line = error.object.count(b"\n", 0, error.start) + 1
@@ -73,7 +78,11 @@ def parse(raw: bytes, *, known: Mapping[str, Json] | None = None) -> Document:
     body_line = text.count("\n", 0, closing.start()) + 3 + rest.count("\n", 0, len(rest) - len(body))
     if known is not None:
         return Document(known, {}, body.rstrip(), body_line, ())
-    reader, fields = _read(text[begin + 1 : closing.start() + 1])
+    between = text[begin + 1 : closing.start() + 1]
+    plain = plain_yaml.read(between)
+    if plain is not None:
+        return Document(plain.fields, plain.lines, body.rstrip(), body_line, (), plain.metadata)
+    reader, fields = _read(between)
     problems = tuple(reader.problems)
     return Document(fields, reader.lines, body.rstrip(), body_line, problems, reader.metadata)
 
@@ -104,6 +113,8 @@ def _no_closing(text: str) -> Problem:
 
 def _read(text: str) -> tuple[Reader, dict[str, Json] | None]:
     """The fields, read once more with quotes where they are no YAML for want of them alone."""
+    from mcp_skills_server.format.yaml_reader import Reader  # late: to import YAML takes as long as to read many files
+
     reader = Reader(text)
     fields = reader.read()
     if fields is not None or not any(each.code == "yaml-syntax" for each in reader.problems):

@@ -7,11 +7,11 @@ page of fifty such skills fifty. The first entry is always there, so that every 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from mcp_skills_server.model import Skill
+from mcp_skills_server.model import Json, Skill
 
 MOST_BYTES: Final = 4 << 20
 """About how many bytes of skills one answer holds; what SDKs take in one message."""
@@ -25,10 +25,19 @@ def weight(skill: Skill) -> int:
     """About how many bytes an entry of the skill takes: its frontmatter, and its files by their URIs."""
     kept = _weights.get(skill)
     if kept is None:
-        kept = len(json.dumps(skill.frontmatter if isinstance(skill.frontmatter, dict) else dict(skill.frontmatter)))
-        kept += sum(_FILE + 3 * (len(skill.path) + len(path)) for path in skill.files)
+        kept = _length(skill.frontmatter) + len(skill.files) * (_FILE + 3 * len(skill.path))
+        kept += 3 * sum(map(len, skill.files))
         _weights[skill] = kept
     return kept
+
+
+def _length(value: Json | Mapping[str, Json]) -> int:
+    """About how long the JSON is, which need not be written for it."""
+    if isinstance(value, str):
+        return len(value) + 2 if value.isascii() and value.isprintable() else len(json.dumps(value))
+    if isinstance(value, Mapping):
+        return 2 + sum([len(key) + 4 + _length(each) for key, each in value.items()])
+    return len(json.dumps(value))
 
 
 def portion(entries: Iterable[_T], weigh: Callable[[_T], int]) -> list[_T]:

@@ -18,6 +18,7 @@ from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEv
 from mcp_skills_server.codes import CODES, problem, standing
 from mcp_skills_server.errors import SkillsServerError
 from mcp_skills_server.format.excerpts import literal
+from mcp_skills_server.format.plain_yaml import BOOLEAN, METADATA, NULL, OTHER_IN_1_1
 from mcp_skills_server.model import Json, Problem, Standing
 
 # The stubs leave the class out, and PyYAML may have been built without it.
@@ -31,15 +32,11 @@ MAX_NODES: Final = 10_000
 MAX_EXPANSION: Final = 1 << 20
 MAX_YAML: Final = 1 << 17
 MAX_PROBLEMS: Final = 100
-_METADATA: Final = "metadata"
 _BREAK_IN_1_1: Final = re.compile("[\x85\u2028\u2029]")
-_NULL: Final = frozenset(("", "~", "null", "Null", "NULL"))
-_BOOLEAN: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _BASED: Final = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _ENDLESS: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_OTHER_IN_1_1: Final = frozenset(word for w in ("yes", "no", "on", "off") for word in (w, w.capitalize(), w.upper()))
 _NUMBER_IN_1_1: Final = re.compile(
     r"[-+]?0[0-9_]+"  # octal, or a string where it holds an 8
     r"|0o[0-7]+|[-+]?0b[01_]+"
@@ -211,7 +208,7 @@ class Reader:
             if key in out:
                 self._note("yaml-duplicate-key", event, f"the key {_shown(key)} stands twice")
             value = self._next()
-            if depth == 1 and self._field == _METADATA:
+            if depth == 1 and self._field == METADATA:
                 self.metadata.setdefault(key, (line, value.value if value.__class__ is ScalarEvent else None))
             text = value.value if value.__class__ is ScalarEvent and value.tag is value.anchor is None else ""
             if text and text[0] not in _MAYBE_SPECIAL and self._nodes < MAX_NODES:
@@ -239,7 +236,7 @@ class Reader:
                     self._note(
                         "yaml-ambiguous", event, "the key << merges mappings in YAML 1.1 and is a plain key here"
                     )
-                elif text in _OTHER_IN_1_1 or text in _NULL or text in _BOOLEAN or _NUMBER_KEY.fullmatch(text):
+                elif text in OTHER_IN_1_1 or text in NULL or text in BOOLEAN or _NUMBER_KEY.fullmatch(text):
                     self._note("yaml-key", event, f"the key {_shown(text)} is not text for every YAML reader")
             return sys.intern(text)  # ten thousand skills have the same dozen keys
         value = self._value(event, depth + 1)
@@ -274,11 +271,11 @@ class Reader:
         text: str = event.value
         if not event.implicit[0]:
             return text
-        if text in _NULL:
+        if text in NULL:
             return None
-        if text in _BOOLEAN:
-            return _BOOLEAN[text]
-        if text in _OTHER_IN_1_1:
+        if text in BOOLEAN:
+            return BOOLEAN[text]
+        if text in OTHER_IN_1_1:
             self._note("yaml-ambiguous", event, f"{text} is text here and true or false in YAML 1.1")
             return text
         if text in ("<<", "="):

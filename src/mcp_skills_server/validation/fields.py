@@ -28,21 +28,9 @@ _Result: TypeAlias = tuple[Found, ...]
 RULES = Rules[SkillMd]("frontmatter")
 
 
-def _name(skill: SkillMd) -> str:
-    """The name, "" where there is none to judge."""
-    name = skill.frontmatter.get("name")
-    return name if isinstance(name, str) else ""
-
-
-def _description(skill: SkillMd) -> str:
-    """The description, "" where there is none to judge."""
-    description = skill.frontmatter.get("description")
-    return description if isinstance(description, str) and description.strip() else ""
-
-
 @RULES.rule("name-missing")
 def _name_missing(skill: SkillMd) -> _Result:
-    if _name(skill):
+    if skill.name:
         return ()
     message = "the name is empty or not text" if "name" in skill.frontmatter else "there is no name"
     return (Found(message, skill.line("name")),)
@@ -50,7 +38,7 @@ def _name_missing(skill: SkillMd) -> _Result:
 
 @RULES.rule("name-length")
 def _name_length(skill: SkillMd) -> _Result:
-    length = len(_name(skill))
+    length = len(skill.name)
     if length <= MAX_NAME:
         return ()
     return (Found(f"the name has {length} characters, at most {MAX_NAME} are allowed", skill.line("name")),)
@@ -58,13 +46,13 @@ def _name_length(skill: SkillMd) -> _Result:
 
 @RULES.rule("name-characters")
 def _name_characters(skill: SkillMd) -> _Result:
-    odd = _ODD_IN_NAME.search(_name(skill))
+    odd = _ODD_IN_NAME.search(skill.name)
     return (Found(f"the name holds {odd[0]!r}", skill.line("name")),) if odd else ()
 
 
 @RULES.rule("name-hyphens")
 def _name_hyphens(skill: SkillMd) -> _Result:
-    name = _name(skill)
+    name = skill.name
     if not (name.startswith("-") or name.endswith("-") or "--" in name):
         return ()
     return (Found(f"the name {literal(name)} has a hyphen at an end or two in a row", skill.line("name")),)
@@ -72,7 +60,7 @@ def _name_hyphens(skill: SkillMd) -> _Result:
 
 @RULES.rule("name-mismatch")
 def _name_mismatch(skill: SkillMd) -> _Result:
-    name = _name(skill)
+    name = skill.name
     if not name or name == skill.directory:
         return ()
     return (Found(f"the name is {literal(name)} but the directory is {literal(skill.directory)}", skill.line("name")),)
@@ -80,7 +68,7 @@ def _name_mismatch(skill: SkillMd) -> _Result:
 
 @RULES.rule("description-missing")
 def _description_missing(skill: SkillMd) -> _Result:
-    if _description(skill):
+    if skill.description:
         return ()
     value = skill.frontmatter.get("description")
     message = "the description is empty" if "description" in skill.frontmatter else "there is no description"
@@ -91,7 +79,7 @@ def _description_missing(skill: SkillMd) -> _Result:
 
 @RULES.rule("description-length")
 def _description_length(skill: SkillMd) -> _Result:
-    length = len(_description(skill))
+    length = len(skill.description)
     if length <= MAX_DESCRIPTION:
         return ()
     message = f"the description has {length} characters, at most {MAX_DESCRIPTION} are allowed"
@@ -100,7 +88,7 @@ def _description_length(skill: SkillMd) -> _Result:
 
 @RULES.rule("description-utf16")
 def _description_utf16(skill: SkillMd) -> _Result:
-    description = _description(skill)
+    description = skill.description
     if description.isascii() or len(description) > MAX_DESCRIPTION:
         return ()
     units = len(description.encode("utf-16-le", "surrogatepass")) // 2
@@ -112,14 +100,14 @@ def _description_utf16(skill: SkillMd) -> _Result:
 
 @RULES.rule("placeholder")
 def _placeholder(skill: SkillMd) -> _Result:
-    if not template.is_placeholder(_description(skill)):
+    if not template.is_placeholder(skill.description):
         return ()
     return (Found("the description is a placeholder", skill.line("description")),)
 
 
 @RULES.rule("description-vague")
 def _description_vague(skill: SkillMd) -> _Result:
-    description = _description(skill)
+    description = skill.description
     length = len(description.strip())
     if not 0 < length < _VAGUE or template.is_placeholder(description):
         return ()

@@ -8,15 +8,16 @@ row says how bad that is and what to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 from mcp_skills_server.codes import CODES, problem
-from mcp_skills_server.format import file_names
 from mcp_skills_server.format.frontmatter import Document
 from mcp_skills_server.format.links import Reference, references
 from mcp_skills_server.model import Json, Problem
+
+if TYPE_CHECKING:
+    from mcp_skills_server.format.file_names import Fault
 
 T = TypeVar("T")
 
@@ -42,8 +43,7 @@ class Found(NamedTuple):
 Check: TypeAlias = Callable[[T], Iterable[Found]]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule(Generic[T]):
+class Rule(NamedTuple, Generic[T]):
     """A row of the table of rules.
 
     Attributes:
@@ -65,7 +65,6 @@ class Rules(Generic[T]):
     def __init__(self, reads: str) -> None:
         self.reads = reads
         self.rows: list[Rule[T]] = []
-        self._chosen: dict[tuple[bool, tuple[str, ...]], list[Rule[T]]] = {}
 
     def rule(self, code: str, *, deep: bool = False) -> Callable[[Check[T]], Check[T]]:
         """Add the function below as the rule of this code.
@@ -78,18 +77,22 @@ class Rules(Generic[T]):
 
         def add(check: Check[T]) -> Check[T]:
             self.rows.append(Rule(code, self.reads, deep, check))
-            self._chosen.clear()
             return check
 
         return add
 
     def check(self, subject: T, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Problem]:
         """Run the deep rules, or all others, of those whose codes begin so. Paths are relative to the skill."""
-        rows = self._chosen.get((deep, about))
-        if rows is None:
-            rows = [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
-            self._chosen[deep, about] = rows
-        return [_problem(row.code, found) for row in rows for found in row.check(subject)]
+        return run(self.chosen(deep=deep, about=about), subject)
+
+    def chosen(self, *, deep: bool, about: tuple[str, ...] = ("",)) -> list[Rule[T]]:
+        """The deep rules, or all others, of those whose codes begin so, to `run` together with others."""
+        return [row for row in self.rows if row.deep is deep and row.code.startswith(about)]
+
+
+def run(rules: Iterable[Rule[T]], subject: T) -> list[Problem]:
+    """What these rules find. Paths are relative to the skill."""
+    return [_problem(code, found) for code, _, _, check in rules for found in check(subject)]
 
 
 def _problem(code: str, found: Found) -> Problem:
@@ -97,21 +100,34 @@ def _problem(code: str, found: Found) -> Problem:
     return made.at(found.path, found.skill) if found.path or found.skill else made
 
 
-@dataclass(frozen=True)
 class SkillMd:
     """A SKILL.md whose frontmatter could be read.
+
+    Args:
+        document: as below.
+        frontmatter: as below.
+        directory: as below.
+        files: as below.
 
     Attributes:
         document: the file taken apart.
         frontmatter: its fields.
         directory: the name of its directory.
         files: paths of all files of the skill; empty at a scan.
+        name: the name, "" where there is none to judge.
+        description: the description, "" where there is none to judge.
     """
 
-    document: Document
-    frontmatter: Mapping[str, Json]
-    directory: str
-    files: Collection[str] = ()
+    def __init__(
+        self, document: Document, frontmatter: Mapping[str, Json], directory: str, files: Collection[str] = ()
+    ) -> None:
+        self.document = document
+        self.frontmatter = frontmatter
+        self.directory = directory
+        self.files = files
+        name, description = frontmatter.get("name"), frontmatter.get("description")
+        self.name = name if isinstance(name, str) else ""
+        self.description = description if isinstance(description, str) and description.strip() else ""
 
     def line(self, key: str) -> int:
         """The line of a top-level field, or of the opening fence when it is missing."""
@@ -123,8 +139,7 @@ class SkillMd:
         return references(self.document.body)
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile:
+class TextFile(NamedTuple):
     """A text file of a skill.
 
     Attributes:
@@ -138,19 +153,25 @@ class TextFile:
     first_line: int = 1
 
 
-@dataclass(frozen=True)
 class FileNames:
     """The names of a skill's files.
+
+    Args:
+        served: as below.
+        unserved: as below.
 
     Attributes:
         served: paths of its files, without those of nested skills.
         unserved: paths of what lies in its directory and is ignored for its name.
     """
 
-    served: Collection[str]
-    unserved: list[str]
+    def __init__(self, served: Collection[str], unserved: list[str]) -> None:
+        self.served = served
+        self.unserved = unserved
 
     @cached_property
-    def faults(self) -> list[file_names.Fault]:
+    def faults(self) -> list[Fault]:
         """What is wrong with the names of served files."""
+        from mcp_skills_server.format import file_names  # a scan asks for none
+
         return list(file_names.faults(self.served))

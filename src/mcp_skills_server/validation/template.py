@@ -50,6 +50,8 @@ REFERENCE: Final = """\
 Move tables, long examples and rare cases here, and link to this file from SKILL.md where they are needed. Delete the
 file and its link if there is nothing to say.
 """
+_FIRST_SENTENCE: Final = DESCRIPTION.split(". ")[0]
+_FIRST_WORD: Final = DESCRIPTION.split()[0]
 _BODY: Final = SKILL.split("---\n", 2)[2]
 _TO_REPLACE: Final = frozenset(each for each in _BODY.split("\n") if each and each[0] not in "#[")
 _TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
@@ -57,7 +59,8 @@ _TO_DO: Final = re.compile(r"\s*+(?:[\[<({]\s*+TODO\b|TODO\s*+(?::|\Z))")
 
 def is_placeholder(description: str) -> bool:
     """Whether a description is the one that `new` writes, or begins with TODO as those of other programs do."""
-    return DESCRIPTION.split(". ")[0] in " ".join(description.split()) or _TO_DO.match(description) is not None
+    is_ours = _FIRST_WORD in description and _FIRST_SENTENCE in " ".join(description.split())
+    return is_ours or _TO_DO.match(description) is not None
 
 
 def placeholders(body: str) -> Iterator[int]:

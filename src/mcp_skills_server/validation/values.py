@@ -71,10 +71,16 @@ def _as_text(key: str, value: Json, written: str | None) -> str:
 
 
 @RULES.rule("metadata-keys")
-def _metadata_keys(skill: SkillMd) -> Iterator[Found]:
+def _metadata_keys(skill: SkillMd) -> Iterable[Found]:
     metadata = skill.frontmatter.get("metadata")
+    if not isinstance(metadata, dict) or len(set(map(str.casefold, metadata))) == len(metadata):
+        return ()
+    return _equal_keys(skill, metadata)
+
+
+def _equal_keys(skill: SkillMd, metadata: Mapping[str, Json]) -> Iterator[Found]:
     seen: dict[str, str] = {}
-    for key in metadata if isinstance(metadata, dict) else ():
+    for key in metadata:
         other = seen.setdefault(key.casefold(), key)
         if other != key:
             yield Found(f"metadata has both {literal(other)} and {literal(key)}", skill.line("metadata"))
@@ -130,11 +136,20 @@ def _misshapen(fields: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 @RULES.rule("hidden-characters")
-def _hidden_characters(skill: SkillMd) -> Iterator[Found]:
+def _hidden_characters(skill: SkillMd) -> Iterable[Found]:
     """Values as they are read: an escape such as "\\U000E0049" shows no reader of the file what it stands for."""
+    texts: list[str] = []
     for key, value in skill.frontmatter.items():
-        if isinstance(value, str) and _hides_nothing(key) and _hides_nothing(value):
-            continue  # nearly every field
+        texts.append(key)
+        if isinstance(value, str):
+            texts.append(value)
+        else:
+            texts += hidden.texts(value)
+    return () if _hides_nothing("".join(texts)) else _hidden(skill)
+
+
+def _hidden(skill: SkillMd) -> Iterator[Found]:
+    for key, value in skill.frontmatter.items():
         texts = [each for each in (key, *hidden.texts(value)) if not _hides_nothing(each)]
         found = [character for text in texts for _, character in hidden.find(text)]
         if found:
@@ -148,7 +163,11 @@ def _hides_nothing(text: str) -> bool:
 
 
 @RULES.rule("icon-source")
-def _icon_source(skill: SkillMd) -> Iterator[Found]:
+def _icon_source(skill: SkillMd) -> Iterable[Found]:
+    return _sources(skill) if "icons" in skill.frontmatter else ()
+
+
+def _sources(skill: SkillMd) -> Iterator[Found]:
     entries = skill.frontmatter.get("icons")
     for number, entry in enumerate(entries if isinstance(entries, list) else [], 1):
         source = entry.get("src") if isinstance(entry, dict) else None

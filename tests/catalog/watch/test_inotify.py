@@ -22,8 +22,6 @@ from mcp_skills_server.catalog.watch.events import WatchLostError
 if sys.platform != "linux":
     pytest.skip("inotify is of Linux", allow_module_level=True)
 
-import inotify_simple
-
 from mcp_skills_server.catalog.watch.inotify import DirectoryEvents, _Place
 
 
@@ -68,7 +66,6 @@ def until(events: DirectoryEvents, *wanted: Path) -> set[str]:
 
 def test_to_watch_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To find the C library `ctypes.util` has another program print where it is."""
-    monkeypatch.setattr(inotify_simple, "_libc", None)
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a program was started"))
     with armed(plant(tmp_path, skills("a"))) as events:
         assert paths(events) == {str(tmp_path), str(tmp_path / "a")}
@@ -187,8 +184,8 @@ def test_an_event_costs_the_same_however_many_directories_there_are(
     def calls(number: int) -> list[str]:
         root, out = plant(tmp_path / str(number), skills(*(f"s{each}" for each in range(number)))), list[str]()
         with armed(root) as events:
-            real_add, real_scandir = events._notify.add_watch, os.scandir
-            monkeypatch.setattr(events._notify, "add_watch", lambda *a: out.append("watch") or real_add(*a))
+            real_add, real_scandir = events._notify.add, os.scandir
+            monkeypatch.setattr(events._notify, "add", lambda *a: out.append("watch") or real_add(*a))
             monkeypatch.setattr(os, "scandir", lambda *a: out.append("list") or real_scandir(*a))
             (root / "s1/SKILL.md").write_text("x")
             (root / "later").mkdir()

@@ -15,25 +15,19 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Final
 
-import inotify_simple  # pyright: ignore[reportMissingTypeStubs]
-from inotify_simple import INotify, flags  # pyright: ignore[reportMissingTypeStubs]
-
+from mcp_skills_server.catalog.watch import inotify_calls as calls
 from mcp_skills_server.catalog.watch.events import CannotWatchError, WatchLostError
+from mcp_skills_server.catalog.watch.inotify_calls import Inotify
 from mcp_skills_server.format.ignored import is_entered, is_ignored
 
-_CAME: Final = int(flags.CREATE | flags.MOVED_TO)
-_WENT: Final = int(flags.DELETE | flags.MOVED_FROM)
-_CHANGED: Final = int(flags.MODIFY | flags.CLOSE_WRITE | flags.ATTRIB)
-_REPLACED: Final = int(flags.MOVE_SELF | flags.DELETE_SELF | flags.UNMOUNT | flags.IGNORED)
+_CAME: Final = calls.CREATE | calls.MOVED_TO
+_WENT: Final = calls.DELETE | calls.MOVED_FROM
+_CHANGED: Final = calls.MODIFY | calls.CLOSE_WRITE | calls.ATTRIB
+_REPLACED: Final = calls.MOVE_SELF | calls.DELETE_SELF | calls.UNMOUNT | calls.IGNORED
 """What ends a root: another directory may stand at its path already, even with the same inode."""
-_MASK: Final = int(_CAME | _WENT | _CHANGED | flags.MOVE_SELF | flags.ONLYDIR | flags.DONT_FOLLOW)
-_OVERFLOW: Final = int(flags.Q_OVERFLOW)
-_UNMOUNT: Final = int(flags.UNMOUNT)
-_IGNORED: Final = int(flags.IGNORED)
-_ATTRIB: Final = int(flags.ATTRIB)
-_IS_DIRECTORY: Final = int(flags.ISDIR)
+_MASK: Final = _CAME | _WENT | _CHANGED | calls.MOVE_SELF | calls.ONLYDIR | calls.DONT_FOLLOW
 
 _OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 _LOOK_FOR_STOP_MS: Final = 100
@@ -118,6 +112,8 @@ class DirectoryEvents:
         self._denied: set[str] = set()
         """The paths of directories that could not be watched for want of permission."""
         self._tops = {top: _Place(top, None) for top in tops}
+        self._holder: tuple[str, str, _Place | None] = "", "", None
+        """The place of the directory in which one was entered last, behind its own place below a root, and that."""
         self._trouble: CannotWatchError | None = None
         self._notify = _open()
 
@@ -142,17 +138,23 @@ class DirectoryEvents:
 
         That is gone then, or another by now, and the event of that has the rest armed.
         """
-        place = self._tops.get(top)
         if not location:
-            return place
-        *names, last = location.split("/")
-        for name in names:
+            return self._tops.get(top)
+        holder, _, last = location.rpartition("/")
+        known = self._holder
+        if known[0] != holder or known[1] != top or known[2] is None or known[2].watch < 0:
+            known = self._holder = holder, top, self._find(top, holder)
+        place = known[2]  # a scan enters what lies in a directory one after the other
+        return None if place is None else place.child(last) or _Place(last, place)
+
+    def _find(self, top: str, location: str) -> _Place | None:
+        """The place of a directory, None where it or one above it is not watched."""
+        place = self._tops.get(top)
+        for name in location.split("/") if location else ():
             if place is None or place.watch < 0:
                 return None
             place = place.child(name)
-        if place is None or place.watch < 0:
-            return None
-        return place.child(last) or _Place(last, place)
+        return None if place is None or place.watch < 0 else place
 
     def _at(self, watch: int) -> Iterator[_Place]:
         """The places of a watch."""
@@ -176,8 +178,8 @@ class DirectoryEvents:
         end = time.monotonic() + seconds
         while not changed and not self._stop.is_set() and (left := end - time.monotonic()) > 0:
             timeout = min(_LOOK_FOR_STOP_MS, int(left * 1000) + 1)
-            for watch, mask, _cookie, name in cast("list[tuple[int, int, int, str]]", self._notify.read(timeout)):
-                if mask & _OVERFLOW:
+            for watch, mask, name in self._notify.read(timeout):
+                if mask & calls.Q_OVERFLOW:
                     raise WatchLostError("more happened than the system keeps events of")
                 for place in tuple(self._at(watch)):
                     self._handle(place, mask, name, changed)
@@ -186,7 +188,7 @@ class DirectoryEvents:
     def _handle(self, place: _Place, mask: int, name: str, changed: set[str]) -> None:
         if not name:
             self._handle_own(place, mask, changed)
-        elif not mask & _IS_DIRECTORY:
+        elif not mask & calls.ISDIR:
             if not is_ignored(name):
                 changed.add(os.path.join(place.path(), name))
         elif is_entered(name, hidden=self._hidden):
@@ -202,11 +204,11 @@ class DirectoryEvents:
     def _handle_own(self, place: _Place, mask: int, changed: set[str]) -> None:
         if mask & _REPLACED and place.above is None:
             raise WatchLostError("a root is gone")
-        if mask & _IGNORED:
+        if mask & calls.IGNORED:
             self._forget(place)
-        elif mask & (_ATTRIB | _UNMOUNT):
+        elif mask & (calls.ATTRIB | calls.UNMOUNT):
             changed.add(path := place.path())
-            if mask & _UNMOUNT or self._may_be_allowed_now(path):
+            if mask & calls.UNMOUNT or self._may_be_allowed_now(path):
                 self._forget(place)
                 self._arm(_Place(place.name, place.above))  # below a mount point there is what it had hidden
 
@@ -240,7 +242,7 @@ class DirectoryEvents:
             return []  # gone meanwhile; its end is an event of the directory above
 
     def _add(self, place: _Place, path: str) -> None:
-        place.watch = watch = cast("int", self._notify.add_watch(path, _MASK))
+        place.watch = watch = self._notify.add(path, _MASK)
         place.twin = self._places.get(watch)
         self._places[watch] = place
         if place.above is not None:
@@ -276,14 +278,12 @@ class DirectoryEvents:
 
     def _remove(self, watch: int) -> None:
         with suppress(OSError):  # it may have ended with its directory
-            self._notify.rm_watch(watch)
+            self._notify.remove(watch)
 
 
-def _open() -> Any:
-    # The C library is part of this process already. To look for its file another program is started.
-    inotify_simple.find_library = _loaded_already
+def _open() -> Inotify:
     try:
-        return INotify()
+        return Inotify()
     except OSError as error:
         if error.errno in _OUT_OF_DESCRIPTORS:
             message = (
@@ -292,10 +292,6 @@ def _open() -> Any:
             )
             raise CannotWatchError(message) from None
         raise CannotWatchError(f"inotify cannot be used here ({error.strerror})") from None
-
-
-def _loaded_already(_library: str) -> None:
-    """The file of a library, as `ctypes.util.find_library` says it; None stands for the process itself."""
 
 
 def _no_watches() -> str:

@@ -127,8 +127,7 @@ class _Refresh:
         self._became: dict[str, str] = {}
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
-        # One skill is proved and written at a time: threads that do it at once take the interpreter from each other at
-        # each call of the system, and the sum of it takes longer. Meanwhile the others download.
+        # To prove and write: threads that do it at once take the interpreter from each other at each system call.
         self._working = threading.Lock()
         self._staged = Gathering()
         self._counting = threading.Lock()
@@ -289,8 +288,7 @@ class _Refresh:
                 self._warnings.append(f"{entry.name}: {warning}")
             url = entry.url or entry.files[SKILL_MD]
             record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
-            size = sum(len(raw) for raw, _ in files.values())
-            with self._budget.taken(entry.name, size):
+            with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
                 return self._folder.stage(record, files, force=self._settings.force)
 
     def _report(self) -> Report:

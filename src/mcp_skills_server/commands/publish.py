@@ -22,7 +22,7 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Stamps
+    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Looks
     from mcp_skills_server.publish.plan import Difference
     from mcp_skills_server.publish.static import Site
 
@@ -82,7 +82,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
     about = ([(root.path, root.shown) for root in registry.roots], registry.limits, options.base_url, options.headers)
     runs = LastRuns(memory, real, about)
     last = None if options.check else runs.load()
-    look = partial(stamps_of, registry)
+    look = partial(stamps_of, registry, last)
     large = last is not None and last.skills > _FEW
     with collector.paused(), beside(look) if large else nullcontext(cache(look)) as stamps:
         from mcp_skills_server.publish.static import Site  # meanwhile
@@ -115,7 +115,7 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
 
 def _amend(
-    site: Site, registry: Registry, base: str, runs: LastRuns, *, last: LastRun, stamps: Callable[[], Stamps | None]
+    site: Site, registry: Registry, base: str, runs: LastRuns, *, last: LastRun, stamps: Callable[[], Looks | None]
 ) -> tuple[list[Difference], LastRun] | None:
     """Publish what the stamps say has changed since the last run; None where that is not enough."""
     from mcp_skills_server.catalog.registry import Registry
@@ -141,7 +141,7 @@ def _amend(
 
 
 def _publish_all(
-    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Stamps | None
+    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Looks | None
 ) -> tuple[list[Difference], LastRun]:
     """Look at every skill, and make the folder current or say what is not."""
     from mcp_skills_server.catalog.dot_folders import passed_over

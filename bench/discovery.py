@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Final
 
 from bench.bare import bare_scan
-from bench.client import REPOSITORY, BenchError
+from bench.client import BenchError
+from bench.commands import Cost, whole
 from bench.generate import generate, skill_name
 from bench.http import Load, Server, ours
 from bench.report import Row, Run
@@ -35,6 +36,7 @@ _CONNECTIONS: Final = (1, 32)
 _GOAL: Final = 1.3
 _NOT_REPEATED: Final = frozenset(("date", "server", "connection"))
 _PATIENCE_S: Final = 60.0
+_EDITS: Final = 5
 _MS: Final = 1e3
 _MB: Final = 1e6
 
@@ -178,33 +180,44 @@ def memory(scratch: Path, size: int) -> Iterator[Row]:
 
 
 def tree(scratch: Path, size: int) -> Iterator[Row]:
-    """Publishing as files: the whole command, and the part of it that writes, beside `cp -r` of the same tree."""
+    """Publishing as files: the whole command, and the part of it that writes, beside `cp -r` of the same tree.
+
+    The other floor is a look at all files by their stat results, of the skills alone and with the tree: a file of
+    either may have changed. After an edit it is measured in turn with it.
+    """
     root, output = scratch / f"live-{size}", scratch / f"public-{size}"
     command = [sys.executable, "-m", "mcp_skills_server", "publish", str(root), "--output", str(output)]
 
-    def run() -> float:
-        start = perf_counter()
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    def run() -> Cost:
+        done, cost = whole(command)
         if done.returncode or not re.search(rf"published {size} skills", done.stderr):
             raise BenchError(done.stderr)
-        return perf_counter() - start
+        return cost
+
+    def walk(*places: Path) -> Cost:
+        wall, cpu = perf_counter(), process_time()
+        for place in places:
+            bare_scan(str(place), ())
+        return Cost(perf_counter() - wall, process_time() - cpu)
 
     cold = run()
     start = perf_counter()
     subprocess.run(["cp", "-r", str(output), str(scratch / f"copy-{size}")], check=True)
     copied = perf_counter() - start
-    again = run()
-    with open(root / skill_name(size // 2) / "SKILL.md", "a", encoding="utf-8") as file:
-        file.write("One line more.\n")
-    edited = run()
-    start = perf_counter()
-    bare_scan(str(root), ())
-    bare_scan(str(output), ())
-    walked = perf_counter() - start
-    yield Row("publish from cold, whole command", size, 1, cold * _MS, copied * _MS, "ms")
-    # Of the skills and of the tree: a file of either may have changed.
-    yield Row("publish again, nothing changed, beside a stat walk", size, 1, again * _MS, walked * _MS, "ms")
-    yield Row("publish after one edit, beside a stat walk", size, 1, edited * _MS, walked * _MS, "ms")
+    again, edited, alone, both = ([run()], list[Cost](), list[Cost](), list[Cost]())
+    for number in range(_EDITS):
+        with open(root / skill_name(size // 2 + number) / "SKILL.md", "a", encoding="utf-8") as file:
+            file.write("One line more.\n")
+        edited.append(run())
+        again.append(run())
+        alone.append(walk(root))
+        both.append(walk(root, output))
+    yield Row("publish from cold, whole command", size, 1, cold.wall * _MS, copied * _MS, "ms")
+    for number, kind in enumerate(Cost._fields):
+        same, one, skills, tree = (median(each[number] for each in side) * _MS for side in (again, edited, alone, both))
+        yield Row(f"publish again, beside a stat walk with the tree: {kind}", size, len(again), same, tree, "ms")
+        yield Row(f"publish after one edit, beside the same: {kind}", size, _EDITS, one, tree, "ms")
+        yield Row(f"the same, beside a stat walk of the skills: {kind}", size, _EDITS, one, skills, "ms")
     registry = Registry([root])
     registry.load()
     publication = Publication(registry)

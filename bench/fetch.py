@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any, Final
 
 from bench.client import REPOSITORY, BenchError
+from bench.commands import Cost, whole
 from bench.generate import generate, skill_name
 from bench.report import Row, Run
 from mcp_skills_server.dialects.wellknown import DIRECTORY, INDEX, SCHEMA
@@ -100,14 +100,14 @@ def served(site: Path) -> Iterator[str]:
         process.stdout.close()
 
 
-def ours(origin: str, output: Path) -> float:
-    """Seconds of one `fetch`."""
+def ours(origin: str, output: Path) -> Cost:
+    """What one `fetch` takes."""
     command = [sys.executable, "-m", "mcp_skills_server", "fetch", origin, "--output", str(output), "--allow-private"]
     return _timed([*command, "--connections", str(CONNECTIONS)])
 
 
-def floor(origin: str, paths: list[str], output: Path) -> float:
-    """Seconds of one process that downloads the same into files."""
+def floor(origin: str, paths: list[str], output: Path) -> Cost:
+    """What one process takes that downloads the same into files."""
     output.mkdir()
     listed = output.with_suffix(".txt")
     urls = [f"{origin}{DIRECTORY}{INDEX}", *(origin + path for path in paths)]
@@ -133,22 +133,20 @@ async def _download(listed: str, output: Path) -> None:
         await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
 
 
-def _timed(command: list[str]) -> float:
-    start = perf_counter()
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    took = perf_counter() - start
+def _timed(command: list[str]) -> Cost:
+    done, cost = whole(command)
     if done.returncode:
         raise BenchError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()}")
-    return took
+    return cost
 
 
 def measure(size: int, rounds: int, scratch: Path) -> Iterator[Row]:
     """Fetch all, then fetch again what is current."""
     paths = publish(scratch / "skills", scratch / "site", size)
     with served(scratch / "site") as origin:
-        cold: list[float] = []
-        warm: list[float] = []
-        beside: list[float] = []
+        cold: list[Cost] = []
+        warm: list[Cost] = []
+        beside: list[Cost] = []
         for number in range(rounds):
             output = scratch / f"ours-{number}"
             cold.append(ours(origin, output))
@@ -157,10 +155,10 @@ def measure(size: int, rounds: int, scratch: Path) -> Iterator[Row]:
             if len(os.listdir(output)) != size + 1:
                 raise BenchError(f"{output} has {len(os.listdir(output))} entries")
     name = "curl" if shutil.which("curl") else "httpx2"
-    yield Row(
-        f"fetch into an empty folder, beside {name}", size, rounds, median(cold) * _MS, median(beside) * _MS, "ms"
-    )
-    yield Row("fetch again, all is current", size, rounds, median(warm) * _MS, None, "ms")
+    for number, kind in enumerate(Cost._fields):
+        first, again, under = (median(each[number] for each in side) * _MS for side in (cold, warm, beside))
+        yield Row(f"fetch into an empty folder, beside {name}: {kind}", size, rounds, first, under, "ms")
+        yield Row(f"fetch again, all is current: {kind}", size, rounds, again, None, "ms")
 
 
 def main() -> int:

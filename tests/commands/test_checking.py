@@ -28,8 +28,8 @@ if __name__ == "__main__":
     from mcp_skills_server.cli import main
     from mcp_skills_server.commands import checking
 
-    checking._processors = lambda: 2
-    checking._may_fork = lambda: {forks}
+    checking.processors = lambda: 2
+    checking.may_fork = lambda: {forks}
     checking.check.__kwdefaults__["few"] = 0
     threading.Thread(target=strike, daemon=True).start()
     main(["validate", sys.argv[1]])
@@ -46,14 +46,14 @@ if __name__ == "__main__":
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.commands import checking
 
-    checking._processors = lambda: 2
+    checking.processors = lambda: 2
     checking._CHUNK = 7
     with Registry(sys.argv[1:]) as registry:
         skills = list(registry.snapshot.skills.values())
         alone = checking.check(registry, skills)
         assert len(skills) > 7 and alone
-        assert checking._may_fork() or sys.platform != "linux"
-        checking._may_fork = lambda: {forks}
+        assert checking.may_fork() or sys.platform != "linux"
+        checking.may_fork = lambda: {forks}
         assert checking.check(registry, skills, few=0) == alone
 """
 
@@ -129,7 +129,7 @@ def test_beside_a_thread_nothing_is_forked() -> None:
     thread = threading.Thread(target=end.wait, args=(DEADLINE,))
     thread.start()
     try:
-        assert not checking._may_fork()
+        assert not checking.may_fork()
     finally:
         end.set()
         thread.join()

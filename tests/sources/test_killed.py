@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,12 +41,13 @@ def found(place: Path) -> Files:
 
 
 class Round:
-    """One fetch that is killed while or after its k-th artifact is served."""
+    """One fetch that is killed while its k-th artifact is served, or once some skills are in their places."""
 
     def __init__(self, site: Publisher, place: Path, number: int, dice: random.Random) -> None:
         self._left = dice.randrange(1, SKILLS + 1)
         self._half = dice.random() < 0.3
-        self._dawdle = dice.randrange(4000)
+        self._wanted = 0 if self._half else dice.randrange(SKILLS + 1)
+        self._dawdle = dice.randrange(1000)
         self._due = threading.Event()
         self._lock = threading.Lock()
         for skill in range(SKILLS):
@@ -69,11 +72,21 @@ class Round:
 
         return route
 
+    def _places(self) -> set[tuple[str, int]]:
+        """Each skill that is there, and which directory it is."""
+        with suppress(FileNotFoundError), os.scandir(self._place) as entries:
+            return {(each.name, each.inode()) for each in entries if each.name != ".mcp-skills"}
+        return set()
+
     def run(self) -> None:
+        before = self._places()
         process = Popen(self._arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             assert self._due.wait(DEADLINE)
-            for _ in range(0 if self._half else self._dawdle):  # from nothing to some tens of milliseconds
+            until = time.monotonic() + DEADLINE
+            while len(self._places() - before) < self._wanted and process.poll() is None:
+                assert time.monotonic() < until
+            for _ in range(0 if self._half else self._dawdle):  # from nothing to some milliseconds
                 os.path.exists(self._place)
         finally:
             process.kill()

@@ -36,7 +36,9 @@ def test_sources_are_remembered_for_their_owner_alone(tmp_path: Path) -> None:
         assert file.stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("changed", [{"name": "../../outside"}, {"files": {"../../outside/precious": "0" * 64}}])
+@pytest.mark.parametrize(
+    "changed", [{"name": "../../outside"}, {"name": "b"}, {"files": {"../../outside/precious": "0" * 64}}]
+)
 def test_a_record_that_names_another_place_is_not_believed(tmp_path: Path, changed: dict[str, Any]) -> None:
     seen = {"name": "a", "source": "s", "url": "u", "digest": "", "fetched_at": 0, "files": {}, "former": None}
     folder = tmp_path / "skills" / ".mcp-skills" / "skills"

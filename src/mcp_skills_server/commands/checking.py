@@ -10,16 +10,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import sys
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from multiprocessing import get_context, parent_process
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mcp_skills_server.catalog.inspection import inspect
 from mcp_skills_server.catalog.reader import Reader
 from mcp_skills_server.catalog.roots import Root
+from mcp_skills_server.commands.forks import interrupts_held, may_fork, processors
 from mcp_skills_server.commands.printing import progress
 from mcp_skills_server.errors import UsageError
 
@@ -49,7 +48,7 @@ def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> lis
     Raises:
         UsageError: one of the processes was killed.
     """
-    workers = min(_processors(), _MOST)
+    workers = min(processors(), _MOST)
     if len(skills) <= few or workers < 2:
         steps = progress(skills, length=len(skills), label=_LABEL)
         return [found for skill in steps for found in registry.lint(skill)]
@@ -60,12 +59,12 @@ def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> lis
         [(skill, registry.nested(skill)) for skill in skills[start : start + _CHUNK]]
         for start in range(0, len(skills), _CHUNK)
     ]
-    forks = _may_fork()
+    forks = may_fork()
     about = (registry.roots, registry.limits.bytes, tasks if forks else [])
     context = get_context("fork" if forks else "spawn")
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=about)
     try:
-        with _interrupts_held():
+        with interrupts_held():
             made = [pool.submit(_check, task) for task in (range(len(tasks)) if forks else tasks)]
         steps = progress(made, length=len(made), label=_LABEL)
         return [found for each in steps for found in each.result()]
@@ -75,31 +74,6 @@ def check(registry: Registry, skills: Sequence[Skill], *, few: int = FEW) -> lis
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _may_fork() -> bool:
-    """Whether a fork of this process can do what it likes: no other thread may hold a lock in it for ever."""
-    return sys.platform == "linux" and threading.active_count() == 1
-
-
-@contextmanager
-def _interrupts_held() -> Generator[None]:
-    """Ctrl-C goes to every process on the terminal: those that are started here leave it to this one from the start."""
-    if sys.platform == "win32":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # In the other processes

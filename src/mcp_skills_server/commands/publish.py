@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from mcp_skills_server.commands.caches import publish_memory
 from mcp_skills_server.commands.fields import flag, option, takes
+from mcp_skills_server.commands.forks import beside
 from mcp_skills_server.commands.options import RootOptions, make_registry, roots
 from mcp_skills_server.commands.printing import progress, remark, say
 from mcp_skills_server.errors import UsageError
@@ -19,9 +22,12 @@ from mcp_skills_server.model import printable
 
 if TYPE_CHECKING:
     from mcp_skills_server.catalog.registry import Registry
-    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Stamps
+    from mcp_skills_server.publish.last_run import LastRun, LastRuns, Looks
     from mcp_skills_server.publish.plan import Difference
     from mcp_skills_server.publish.static import Site
+
+_FEW: Final = 1_000
+"""Up to so many skills are looked at by this process alone: a fork costs some milliseconds."""
 
 
 class PublishOptions(RootOptions):
@@ -69,26 +75,28 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
             raise UsageError(f"--output {printable(output)} lies in {root.shown}; give a folder outside of it")
     from mcp_skills_server.catalog import collector
     from mcp_skills_server.publish.last_run import LastRuns, stamps_of
-    from mcp_skills_server.publish.static import Site
 
     memory = publish_memory(options.cache_dir)
-    site = Site(
-        output,
-        headers=options.headers,
-        keep_days=options.keep,
-        cache=memory,
-        steps=lambda items: progress(items, length=len(items), label="writing"),
-    )
     if sys.stderr.isatty():
         remark("reading the skills")
     about = ([(root.path, root.shown) for root in registry.roots], registry.limits, options.base_url, options.headers)
     runs = LastRuns(memory, real, about)
-    with collector.paused():
-        # Before the scan: what changes while it runs has another stamp the next time.
-        stamps = None if options.check else stamps_of(registry)
-        found = None if stamps is None else _amend(site, registry, options.base_url, runs, stamps)
+    last = None if options.check else runs.load()
+    look = partial(stamps_of, registry, last)
+    large = last is not None and last.skills > _FEW
+    with collector.paused(), beside(look) if large else nullcontext(cache(look)) as stamps:
+        from mcp_skills_server.publish.static import Site  # meanwhile
+
+        site = Site(
+            output,
+            headers=options.headers,
+            keep_days=options.keep,
+            cache=memory,
+            steps=lambda items: progress(items, length=len(items), label="writing"),
+        )
+        found = None if last is None else _amend(site, registry, options.base_url, runs, last=last, stamps=stamps)
         if found is None:
-            found = _publish_all(site, registry, options, runs, stamps)
+            found = _publish_all(site, registry, options, runs, None if options.check else stamps())
     differences, run = found
     for path, reason in run.left_out:
         remark(f"{path}: not published: {reason}")
@@ -107,34 +115,33 @@ def publish(options: PublishOptions, roots: tuple[str, ...]) -> int:
 
 
 def _amend(
-    site: Site, registry: Registry, base: str, runs: LastRuns, stamps: Stamps
+    site: Site, registry: Registry, base: str, runs: LastRuns, *, last: LastRun, stamps: Callable[[], Looks | None]
 ) -> tuple[list[Difference], LastRun] | None:
     """Publish what the stamps say has changed since the last run; None where that is not enough."""
     from mcp_skills_server.catalog.registry import Registry
     from mcp_skills_server.publish.publication import Publication
 
-    last = runs.load()
-    changed = last.changed(stamps) if last is not None else None
-    if last is None or changed is None:
-        return None
-    publication = None
-    if changed:
+    def look() -> tuple[Publication | None, set[str]] | None:
+        changed = last.changed(stamps() or ())
+        if not changed:
+            return None if changed is None else (None, set())
         folders = [os.path.join(registry.roots[rank].path, folder) for rank, folder in changed]
         skills = Registry(folders, registry.limits)
         skills.load()
-        publication = Publication(skills, base)
-    found = site.amend(last.seen, publication, {last.names[rank][folder] for rank, folder in changed})
+        return Publication(skills, base), {last.names[rank][folder] for rank, folder in changed}
+
+    found = site.amend(last.seen, look)
     if found is None:
         return None
     differences, seen = found
-    run = replace(last, seen=seen, roots=stamps)
+    run = replace(last, seen=seen, roots=stamps() or ())
     if run != last:
         runs.save(run)
     return differences, run
 
 
 def _publish_all(
-    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Stamps | None
+    site: Site, registry: Registry, options: PublishOptions, runs: LastRuns, stamps: Looks | None
 ) -> tuple[list[Difference], LastRun]:
     """Look at every skill, and make the folder current or say what is not."""
     from mcp_skills_server.catalog.dot_folders import passed_over

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from mcp_skills_server import __version__
 from mcp_skills_server.catalog.registry import Registry
-from mcp_skills_server.catalog.stamps import OUTSIDE, YOUNG, stamps
+from mcp_skills_server.catalog.stamps import OUTSIDE, YOUNG, Stamps, stamps, stamps_again
 from mcp_skills_server.durable import leave_in_cache, why_untrusted
 from mcp_skills_server.model import Standing
 from mcp_skills_server.publish.edition import Edition
@@ -25,10 +25,10 @@ from mcp_skills_server.publish.edition import Edition
 MOST_YOUNG: Final = 1000
 """Files of the tree that are read because they were too young; with more all is looked at."""
 _MOST_CHANGED: Final = 100
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
-Stamps = Sequence[Mapping[str, str]]
-"""For each root, the stamps of its skill folders."""
+Looks = Sequence[Sequence[Mapping[str, str]]]
+"""For each root, the fields of its `catalog.stamps.Stamps`: the stamps of its skill folders come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +60,18 @@ class LastRun:
     """
 
     seen: Seen
-    roots: Stamps
-    names: Stamps
+    roots: Looks
+    names: Sequence[Mapping[str, str]]
     left_out: Sequence[Sequence[str]] = field(default=())
     left_out_0_1: Sequence[Sequence[str]] = field(default=())
     skills: int = 0
 
-    def changed(self, now: Stamps) -> list[tuple[int, str]] | None:
+    def changed(self, now: Looks) -> list[tuple[int, str]] | None:
         """(root, folder) of the skills that may have changed; None where it is not they alone."""
         if len(now) != len(self.roots):
             return None
         changed: list[tuple[int, str]] = []
-        for rank, (before, after) in enumerate(zip(self.roots, now, strict=True)):
+        for rank, ((before, *_), (after, *_)) in enumerate(zip(self.roots, now, strict=True)):
             if before.keys() != after.keys() or before[OUTSIDE] != after[OUTSIDE]:
                 return None
             if not all(after.values()):
@@ -115,22 +115,33 @@ class LastRuns:
         leave_in_cache(self._place, raw)
 
 
-def stamps_of(registry: Registry) -> list[dict[str, str]] | None:
-    """The stamps of its roots as the disk has them; None where one is no plain folder, or stamps do not suffice."""
-    out: list[dict[str, str]] = []
-    for root in registry.roots:
-        found = stamps(root.path, hidden=registry.limits.hidden) if root.origin is None else None
+def stamps_of(registry: Registry, last: LastRun | None) -> list[list[Mapping[str, str]]] | None:
+    """The stamps of its roots as the disk has them; None where one is no plain folder, or stamps do not suffice.
+
+    Args:
+        registry: has the roots.
+        last: what the last run saw of them, None where that is not known.
+    """
+    out: list[list[Mapping[str, str]]] = []
+    hidden = registry.limits.hidden
+    for rank, root in enumerate(registry.roots):
+        if root.origin is not None:
+            return None
+        if last is not None and rank < len(last.roots):
+            found = stamps_again(root.path, hidden=hidden, before=Stamps(*last.roots[rank]))
+        else:
+            found = stamps(root.path, hidden=hidden)
         if found is None:
             return None
-        out.append(found)
+        out.append([*found])
     return out
 
 
-def names_of(edition: Edition, now: Stamps) -> list[dict[str, str]]:
+def names_of(edition: Edition, now: Looks) -> list[dict[str, str]]:
     """For each root, by skill folder, the name of the one skill that is published of it, "" where that is not so."""
     names: list[dict[str, str]] = [{} for _ in now]
     for skill in edition.snapshot.skills.values():
-        found, folder = now[skill.root], skill.directory
+        found, folder = now[skill.root][0], skill.directory
         parts = folder.split("/")
         above = ("/".join(parts[:length]) for length in range(len(parts)))
         unit = next((each for each in above if each in found), folder)

@@ -140,14 +140,14 @@ class Site:
             return self._seen_of({**marks, **self._folder.marks(young)}, young) if len(young) <= MOST_YOUNG else None
 
     def amend(
-        self, seen: Seen, publication: Publication | None, names: Collection[str]
+        self, seen: Seen, changed: Callable[[], tuple[Publication | None, Collection[str]] | None]
     ) -> tuple[list[Difference], Seen] | None:
-        """Make the folder current where nothing is new but these skills; costs a look at each file that lies there.
+        """Make the folder current where nothing is new but some skills; costs a look at each file that lies there.
 
         Args:
             seen: what the folder was like after the run before.
-            publication: of the skills that have changed and of no others, None for none.
-            names: those that these skills had in the indexes.
+            changed: gives a publication of the skills that have changed and of no others, None for none, and the names
+                that they had in the indexes; None where all must be looked at. Called where the folder is as it was.
 
         Returns:
             What was not current, and what the folder is like now. None where it is not as it was, or the skills do not
@@ -161,8 +161,10 @@ class Site:
         with self._refused("written"), self._folder.alone():
             self._folder.look_anew()
             marks = self._still(seen)
-            if marks is None:
+            new = None if marks is None else changed()
+            if marks is None or new is None:
                 return None
+            publication, names = new
             if publication is None:
                 return [], self._seen_of(marks, seen.young) if seen.young else seen
             kept = self._kept()[0]

@@ -48,18 +48,15 @@ async def download(entry: Entry, downloader: Downloader, limits: UnpackLimits) -
     return lambda: _checked(entry, _unpacked(entry, answer, limits))
 
 
-def files_at_once(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Proved | None:
-    """The files of the skill of an entry, proved; None where `download` must be asked.
-
-    It blocks, and is for threads of `anyio.to_thread`.
+def download_plain(entry: Entry, downloader: Downloader, limits: UnpackLimits) -> Callable[[], Proved] | None:
+    """The same for threads of `anyio.to_thread`, which it blocks; None where `download` must be asked.
 
     Raises:
         UnacceptableError, UnreachableError: it cannot be had.
-        ProofFailedError, ArchiveRefusedError, UnacceptableError: it is not what the index says.
     """
     # What has no digest goes the way that reads every answer with care.
     answer = downloader.get_plain(entry.url, _most(entry, limits)) if entry.kind is not None else None
-    return None if answer is None else _checked(entry, _unpacked(entry, answer, limits))
+    return None if answer is None else lambda: _checked(entry, _unpacked(entry, answer, limits))
 
 
 def _most(entry: Entry, limits: UnpackLimits) -> int:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
@@ -132,8 +132,12 @@ class FetchedFolder:
             with suppress(UsageError), cls.opened(directory):
                 pass
 
-    def look(self, name: str) -> tuple[State, Record | None]:
+    def look(self, name: str, recorded: Mapping[str, Record] | None = None) -> tuple[State, Record | None]:
         """What stands in the place of this skill, and its record where something does. Every file is read and proved.
+
+        Args:
+            name: of the skill.
+            recorded: all records by name, where they were read already.
 
         Raises:
             OSError: a file cannot be read.
@@ -141,7 +145,7 @@ class FetchedFolder:
         place = f"{self._directory}/{name}"
         if not os.path.lexists(place):
             return State.ABSENT, None
-        record = read_record(self._directory, name)
+        record = read_record(self._directory, name) if recorded is None else recorded.get(name)
         if record is None:
             return State.FOREIGN, None
         found = tree_digests(place)
@@ -235,17 +239,17 @@ class FetchedFolder:
         sync_path(self._records)
         self._stage.discard(name)
 
-    def remove_ignored(self) -> list[tuple[str, list[str]]]:
-        """Take out of fetched skills what earlier versions wrote and no command shows.
+    def remove_ignored(self, among: Iterable[Record]) -> list[tuple[Record, list[str]]]:
+        """Take out of the skills of these records what earlier versions wrote and no command shows.
 
         Only a file goes that is what its record says, byte for byte. The record forgets the digest of the artifact, so
         that the skill is asked for anew.
 
         Returns:
-            (name of a skill, what was removed from it).
+            (the record as it is now, what was removed from the skill) of each that had such a file.
         """
-        out: list[tuple[str, list[str]]] = []
-        for record in self.records():
+        out: list[tuple[Record, list[str]]] = []
+        for record in list(among):
             there = ignored({*record.files, *(record.former or ())})
             if not there:
                 continue
@@ -254,9 +258,9 @@ class FetchedFolder:
                 None if known is None else {path: digest for path, digest in known.items() if path not in there}
                 for known in (record.files, record.former)
             )
-            self._write_record(replace(record, digest=""), left or {}, former)
-            if gone:
-                out.append((record.name, gone))
+            renewed = replace(record, digest="", files=left or {}, former=former)
+            self._write_record(renewed, renewed.files, former)
+            out.append((renewed, gone))
         return out
 
     def _remove_file(self, record: Record, path: str) -> bool:

@@ -140,6 +140,7 @@ class _Line:
     def __init__(self, made: socket.socket, read_s: float) -> None:
         self._socket = made
         self._read_s = read_s
+        self._wait_s: float | None = None
         self._used_at = time.monotonic()
         self.is_kept = True
 
@@ -179,7 +180,10 @@ class _Line:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        self._socket.settimeout(min(self._read_s, left))
+        wait_s = min(self._read_s, left)
+        if wait_s != self._wait_s:  # each time is a call of the system
+            self._socket.settimeout(wait_s)
+            self._wait_s = wait_s
 
     def _piece(self, deadline: float) -> bytes:
         self._wait(deadline)

@@ -85,7 +85,7 @@ class IndexRecord:
 
 def read_record(directory: str | os.PathLike[str], name: str) -> Record | None:
     """The record of one skill in a folder, None where there is none. Needs no lock."""
-    return _read(os.path.join(directory, RECORDS, f"{name}.json"), _record_from)
+    return _read(os.path.join(directory, RECORDS), f"{name}.json", _record_from)
 
 
 def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()) -> list[Record]:
@@ -98,7 +98,7 @@ def read_records(directory: str | os.PathLike[str], *, but: Collection[str] = ()
 
 def read_index(directory: str | os.PathLike[str], key: str) -> IndexRecord | None:
     """What is known of the index of this key, None where nothing is. Needs no lock."""
-    return _read(os.path.join(directory, INDEXES, file_of(key)), _index_from)
+    return _read(os.path.join(directory, INDEXES), file_of(key), _index_from)
 
 
 def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
@@ -106,24 +106,24 @@ def read_indexes(directory: str | os.PathLike[str]) -> list[IndexRecord]:
     return _all(os.path.join(directory, INDEXES), _index_from)
 
 
-def _all(folder: str, make: Callable[[dict[str, Any]], _T], but: Collection[str] = ()) -> list[_T]:
+def _all(folder: str, make: Callable[[dict[str, Any], str], _T], but: Collection[str] = ()) -> list[_T]:
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and name not in but)
     except OSError:
         return []
-    return [found for name in names if (found := _read(f"{folder}/{name}", make)) is not None]
+    return [found for name in names if (found := _read(folder, name, make)) is not None]
 
 
-def _read(path: str, make: Callable[[dict[str, Any]], _T]) -> _T | None:
+def _read(folder: str, name: str, make: Callable[[dict[str, Any], str], _T]) -> _T | None:
     """What a file of ours says; None where it is missing or says nothing that is understood."""
     try:
-        with open(path, "rb", buffering=0) as file:
-            return make(json.loads(file.read()))
+        with open(f"{folder}/{name}", "rb", buffering=0) as file:
+            return make(json.loads(file.read()), name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # ArchiveRefusedError is a ValueError
         return None
 
 
-def _record_from(data: dict[str, Any]) -> Record:
+def _record_from(data: dict[str, Any], file: str) -> Record:
     former = data["former"]
     record = Record(
         **{key: str(data[key]) for key in ("name", "source", "url", "digest")},
@@ -132,15 +132,15 @@ def _record_from(data: dict[str, Any]) -> Record:
         former=None if former is None else dict(former),
     )
     # A folder may come from elsewhere with its records, and what these name is moved and removed.
-    if "/" in record.name:
-        raise ValueError(record.name)
+    if file != f"{record.name}.json":
+        raise ValueError(file)
     check_paths([record.name])
     for paths in (record.files, record.former or {}):
         check_paths(paths)
     return record
 
 
-def _index_from(data: dict[str, Any]) -> IndexRecord:
+def _index_from(data: dict[str, Any], _: str) -> IndexRecord:
     wanted = data["wanted"]
     return IndexRecord(
         **{key: str(data[key]) for key in ("source", "given", "asked", "url", "body")},

@@ -37,9 +37,6 @@ from mcp_skills_server.sources.report import Fault, Refusal, Report
 from mcp_skills_server.sources.settings import FetchSettings
 from mcp_skills_server.sources.stage import ConflictError
 
-_WRITERS: Final = 4
-"""Threads that write at once: they wait for the disk, and more of them would keep the network waiting."""
-
 _T = TypeVar("_T")
 
 
@@ -130,7 +127,8 @@ class _Refresh:
         self._became: dict[str, str] = {}
         self._refused: dict[str, Refusal] = {}
         self._warnings: list[str] = []
-        self._writing = threading.Semaphore(_WRITERS)
+        # To prove and write: threads that do it at once take the interpreter from each other at each system call.
+        self._working = threading.Lock()
         self._staged = Gathering()
         self._counting = threading.Lock()
         self._stopped = False
@@ -185,12 +183,15 @@ class _Refresh:
         if self._index.version is not None:
             allow_rollback = self._settings.allow_rollback
             self._warnings += self._folder.enter(self._record, allow_rollback=allow_rollback)
-        for name, removed in self._folder.remove_ignored():
-            reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
-            self._warnings.append(f"{name}: {reason}")
+        known = {record.name: record for record in self._folder.records()}
+        for record, removed in self._folder.remove_ignored(known.values()):
+            known[record.name] = record
+            if removed:
+                reason = f"{some_of(removed)} removed: an earlier fetch wrote what no command shows"
+                self._warnings.append(f"{record.name}: {reason}")
         for entry in self._entries:
             with self._refusing(entry.name):
-                self._became[entry.name] = self._judge(entry)
+                self._became[entry.name] = self._judge(entry, known)
 
     async def _stop_when_cancelled(self) -> None:
         """A thread cannot be cancelled: end what it waits for, and have it take nothing more."""
@@ -257,11 +258,11 @@ class _Refresh:
             reason = f"it cannot be kept: {error.strerror or error}"
         self._refused[name] = Refusal(name, reason, fault)
 
-    def _judge(self, entry: Entry) -> str:
+    def _judge(self, entry: Entry, known: Mapping[str, Record]) -> str:
         """What stands in the place of a skill: "unchanged", "edited", or "added" and "updated" for what is to come."""
         artifacts.check_names([f"{entry.name}/{SKILL_MD}"])
         archive.check_paths([f"{entry.name}/{SKILL_MD}"])  # its directory is a name that some platform cannot hold
-        state, record = self._folder.look(entry.name)
+        state, record = self._folder.look(entry.name, known)
         # Also what is to be replaced: it stays where the new one is refused.
         if state is not State.ABSENT and record is not None and record.source == self._record.source:
             self._budget.hold(entry.name, self._folder.size(record))
@@ -276,19 +277,19 @@ class _Refresh:
     def _bring(self, entry: Entry) -> Staged | None:
         """Have the skill of an entry on the stage, proved; None when the very same is in its place."""
         self._budget.check(entry.name, 1)
-        proved = artifacts.files_at_once(entry, self._downloader, self._unpack)
+        proved = artifacts.download_plain(entry, self._downloader, self._unpack)
         if proved is None:
-            proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)()
-        files, warning = proved
-        if self._settings.prove is not None:
-            self._settings.prove({path: raw for path, (raw, _) in files.items()})
-        if warning:
-            self._warnings.append(f"{entry.name}: {warning}")
-        url = entry.url or entry.files[SKILL_MD]
-        record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
-        size = sum(len(raw) for raw, _ in files.values())
-        with self._writing, self._budget.taken(entry.name, size):
-            return self._folder.stage(record, files, force=self._settings.force)
+            proved = from_thread.run(artifacts.download, entry, self._downloader, self._unpack)
+        with self._working:
+            files, warning = proved()
+            if self._settings.prove is not None:
+                self._settings.prove({path: raw for path, (raw, _) in files.items()})
+            if warning:
+                self._warnings.append(f"{entry.name}: {warning}")
+            url = entry.url or entry.files[SKILL_MD]
+            record = Record(entry.name, self._record.source, url, entry.digest, records.epoch_s(), {})
+            with self._budget.taken(entry.name, sum(len(raw) for raw, _ in files.values())):
+                return self._folder.stage(record, files, force=self._settings.force)
 
     def _report(self) -> Report:
         """What became of each skill. Those that are gone are removed where that is asked for."""

@@ -7,7 +7,10 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -144,29 +147,38 @@ def test_a_lock_file_pins_a_commit(server: GitServer, upstream: Upstream, tmp_pa
 
 
 def test_git_ends_with_the_server(tmp_path: Path) -> None:
-    for port in speaking(silence):
+    asked = threading.Event()
+    for port in speaking(partial(quiet, asked)):
         with serving(f"git+http://127.0.0.1:{port}/a.git", *cache(tmp_path)) as wire:
             assert wire.every_skill() == []
-            waited = time.monotonic() + DEADLINE
-            while not running(port):
-                assert time.monotonic() < waited
+            assert asked.wait(DEADLINE) and running(port)
             assert wire.close() == 0
-        until = time.monotonic() + DEADLINE
-        while running(port):  # what ends it is a pipe, which a busy machine reads late
-            assert time.monotonic() < until
+        wait_for_the_end(port)
 
 
 @pytest.mark.parametrize("words", [["rpc", "{root}"], ["acp", "{root}", "--", sys.executable, "-c", "input()"]])
 def test_git_ends_with_the_other_commands_too(words: list[str], tmp_path: Path) -> None:
-    for port in speaking(silence):
+    asked = threading.Event()
+    for port in speaking(partial(quiet, asked)):
         root = f"git+http://127.0.0.1:{port}/a.git"
         given = [words[0], *cache(tmp_path), *(each.format(root=root) for each in words[1:])]
         with Popen([*COMMAND, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            waited = time.monotonic() + DEADLINE
-            while not running(port):
-                assert time.monotonic() < waited
+            assert asked.wait(DEADLINE) and running(port)
             process.communicate(b"\n", timeout=DEADLINE)
-        assert not running(port)
+        wait_for_the_end(port)
+
+
+def quiet(asked: threading.Event) -> Iterator[bytes]:
+    """Say that git has asked, and nothing to git."""
+    asked.set()
+    yield from silence()
+
+
+def wait_for_the_end(port: int) -> None:
+    """Wait until no git is left: what ends it is a pipe, which it reads late on a busy machine."""
+    until = time.monotonic() + DEADLINE
+    while running(port):
+        assert time.monotonic() < until
 
 
 def running(port: int) -> bool:

@@ -296,6 +296,16 @@ def test_workers_that_could_answer_start_again_at_once(server_of_its_own: Server
     assert server.send("GET", "/readyz").status == 200
 
 
+def test_a_worker_that_ends_again_and_again_soon_starts_later_each_time(server_of_its_own: Server) -> None:
+    server = server_of_its_own
+    steady = min(workers(server))
+    for count, pause in enumerate(("0.1", "0.1", "0.1", "0.2", "0.4"), 1):
+        os.kill(*(workers(server) - {steady}), signal.SIGKILL)
+        often = rf" \({count} in a row ended within 30 s of their start\)" if count > 1 else ""
+        server.said(rf"ended by SIGKILL; starting another in {re.escape(pause)} s{often}\n", times=1)
+        server.said(r"worker \d accepts connections", times=COUNT + count)
+
+
 def test_no_pause_is_long_while_nobody_answers(server_of_its_own: Server) -> None:
     server = server_of_its_own
 

@@ -15,7 +15,7 @@ from mcp_skills_server.format import hidden
 from mcp_skills_server.model import ORIGIN, Json, Skill, Snapshot, Standing
 from mcp_skills_server.validation import rules
 
-_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*+")
+_NAME: Final = re.compile(r"[a-z0-9]++(?:-[a-z0-9]++)*")
 _FIELDS: Final = frozenset(("name", "description", "license", "compatibility", "allowedTools", "_meta"))
 
 

@@ -1,8 +1,8 @@
 """The process that starts workers, keeps their number, and has them look where its registry looked.
 
 It answers no request. A worker that ends is replaced at once if it had answered, and later each time where none gets so
-far or several in a row end soon, but without long waits while nobody answers. Workers that were started later accept when they have read the skills, so that a
-client never waits for one while another could answer.
+far or several in a row end soon; while nobody answers, no pause is long. Workers that were started later accept when
+they have read the skills, so that a client never waits for one while another could answer.
 """
 
 from __future__ import annotations

@@ -83,8 +83,11 @@ def takes_filters() -> bool:
 
 @pytest.mark.skipif(not takes_filters(), reason="a filter of Linux, which newer kernels take from root alone")
 def test_who_comes_in_the_last_moment_is_refused_and_who_came_before_is_heard() -> None:
-    listener = open_listener("127.0.0.1", 0)
-    with socket.create_connection(listener.getsockname()) as early, socket.socket() as late:
+    with (
+        open_listener("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()) as early,
+        socket.socket() as late,
+    ):
         early.sendall(b"asked")
         assert hears_nobody_new(listener)
         late.setblocking(False)

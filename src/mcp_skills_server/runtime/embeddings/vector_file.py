@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import stat
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from zlib import crc32
 
-from mcp_skills_server.durable import why_untrusted
+from mcp_skills_server.catalog.index_folder import IndexFolder, UnusableFileError
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +23,6 @@ DIGEST: Final = 32
 """Bytes of a text's digest."""
 _CHECKSUM: Final = 4
 _FORMAT: Final = 1
-_READ: Final[int] = (
-    os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-)
 _APPEND: Final[int] = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _MOST: Final = 1 << 30
 """Bytes of a file that is read."""
@@ -42,7 +37,7 @@ class VectorFile:
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._folder = folder
+        self._folder = IndexFolder(folder)
         self._key = key
         self.path = folder / f"{key[:32]}.vectors"
         self._whole = False
@@ -54,8 +49,8 @@ class VectorFile:
             raw = self._read()
         except FileNotFoundError:
             return {}
-        except OSError as error:
-            raw, reason = b"", error.strerror or "it cannot be read"
+        except (OSError, UnusableFileError) as error:
+            raw, reason = b"", getattr(error, "strerror", None) or str(error)
         else:
             reason = "it is of another version or damaged"
         head, _, body = raw.partition(b"\n")
@@ -90,37 +85,24 @@ class VectorFile:
                 with open(os.open(self.path, _APPEND), "ab", buffering=0) as file:
                     file.write(records)
             elif new:
-                self._write(_records(known) + records, len(next(iter(new.values()))) // 4)
+                whole = _records(known) + records
+                self._whole = self._write(whole, len(next(iter(new.values()))) // 4)
         except OSError:
             self._whole = False  # the next start makes them again, and that is all
 
-    def _write(self, records: bytes, dimensions: int) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check(os.lstat(self._folder))
-        aside = self.path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-        try:
-            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(json.dumps(_header(self._key, dimensions)).encode("ascii") + b"\n" + records)
-            os.replace(aside, self.path)
-            self._whole = True
-        finally:
-            aside.unlink(missing_ok=True)
+    def _write(self, records: bytes, dimensions: int) -> bool:
+        def put(file: BinaryIO) -> bool:
+            file.write(json.dumps(_header(self._key, dimensions)).encode("ascii") + b"\n")
+            file.write(records)
+            return True
+
+        return self._folder.replace(self.path.name, put)
 
     def _read(self) -> bytes:
-        self._check(os.lstat(self._folder))
-        descriptor = os.open(self.path, _READ)
-        with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            self._check(found)
-            if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST:
-                raise OSError(0, "it is no regular file, or too long")
+        with self._folder.open(self.path.name) as file:
+            if os.fstat(file.fileno()).st_size > _MOST:
+                raise UnusableFileError("it is too long")
             return file.read()
-
-    @staticmethod
-    def _check(found: os.stat_result) -> None:
-        reason = why_untrusted(found)
-        if reason:
-            raise OSError(0, f"it {reason}")
 
 
 def _header(key: str, dimensions: int) -> dict[str, Any]:
